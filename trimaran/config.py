@@ -1,0 +1,280 @@
+"""RunConfig: everything that a run can be told, one tree, unknown keys fail.
+
+    load_config("run.yaml", ["trainer.learning_rate=1e-5"]) -> RunConfig
+
+Relative paths are taken from the folder of the YAML file. Every error is one
+`InputError` that names the key and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trimaran.errors import InputError
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$")]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RunSection(Section):
+    name: str = "run"
+    """Run folders are called <name>-<date>-<time>."""
+    folder: Path = Path("runs")
+    """Where run folders are made; relative to the working directory."""
+    seed: NonNegative = 1
+    steps: Positive = 20
+    groups_per_step: Positive = 8
+    max_lag: NonNegative = 0
+    """How many steps older than the trainer a generated token may be; 0 is synchronous GRPO."""
+    max_attempts: Positive = 3
+    """Tries before a prompt is skipped."""
+    deterministic: bool = False
+    """A resumed run must reach the recorded weight roots, or it stops and shows both."""
+    checkpoint_every: Positive = 10
+    keep_checkpoints: Positive = 1
+
+
+class ModelSection(Section):
+    path: Path
+    """A Hugging Face folder: config.json, tokenizer and safetensors."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """What computes and what travels; main weights are always fp32."""
+
+
+class DataSection(Section):
+    train: Path
+    """JSONL or Parquet, one prompt a row."""
+    validation: Path | None = None
+    prompt_key: str = "prompt"
+    """Holds a text, or a list of {"role", "content"} messages."""
+    answer_key: str = "answer"
+    task: str = "default"
+    system: str | None = None
+    """A system message before every text prompt."""
+    shuffle: bool = True
+
+
+class RolloutSection(Section):
+    engine: Literal["vllm", "transformers"] = "vllm"
+    replicas: Positive = 1
+    device: Literal["auto", "npu", "cuda", "cpu"] = "auto"
+    threads: Positive = 1
+    """CPU threads of one replica."""
+    tensor_parallel: Positive = 1
+    group_size: Annotated[int, Field(ge=2)] = 8
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    max_tokens: Positive = 1024
+    max_prompt_tokens: Positive = 1024
+    """A longer prompt is skipped, counted and reported."""
+    max_concurrency: Positive = 64
+    """Completions that one replica decodes at the same time."""
+    kv_cache_gib: Positive = 1
+    """Room for keys and values on the CPU."""
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
+    """Share of an accelerator's memory for weights, keys and values."""
+    idle_timeout: Seconds = 60
+    """Longest silence of a Generate stream before the group is tried elsewhere."""
+
+
+class RewardSection(Section):
+    rules: Mapping[str, float] = Field(min_length=1)
+    """Rule name -> weight; the reward is the weighted sum."""
+    workers: Positive = 2
+    timeout: Seconds = 10
+    """One completion, one rule; a worker over it is killed."""
+
+
+class AlgorithmSection(Section):
+    """GRPO. docs/algorithms.md gives the formulas."""
+
+    normalize_std: bool = True
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_high: Annotated[float, Field(gt=0)] = 0.2
+    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the k3 KL against the frozen initial policy; 0 keeps no reference."""
+    aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
+    importance_cap: Annotated[float, Field(gt=0)] = 2.0
+    """Truncation of the importance weights between rollout and trainer."""
+    updates_per_batch: Positive = 1
+
+
+class TrainerSection(Section):
+    device: Literal["auto", "npu", "cuda", "cpu"] = "auto"
+    tensor_parallel: Positive = 1
+    data_parallel: Positive = 1
+    threads: Positive = 1
+    """CPU threads of one rank."""
+    micro_batch_tokens: Positive = 4096
+    """Packed tokens of one forward pass, prompt and completion; a group is never split."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    warmup_steps: NonNegative = 0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    clip_grad: Annotated[float, Field(gt=0)] = 1.0
+    step_timeout: Seconds = 1800
+
+
+class WeightSyncSection(Section):
+    bucket_mib: Positive = 64
+    stage_timeout: Seconds = 120
+    commit_timeout: Seconds = 60
+    join_timeout: Seconds = 60
+
+
+class ValidationSection(Section):
+    every: Positive = 5
+    """Steps between validations; one more before the first step and at the end."""
+    samples: NonNegative = 4
+    """Completions a prompt at the training temperature, on the way; 0 leaves only greedy."""
+    final_samples: NonNegative = 16
+    """The same before the first step and at the end."""
+    max_prompts: Positive = 1000
+
+
+class Endpoints(Section):
+    """host:port of every service. The launcher fills in free loopback ports."""
+
+    controller: Address | None = None
+    reward: Address | None = None
+    weight_sync: Address | None = None
+    rollout: tuple[Address, ...] = ()
+    trainer: tuple[Address, ...] = ()
+    """One address a rank, rank 0 first."""
+
+
+class RunConfig(Section):
+    run: RunSection = RunSection()
+    model: ModelSection
+    data: DataSection
+    rollout: RolloutSection = RolloutSection()
+    reward: RewardSection
+    algorithm: AlgorithmSection = AlgorithmSection()
+    trainer: TrainerSection = TrainerSection()
+    weight_sync: WeightSyncSection = WeightSyncSection()
+    validation: ValidationSection = ValidationSection()
+    endpoints: Endpoints = Endpoints()
+    start_timeout: Seconds = 300
+    """How long a service may take until it answers."""
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> RunConfig:
+        groups, updates = self.run.groups_per_step, self.algorithm.updates_per_batch
+        ranks = self.trainer.data_parallel
+        if groups % (updates * ranks):
+            raise ValueError(
+                f"run.groups_per_step ({groups}) must be a multiple of algorithm.updates_per_batch"
+                f" x trainer.data_parallel ({updates} x {ranks})"
+            )
+        for key, have, want in (
+            ("rollout", len(self.endpoints.rollout), self.rollout.replicas),
+            ("trainer", len(self.endpoints.trainer), self.num_trainer_ranks),
+        ):
+            if have not in (0, want):
+                raise ValueError(f"endpoints.{key} names {have} addresses; {want} are needed")
+        return self
+
+    @property
+    def num_trainer_ranks(self) -> int:
+        return self.trainer.tensor_parallel * self.trainer.data_parallel
+
+    @property
+    def max_model_tokens(self) -> int:
+        return self.rollout.max_prompt_tokens + self.rollout.max_tokens
+
+
+PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
+
+
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file, apply `key.sub=value` overrides, check everything."""
+    path = Path(path)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give a run's YAML file"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: must hold sections such as model:, data:, reward:")
+    for section, key in PATH_KEYS:
+        if isinstance(tree.get(section), dict) and isinstance(tree[section].get(key), str):
+            tree[section][key] = str(path.parent.resolve() / tree[section][key])
+    for override in overrides:
+        _apply(tree, override)
+    return parse_config(tree, source=str(path))
+
+
+def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
+    """Check a tree of plain values. Raises InputError with one line a fault."""
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        faults = [_describe(fault) for fault in error.errors()]
+        raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
+
+
+def dump_config(config: RunConfig) -> str:
+    """The resolved configuration as YAML that `load_config` reads back."""
+    tree = json.loads(config.model_dump_json())
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"{override!r}: an override reads key.sub=value")
+    try:
+        value = yaml.safe_load(text) if text else ""
+    except yaml.YAMLError:
+        raise InputError(f"{override!r}: the value is not YAML") from None
+    *sections, last = key.split(".")
+    if tuple([*sections, last]) in PATH_KEYS and isinstance(value, str):
+        value = str(Path(value).resolve())
+    for section in sections:
+        branch = tree.setdefault(section, {})
+        if not isinstance(branch, dict):
+            raise InputError(f"{override!r}: {section} is a value, not a section")
+        tree = branch
+    tree[last] = value
+
+
+def _describe(fault: Any) -> str:
+    location = [str(part) for part in fault["loc"]]
+    key = ".".join(location) or "configuration"
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+        hint = f"; did you mean {'.'.join([*location[:-1], near[0]])}?" if near else ""
+        return f"{key}: unknown key{hint} (known here: {', '.join(known)})"
+    if fault["type"] == "missing":
+        return f"{key}: missing; it must be given"
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    return f"{key}: {fault['msg']} (given: {fault['input']!r})"
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        annotation = model.model_fields[part].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)

@@ -1,0 +1,84 @@
+"""What outlives a process: records, append-only streams and fencing epochs, in one SQLite file.
+
+Safe for several processes on one machine. Values are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS streams (
+    stream TEXT NOT NULL, sequence INTEGER NOT NULL, value TEXT NOT NULL,
+    PRIMARY KEY (stream, sequence)
+);
+CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
+"""
+
+BUSY_TIMEOUT_SECONDS = 30.0
+
+
+class SqliteStore:
+    """`synchronous=FULL`: when a call returns, its data is on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.executescript(SCHEMA)
+
+    def put(self, key: str, value: Any) -> None:
+        self._execute(
+            "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            (key, _dump(value)),
+        )
+
+    def get(self, key: str) -> Any | None:
+        rows = self._execute("SELECT value FROM records WHERE key = ?", (key,))
+        return json.loads(rows[0][0]) if rows else None
+
+    def append(self, stream: str, value: Any) -> int:
+        """Returns the sequence number, from 1 on without gaps."""
+        rows = self._execute(
+            "INSERT INTO streams SELECT ?1, COALESCE(MAX(sequence), 0) + 1, ?2"
+            " FROM streams WHERE stream = ?1 RETURNING sequence",
+            (stream, _dump(value)),
+        )
+        return rows[0][0]
+
+    def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
+        """(sequence, value) of each entry behind `after`, in order."""
+        rows = self._execute(
+            "SELECT sequence, value FROM streams WHERE stream = ? AND sequence > ? ORDER BY sequence",
+            (stream, after),
+        )
+        return ((sequence, json.loads(value)) for sequence, value in rows)
+
+    def next_epoch(self, name: str) -> int:
+        """A fencing epoch newer than every one handed out before, from 1 on."""
+        rows = self._execute(
+            "INSERT INTO epochs VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = epoch + 1"
+            " RETURNING epoch",
+            (name,),
+        )
+        return rows[0][0]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._lock:
+            return self._connection.execute(statement, values).fetchall()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

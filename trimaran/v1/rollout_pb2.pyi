@@ -1,0 +1,151 @@
+from trimaran.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Sampling(_message.Message):
+    __slots__ = ("temperature", "max_tokens", "num_samples", "seed")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    max_tokens: int
+    num_samples: int
+    seed: int
+    def __init__(self, temperature: _Optional[float] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Continuation(_message.Message):
+    __slots__ = ("index", "token_ids")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token_ids: bytes
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+
+class GenerateRequest(_message.Message):
+    __slots__ = ("caller", "number", "attempt", "prompt", "sampling", "continuations", "min_version")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
+    MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    number: int
+    attempt: int
+    prompt: _types_pb2.Prompt
+    sampling: Sampling
+    continuations: _containers.RepeatedCompositeFieldContainer[Continuation]
+    min_version: _types_pb2.VersionId
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., min_version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("prompt_token_ids",)
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    prompt_token_ids: bytes
+    def __init__(self, prompt_token_ids: _Optional[bytes] = ...) -> None: ...
+
+class SegmentChunk(_message.Message):
+    __slots__ = ("index", "segment", "token_ids", "logprobs")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    segment: _types_pb2.Segment
+    token_ids: bytes
+    logprobs: bytes
+    def __init__(self, index: _Optional[int] = ..., segment: _Optional[_Union[_types_pb2.Segment, _Mapping]] = ..., token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("index", "finish_reason", "text")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    finish_reason: str
+    text: str
+    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class GenerateResponse(_message.Message):
+    __slots__ = ("opened", "chunk", "finished")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    chunk: SegmentChunk
+    finished: Finished
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[SegmentChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class StageWeightsRequest(_message.Message):
+    __slots__ = ("caller", "version", "manifest", "group", "rank", "bucket_bytes", "timeout_seconds")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    version: _types_pb2.PolicyVersion
+    manifest: _types_pb2.Manifest
+    group: _types_pb2.TransferGroup
+    rank: int
+    bucket_bytes: int
+    timeout_seconds: float
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., group: _Optional[_Union[_types_pb2.TransferGroup, _Mapping]] = ..., rank: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class StageWeightsResponse(_message.Message):
+    __slots__ = ("root", "seconds")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    seconds: float
+    def __init__(self, root: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class CommitWeightsRequest(_message.Message):
+    __slots__ = ("caller", "version")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    version: _types_pb2.PolicyVersion
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+
+class CommitWeightsResponse(_message.Message):
+    __slots__ = ("pause_seconds",)
+    PAUSE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    pause_seconds: float
+    def __init__(self, pause_seconds: _Optional[float] = ...) -> None: ...
+
+class AbortWeightsRequest(_message.Message):
+    __slots__ = ("caller", "version")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    version: _types_pb2.VersionId
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ...) -> None: ...
+
+class AbortWeightsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetReplicaRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ...) -> None: ...
+
+class GetReplicaResponse(_message.Message):
+    __slots__ = ("name", "live", "num_running")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    live: _types_pb2.PolicyVersion
+    num_running: int
+    def __init__(self, name: _Optional[str] = ..., live: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., num_running: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,110 @@
+from trimaran.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TrainBatchRequest(_message.Message):
+    __slots__ = ("caller", "batch")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    batch: _types_pb2.TrainingBatch
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ...) -> None: ...
+
+class TrainBatchResponse(_message.Message):
+    __slots__ = ("version", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    version: _types_pb2.PolicyVersion
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class GetPolicyVersionRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ...) -> None: ...
+
+class GetPolicyVersionResponse(_message.Message):
+    __slots__ = ("version", "manifest")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    version: _types_pb2.PolicyVersion
+    manifest: _types_pb2.Manifest
+    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ...) -> None: ...
+
+class OpenTransferRequest(_message.Message):
+    __slots__ = ("caller", "group", "timeout_seconds")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    group: _types_pb2.TransferGroup
+    timeout_seconds: float
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., group: _Optional[_Union[_types_pb2.TransferGroup, _Mapping]] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class OpenTransferResponse(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: _types_pb2.TransferGroup
+    def __init__(self, group: _Optional[_Union[_types_pb2.TransferGroup, _Mapping]] = ...) -> None: ...
+
+class SendWeightsRequest(_message.Message):
+    __slots__ = ("caller", "version", "group_id", "bucket_bytes", "timeout_seconds")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    version: _types_pb2.VersionId
+    group_id: int
+    bucket_bytes: int
+    timeout_seconds: float
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., group_id: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class SendWeightsResponse(_message.Message):
+    __slots__ = ("seconds", "num_bytes")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    num_bytes: int
+    def __init__(self, seconds: _Optional[float] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class SaveCheckpointRequest(_message.Message):
+    __slots__ = ("caller", "step")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class SaveCheckpointResponse(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class ExportModelRequest(_message.Message):
+    __slots__ = ("caller", "path")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    path: str
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., path: _Optional[str] = ...) -> None: ...
+
+class ExportModelResponse(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,207 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Caller(_message.Message):
+    __slots__ = ("run_id", "epoch")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    epoch: int
+    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class VersionId(_message.Message):
+    __slots__ = ("lineage", "step")
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    lineage: int
+    step: int
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class PolicyVersion(_message.Message):
+    __slots__ = ("run_id", "version", "root", "state")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[PolicyVersion.State]
+        STATE_STAGING: _ClassVar[PolicyVersion.State]
+        STATE_ACTIVE: _ClassVar[PolicyVersion.State]
+        STATE_FAILED: _ClassVar[PolicyVersion.State]
+    STATE_UNSPECIFIED: PolicyVersion.State
+    STATE_STAGING: PolicyVersion.State
+    STATE_ACTIVE: PolicyVersion.State
+    STATE_FAILED: PolicyVersion.State
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    version: VersionId
+    root: str
+    state: PolicyVersion.State
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., root: _Optional[str] = ..., state: _Optional[_Union[PolicyVersion.State, str]] = ...) -> None: ...
+
+class Message(_message.Message):
+    __slots__ = ("role", "text", "images")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    text: str
+    images: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, role: _Optional[str] = ..., text: _Optional[str] = ..., images: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Prompt(_message.Message):
+    __slots__ = ("prompt_id", "messages", "task", "answer", "extras")
+    class ExtrasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PROMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    EXTRAS_FIELD_NUMBER: _ClassVar[int]
+    prompt_id: str
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    task: str
+    answer: str
+    extras: _containers.ScalarMap[str, str]
+    def __init__(self, prompt_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., task: _Optional[str] = ..., answer: _Optional[str] = ..., extras: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("start", "end", "version", "origin", "replica")
+    class Origin(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ORIGIN_UNSPECIFIED: _ClassVar[Segment.Origin]
+        ORIGIN_GENERATED: _ClassVar[Segment.Origin]
+        ORIGIN_GIVEN: _ClassVar[Segment.Origin]
+    ORIGIN_UNSPECIFIED: Segment.Origin
+    ORIGIN_GENERATED: Segment.Origin
+    ORIGIN_GIVEN: Segment.Origin
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    version: VersionId
+    origin: Segment.Origin
+    replica: str
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., origin: _Optional[_Union[Segment.Origin, str]] = ..., replica: _Optional[str] = ...) -> None: ...
+
+class Completion(_message.Message):
+    __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    logprobs: bytes
+    text: str
+    finish_reason: str
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("number", "attempt", "prompt", "prompt_token_ids", "completions")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETIONS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    attempt: int
+    prompt: Prompt
+    prompt_token_ids: bytes
+    completions: _containers.RepeatedCompositeFieldContainer[Completion]
+    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ...) -> None: ...
+
+class Score(_message.Message):
+    __slots__ = ("reward", "terms", "unscoreable")
+    class TermsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    UNSCOREABLE_FIELD_NUMBER: _ClassVar[int]
+    reward: float
+    terms: _containers.ScalarMap[str, float]
+    unscoreable: bool
+    def __init__(self, reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., unscoreable: bool = ...) -> None: ...
+
+class Unscored(_message.Message):
+    __slots__ = ("fault",)
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    fault: str
+    def __init__(self, fault: _Optional[str] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("score", "unscored")
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    UNSCORED_FIELD_NUMBER: _ClassVar[int]
+    score: Score
+    unscored: Unscored
+    def __init__(self, score: _Optional[_Union[Score, _Mapping]] = ..., unscored: _Optional[_Union[Unscored, _Mapping]] = ...) -> None: ...
+
+class ScoredGroup(_message.Message):
+    __slots__ = ("group", "verdicts")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
+
+class TrainingBatch(_message.Message):
+    __slots__ = ("step", "groups")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    groups: _containers.RepeatedCompositeFieldContainer[ScoredGroup]
+    def __init__(self, step: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ScoredGroup, _Mapping]]] = ...) -> None: ...
+
+class TensorInfo(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    digest: str
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class Manifest(_message.Message):
+    __slots__ = ("digest_name", "tensors", "root")
+    DIGEST_NAME_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    digest_name: str
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorInfo]
+    root: str
+    def __init__(self, digest_name: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorInfo, _Mapping]]] = ..., root: _Optional[str] = ...) -> None: ...
+
+class TransferGroup(_message.Message):
+    __slots__ = ("group_id", "nonce", "world_size", "rendezvous")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    group_id: int
+    nonce: str
+    world_size: int
+    rendezvous: str
+    def __init__(self, group_id: _Optional[int] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ...) -> None: ...

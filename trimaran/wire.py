@@ -1,0 +1,317 @@
+"""Nouns <-> protobuf. Nobody else builds or takes apart these messages.
+
+`encode_x(noun) -> message` and `decode_x(message) -> noun`. Token ids are
+little-endian int32 and log-probabilities little-endian float32, so a
+log-probability comes back as the nearest float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trimaran import types
+from trimaran.v1 import rollout_pb2, run_pb2, types_pb2, weight_sync_pb2
+
+INT32 = np.dtype("<i4")
+FLOAT32 = np.dtype("<f4")
+
+
+def encode_token_ids(token_ids: Sequence[int]) -> bytes:
+    return np.asarray(token_ids, INT32).tobytes()
+
+
+def decode_token_ids(data: bytes) -> tuple[int, ...]:
+    return tuple(np.frombuffer(data, INT32).tolist())
+
+
+def encode_logprobs(logprobs: Sequence[float]) -> bytes:
+    return np.asarray(logprobs, FLOAT32).tobytes()
+
+
+def decode_logprobs(data: bytes) -> tuple[float, ...]:
+    return tuple(np.frombuffer(data, FLOAT32).tolist())
+
+
+def encode_caller(caller: types.Caller) -> types_pb2.Caller:
+    return types_pb2.Caller(run_id=caller.run_id, epoch=caller.epoch)
+
+
+def decode_caller(message: types_pb2.Caller) -> types.Caller:
+    return types.Caller(message.run_id, message.epoch)
+
+
+def encode_version(version: types.VersionId) -> types_pb2.VersionId:
+    return types_pb2.VersionId(lineage=version.lineage, step=version.step)
+
+
+def decode_version(message: types_pb2.VersionId) -> types.VersionId:
+    return types.VersionId(message.lineage, message.step)
+
+
+def encode_policy(policy: types.PolicyVersion) -> types_pb2.PolicyVersion:
+    return types_pb2.PolicyVersion(
+        run_id=policy.run_id,
+        version=encode_version(policy.version),
+        root=policy.root,
+        state=types_pb2.PolicyVersion.State.Value(f"STATE_{policy.state.name}"),
+    )
+
+
+def decode_policy(message: types_pb2.PolicyVersion) -> types.PolicyVersion:
+    state = types_pb2.PolicyVersion.State.Name(message.state).removeprefix("STATE_")
+    return types.PolicyVersion(
+        message.run_id, decode_version(message.version), message.root, types.VersionState[state]
+    )
+
+
+def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
+    return types_pb2.Manifest(
+        digest_name=manifest.digest_name,
+        root=manifest.root,
+        tensors=[
+            types_pb2.TensorInfo(name=t.name, dtype=t.dtype, shape=t.shape, digest=t.digest)
+            for t in manifest.tensors
+        ],
+    )
+
+
+def decode_manifest(message: types_pb2.Manifest) -> types.Manifest:
+    tensors = tuple(
+        types.TensorInfo(t.name, t.dtype, tuple(t.shape), t.digest) for t in message.tensors
+    )
+    return types.Manifest(message.digest_name, tensors, message.root)
+
+
+def encode_transfer_group(group: types.TransferGroup) -> types_pb2.TransferGroup:
+    return types_pb2.TransferGroup(
+        group_id=group.group_id,
+        nonce=group.nonce,
+        world_size=group.world_size,
+        rendezvous=group.rendezvous,
+    )
+
+
+def decode_transfer_group(message: types_pb2.TransferGroup) -> types.TransferGroup:
+    return types.TransferGroup(
+        message.group_id, message.nonce, message.world_size, message.rendezvous
+    )
+
+
+def encode_replica(replica: types.Replica) -> weight_sync_pb2.Replica:
+    return weight_sync_pb2.Replica(name=replica.name, address=replica.address)
+
+
+def decode_replica(message: weight_sync_pb2.Replica) -> types.Replica:
+    return types.Replica(message.name, message.address)
+
+
+def encode_routing(routing: types.Routing) -> weight_sync_pb2.Routing:
+    return weight_sync_pb2.Routing(
+        live=encode_policy(routing.live) if routing.live else None,
+        routable=[encode_replica(replica) for replica in routing.routable],
+        unroutable=routing.unroutable,
+    )
+
+
+def decode_routing(message: weight_sync_pb2.Routing) -> types.Routing:
+    return types.Routing(
+        live=decode_policy(message.live) if message.HasField("live") else None,
+        routable=tuple(decode_replica(replica) for replica in message.routable),
+        unroutable=dict(message.unroutable),
+    )
+
+
+def encode_prompt(prompt: types.Prompt) -> types_pb2.Prompt:
+    return types_pb2.Prompt(
+        prompt_id=prompt.prompt_id,
+        messages=[
+            types_pb2.Message(role=m.role, text=m.text, images=m.images) for m in prompt.messages
+        ],
+        task=prompt.task,
+        answer=prompt.answer,
+        extras=prompt.extras,
+    )
+
+
+def decode_prompt(message: types_pb2.Prompt) -> types.Prompt:
+    return types.Prompt(
+        prompt_id=message.prompt_id,
+        messages=tuple(types.Message(m.role, m.text, tuple(m.images)) for m in message.messages),
+        task=message.task,
+        answer=message.answer,
+        extras=dict(message.extras),
+    )
+
+
+def encode_sampling(sampling: types.Sampling) -> rollout_pb2.Sampling:
+    return rollout_pb2.Sampling(
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        num_samples=sampling.num_samples,
+        seed=sampling.seed,
+    )
+
+
+def decode_sampling(message: rollout_pb2.Sampling) -> types.Sampling:
+    return types.Sampling(
+        message.temperature, message.max_tokens, message.num_samples, message.seed
+    )
+
+
+def encode_segment(segment: types.Segment) -> types_pb2.Segment:
+    return types_pb2.Segment(
+        start=segment.start,
+        end=segment.end,
+        version=encode_version(segment.version),
+        origin=types_pb2.Segment.Origin.Value(f"ORIGIN_{segment.origin.name}"),
+        replica=segment.replica,
+    )
+
+
+def decode_segment(message: types_pb2.Segment) -> types.Segment:
+    origin = types_pb2.Segment.Origin.Name(message.origin).removeprefix("ORIGIN_")
+    return types.Segment(
+        message.start,
+        message.end,
+        decode_version(message.version),
+        types.Origin[origin],
+        message.replica,
+    )
+
+
+def encode_completion(completion: types.Completion) -> types_pb2.Completion:
+    return types_pb2.Completion(
+        token_ids=encode_token_ids(completion.token_ids_T),
+        logprobs=encode_logprobs(completion.logprobs_T),
+        text=completion.text,
+        finish_reason=completion.finish_reason,
+        segments=[encode_segment(segment) for segment in completion.segments],
+    )
+
+
+def decode_completion(message: types_pb2.Completion) -> types.Completion:
+    return types.Completion(
+        token_ids_T=decode_token_ids(message.token_ids),
+        logprobs_T=decode_logprobs(message.logprobs),
+        text=message.text,
+        finish_reason=message.finish_reason,
+        segments=tuple(decode_segment(segment) for segment in message.segments),
+    )
+
+
+def encode_group(group: types.Group) -> types_pb2.Group:
+    return types_pb2.Group(
+        number=group.number,
+        attempt=group.attempt,
+        prompt=encode_prompt(group.prompt),
+        prompt_token_ids=encode_token_ids(group.prompt_token_ids),
+        completions=[encode_completion(completion) for completion in group.completions_G],
+    )
+
+
+def decode_group(message: types_pb2.Group) -> types.Group:
+    return types.Group(
+        number=message.number,
+        attempt=message.attempt,
+        prompt=decode_prompt(message.prompt),
+        prompt_token_ids=decode_token_ids(message.prompt_token_ids),
+        completions_G=tuple(decode_completion(c) for c in message.completions),
+    )
+
+
+def encode_verdict(verdict: types.Verdict) -> types_pb2.Verdict:
+    if isinstance(verdict, types.Unscored):
+        return types_pb2.Verdict(unscored=types_pb2.Unscored(fault=verdict.fault))
+    return types_pb2.Verdict(
+        score=types_pb2.Score(
+            reward=verdict.reward, terms=verdict.terms, unscoreable=verdict.unscoreable
+        )
+    )
+
+
+def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
+    if message.WhichOneof("verdict") == "unscored":
+        return types.Unscored(message.unscored.fault)
+    score = message.score
+    return types.Score(score.reward, dict(score.terms), score.unscoreable)
+
+
+def encode_scored_group(scored: types.ScoredGroup) -> types_pb2.ScoredGroup:
+    return types_pb2.ScoredGroup(
+        group=encode_group(scored.group),
+        verdicts=[encode_verdict(verdict) for verdict in scored.verdicts_G],
+    )
+
+
+def decode_scored_group(message: types_pb2.ScoredGroup) -> types.ScoredGroup:
+    return types.ScoredGroup(
+        decode_group(message.group), tuple(decode_verdict(v) for v in message.verdicts)
+    )
+
+
+def encode_batch(batch: types.TrainingBatch) -> types_pb2.TrainingBatch:
+    return types_pb2.TrainingBatch(
+        step=batch.step, groups=[encode_scored_group(group) for group in batch.groups]
+    )
+
+
+def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
+    return types.TrainingBatch(
+        message.step, tuple(decode_scored_group(group) for group in message.groups)
+    )
+
+
+def encode_run(run: types.Run) -> run_pb2.Run:
+    return run_pb2.Run(
+        run_id=run.run_id,
+        state=run_pb2.Run.State.Value(f"STATE_{run.state.name}"),
+        step=run.step,
+        num_steps=run.num_steps,
+        error=run.error,
+    )
+
+
+def decode_run(message: run_pb2.Run) -> types.Run:
+    state = run_pb2.Run.State.Name(message.state).removeprefix("STATE_")
+    return types.Run(
+        message.run_id, types.RunState[state], message.step, message.num_steps, message.error
+    )
+
+
+def encode_event(event: types.RunEvent) -> run_pb2.RunEvent:
+    return run_pb2.RunEvent(
+        sequence=event.sequence,
+        kind=event.kind,
+        run=encode_run(event.run),
+        values=event.values,
+        text=event.text,
+    )
+
+
+def decode_event(message: run_pb2.RunEvent) -> types.RunEvent:
+    return types.RunEvent(
+        message.sequence,
+        message.kind,
+        decode_run(message.run),
+        dict(message.values),
+        message.text,
+    )
+
+
+def serialize_scored_group(scored: types.ScoredGroup) -> bytes:
+    """The same bytes for the same noun, so that their digest can name a payload."""
+    return encode_scored_group(scored).SerializeToString(deterministic=True)
+
+
+def parse_scored_group(data: bytes) -> types.ScoredGroup:
+    return decode_scored_group(types_pb2.ScoredGroup.FromString(data))
+
+
+def serialize_group(group: types.Group) -> bytes:
+    return encode_group(group).SerializeToString(deterministic=True)
+
+
+def parse_group(data: bytes) -> types.Group:
+    return decode_group(types_pb2.Group.FromString(data))
