@@ -12,7 +12,7 @@ from typing import Self
 
 import grpc
 
-from trimaran import rpc, wire
+from trimaran import errors, rpc, wire
 from trimaran.types import (
     Caller,
     Completion,
@@ -213,6 +213,8 @@ class RolloutClient(Client):
         )
         async for event in rpc.stream(self._stub.Generate, request, idle_timeout):
             assembly.take(event)
+        if not assembly.complete:
+            raise errors.UnavailableError(f"{self.address}: the stream ended before its group")
         return Group(number, attempt, prompt, assembly.prompt_token_ids, assembly.completions())
 
     async def stage_weights(
@@ -275,9 +277,13 @@ class TrainerClient(Client):
         self._stub = trainer_pb2_grpc.TrainerServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 
-    async def train_batch(self, batch: TrainingBatch, timeout: float) -> TrainAnswer:
-        """Idempotent by `batch.step`."""
-        request = trainer_pb2.TrainBatchRequest(caller=self._caller, batch=wire.encode_batch(batch))
+    async def train_batch(
+        self, batch: TrainingBatch, timeout: float, lineage: int = 0
+    ) -> TrainAnswer:
+        """Idempotent by `batch.step`. The answer is a version of `lineage`."""
+        request = trainer_pb2.TrainBatchRequest(
+            caller=self._caller, batch=wire.encode_batch(batch), lineage=lineage
+        )
         answer = await rpc.call(self._stub.TrainBatch, request, timeout)
         return TrainAnswer(wire.decode_policy(answer.version), dict(answer.metrics))
 

@@ -246,7 +246,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     except yaml.YAMLError:
         raise InputError(f"{override!r}: the value is not YAML") from None
     *sections, last = key.split(".")
-    if tuple([*sections, last]) in PATH_KEYS and isinstance(value, str):
+    if (*sections, last) in PATH_KEYS and isinstance(value, str):
         value = str(Path(value).resolve())
     for section in sections:
         branch = tree.setdefault(section, {})

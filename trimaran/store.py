@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from trimaran.errors import OutOfOrderError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -55,6 +58,19 @@ class SqliteStore:
         )
         return rows[0][0]
 
+    def extend(self, stream: str, values: Sequence[Any], after: int) -> None:
+        """Append all or none, in one transaction, to a stream whose last sequence is `after`.
+
+        Raises OutOfOrderError when it is another one: somebody else writes to the stream.
+        """
+        rows = [(stream, after + i, _dump(value)) for i, value in enumerate(values, start=1)]
+        with self._lock, self._transaction():
+            query = "SELECT COALESCE(MAX(sequence), 0) FROM streams WHERE stream = ?"
+            last = self._connection.execute(query, (stream,)).fetchone()[0]
+            if last != after:
+                raise OutOfOrderError(f"{stream}: ends at {last}, not at {after}")
+            self._connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
+
     def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
         """(sequence, value) of each entry behind `after`, in order."""
         rows = self._execute(
@@ -74,6 +90,16 @@ class SqliteStore:
 
     def close(self) -> None:
         self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
         with self._lock:

@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TrainBatchRequest(_message.Message):
-    __slots__ = ("caller", "batch")
+    __slots__ = ("caller", "batch", "lineage")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     batch: _types_pb2.TrainingBatch
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ...) -> None: ...
+    lineage: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ...) -> None: ...
 
 class TrainBatchResponse(_message.Message):
     __slots__ = ("version", "metrics")

@@ -1,0 +1,1 @@
+"""GRPO as pure functions on tensors; docs/algorithms.md gives the formulas."""

@@ -1,0 +1,68 @@
+# make demo   set everything up and train SmolLM2-135M to add one-digit numbers
+# make test   set everything up, check the code and run every test on the CPU
+# make bench  measure against TRL and plain transformers
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTO_VENV := .cache/protos
+MODEL := models/SmolLM2-135M-Instruct
+SEED ?= 1
+# uv does not read pip's settings; hand its local wheels on.
+UV := UV_FIND_LINKS="$$PIP_FIND_LINKS" UV_HTTP_TIMEOUT=300 $(BIN)/uv
+
+.PHONY: install demo test lint protos check-protos lock bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: requirements/cpu.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+	  || { echo "Python 3.11 is needed: make PYTHON=/path/to/python3.11 …"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet uv
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps -r requirements/cpu.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	touch $@
+
+$(MODEL)/model.safetensors: | $(VENV)/.installed
+	$(BIN)/python examples/addition/make_model.py $(MODEL)
+
+demo: install $(MODEL)/model.safetensors
+	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+lint: install check-protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+# Generated with an old, pinned tool: its code loads on protobuf 5.29, 6 and 7.
+$(PROTO_VENV)/.installed:
+	$(PYTHON) -m venv $(PROTO_VENV)
+	$(PROTO_VENV)/bin/pip install --quiet grpcio-tools==1.71.2
+	touch $@
+
+GENERATE = $(PROTO_VENV)/bin/python -m grpc_tools.protoc --proto_path=protos --python_out=$(1) \
+	--pyi_out=$(1) --grpc_python_out=$(1) protos/trimaran/v1/*.proto
+
+protos: $(PROTO_VENV)/.installed
+	$(call GENERATE,.)
+
+check-protos: $(PROTO_VENV)/.installed
+	rm -rf .cache/generated && mkdir -p .cache/generated
+	$(call GENERATE,.cache/generated)
+	diff -r --exclude=__init__.py --exclude=__pycache__ .cache/generated/trimaran/v1 trimaran/v1 \
+	  || { echo "generated code is not current: run make protos"; exit 1; }
+
+lock:
+	$(UV) pip compile --quiet --python-version 3.11 --override requirements/cpu-overrides.txt \
+	  --no-emit-find-links --no-header requirements/cpu.in -o requirements/cpu.txt
+
+bench: install $(MODEL)/model.safetensors
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) .cache

@@ -1,0 +1,98 @@
+"""The line of groups between prompt and live weights.
+
+    reserve ──▶ in flight ──▶ put ──▶ waiting ──▶ take ──▶ training ──▶ release
+       ▲                       │                                          │
+       └──── skip: the slot ◀──┘              slots: the new weights live ┘
+
+A group holds a slot from `reserve` until the weights that it trained are live, and there are
+(max_lag + 1) x groups_per_step slots. So when a group is issued, fewer than max_lag + 1 batches
+stand before it, and its tokens are at most max_lag steps old when they train.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from trimaran.types import ScoredGroup
+
+
+class Buffer:
+    def __init__(
+        self,
+        groups_per_step: int,
+        max_lag: int,
+        num_steps: int,
+        next_number: int = 0,
+        reissued: Sequence[int] = (),
+        reused: Sequence[ScoredGroup] = (),
+    ) -> None:
+        """A resumed run has open groups: `reissued` go out first, `reused` already wait."""
+        self._groups_per_step = groups_per_step
+        self._num_slots = (max_lag + 1) * groups_per_step
+        self._wanted = num_steps * groups_per_step
+        """Groups that the run still consumes: none is issued beyond the last step."""
+        self._next_number = next_number
+        self._reissued = deque(sorted(reissued))
+        self._waiting = {scored.group.number: scored for scored in reused}
+        self._line = sorted([*reissued, *self._waiting])
+        self._num_training = 0
+        self._trainer_waits = False
+        self._changed = asyncio.Condition()
+
+    async def reserve(self) -> int:
+        """The next number in prompt order, once a slot is free and work is not held back."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._reissued or self._may_issue())
+            if self._reissued:
+                return self._reissued.popleft()
+            number = self._next_number
+            self._next_number += 1
+            self._line.append(number)
+            return number
+
+    async def put(self, scored: ScoredGroup) -> None:
+        async with self._changed:
+            self._waiting[scored.group.number] = scored
+            self._changed.notify_all()
+
+    async def skip(self, number: int) -> None:
+        """The number leaves the line and its slot is free at once."""
+        async with self._changed:
+            self._line.remove(number)
+            self._changed.notify_all()
+
+    async def take(self) -> tuple[ScoredGroup, ...]:
+        """The next batch, in prompt order."""
+        async with self._changed:
+            self._trainer_waits = True
+            self._changed.notify_all()
+            await self._changed.wait_for(self._batch_waits)
+            self._trainer_waits = False
+            batch = self._line[: self._groups_per_step]
+            del self._line[: self._groups_per_step]
+            self._num_training += len(batch)
+            self._wanted -= len(batch)
+            self._changed.notify_all()
+            return tuple(self._waiting.pop(number) for number in batch)
+
+    async def release(self) -> None:
+        """The weights of every batch taken so far are live."""
+        async with self._changed:
+            self._num_training = 0
+            self._changed.notify_all()
+
+    def _may_issue(self) -> bool:
+        num_ahead = len(self._line)
+        if num_ahead >= self._wanted or num_ahead + self._num_training >= self._num_slots:
+            return False
+        # One batch ahead of a busy trainer is enough: more would only make its tokens older.
+        return num_ahead < self._groups_per_step or self._starves()
+
+    def _starves(self) -> bool:
+        return self._trainer_waits and not self._batch_waits()
+
+    def _batch_waits(self) -> bool:
+        batch = self._line[: self._groups_per_step]
+        return len(batch) == self._groups_per_step and all(n in self._waiting for n in batch)

@@ -1,0 +1,157 @@
+"""How one prompt becomes a scored group, whatever fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from services.controller.router import Router
+from trimaran.clients import GroupAssembly, RewardClient
+from trimaran.config import RunConfig
+from trimaran.errors import (
+    BehindError,
+    DeadlineError,
+    PromptTooLongError,
+    StaleEpochError,
+    TrimaranError,
+    UnavailableError,
+)
+from trimaran.types import Group, Prompt, Sampling, ScoredGroup, Unscored, Verdict
+
+SCORE_MARGIN_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+REPLICA_FAULTS = (UnavailableError, DeadlineError, BehindError)
+
+
+class PromptSkipped(Exception):
+    """No group comes of this prompt; the text is the reason."""
+
+    def __init__(self, reason: str, filtered: bool = False) -> None:
+        super().__init__(reason)
+        self.filtered = filtered
+        """It was generated, but no completion could be scored."""
+
+
+def sampling_seed(run_seed: int, *place: object) -> int:
+    """63 bits; the same for every attempt, so that a group made again can be the same group."""
+    text = ":".join(map(str, (run_seed, *place)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@dataclass(slots=True)
+class _Tries:
+    """When has a prompt failed often enough?
+
+    A replica may die under a group that is not to blame, so the group's first replica fault is
+    free. Each later one, and each refusal, is a strike.
+    """
+
+    max_attempts: int
+    strikes: int = 0
+    num_replica_faults: int = 0
+    replicas: set[str] = field(default_factory=set)
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.num_replica_faults > 0 and self.strikes >= self.max_attempts - 1
+
+    def count(self, error: TrimaranError, replica: str) -> None:
+        """Raises PromptSkipped at the last strike."""
+        self.replicas.add(replica)
+        if isinstance(error, REPLICA_FAULTS):
+            self.num_replica_faults += 1
+            self.strikes += self.num_replica_faults > 1
+        else:
+            self.strikes += 1
+        if self.strikes >= self.max_attempts:
+            replicas = ", ".join(sorted(self.replicas))
+            raise PromptSkipped(f"failed {self.strikes} times, on {replicas}; the last: {error}")
+
+
+class GroupMaker:
+    def __init__(self, router: Router, reward: RewardClient, config: RunConfig) -> None:
+        self._router, self._reward = router, reward
+        self._max_attempts = config.run.max_attempts
+        self._idle_timeout = config.rollout.idle_timeout
+        self._patience = config.start_timeout
+        self._score_timeout = SCORE_MARGIN_SECONDS + config.reward.timeout * 2 * len(
+            config.reward.rules
+        )
+        # Suspects go one at a time: a replica that dies again then names the culprit.
+        self._suspects = asyncio.Lock()
+
+    async def generate(
+        self,
+        number: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        on_issue: Callable[[int], None] = lambda attempt: None,
+        first_attempt: int = 1,
+    ) -> Group:
+        """Try replica after replica, each going on from what has arrived. Raises PromptSkipped.
+
+        `on_issue(attempt)` is told before each try.
+        """
+        assembly = GroupAssembly(sampling.num_samples)
+        tries = _Tries(self._max_attempts)
+        for attempt in itertools.count(first_attempt):
+            async with (
+                self._suspects if tries.is_suspect else nullcontext(),
+                self._router.lease(sampling.num_samples, tries.replicas) as lease,
+            ):
+                on_issue(attempt)
+                try:
+                    return await lease.client.generate(
+                        number,
+                        attempt,
+                        prompt,
+                        sampling,
+                        lease.live,
+                        assembly,
+                        self._idle_timeout,
+                    )
+                except StaleEpochError:
+                    raise
+                except PromptTooLongError as error:
+                    raise PromptSkipped(f"too long: {error}") from None
+                except TrimaranError as error:
+                    if isinstance(error, REPLICA_FAULTS):
+                        await self._router.report(lease.name, f"group {number}: {error}")
+                    tries.count(error, lease.name)
+        raise AssertionError("unreachable")
+
+    async def score(self, group: Group) -> ScoredGroup:
+        """Raises PromptSkipped(filtered) when nothing of the group can be scored."""
+        fault = ""
+        for _ in range(self._max_attempts):
+            try:
+                verdicts_G = await self._verdicts(group)
+            except (StaleEpochError, UnavailableError):
+                raise
+            except TrimaranError as error:
+                fault = str(error)
+                continue
+            if not all(isinstance(verdict, Unscored) for verdict in verdicts_G):
+                return ScoredGroup(group, verdicts_G)
+            fault = next(v.fault for v in verdicts_G if isinstance(v, Unscored))
+        raise PromptSkipped(f"unscored {self._max_attempts} times; the last: {fault}", True)
+
+    async def _verdicts(self, group: Group) -> tuple[Verdict, ...]:
+        """Waits for a reward service that restarts. Raises UnavailableError when it stays away."""
+        deadline = time.monotonic() + self._patience
+        timeout = self._score_timeout * len(group.completions_G)
+        while True:
+            try:
+                return await self._reward.score_group(group, timeout)
+            except UnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"the reward service was away for {self._patience:g} s: {error};"
+                        " see its log"
+                    ) from None
+                await asyncio.sleep(RETRY_SECONDS)

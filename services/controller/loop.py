@@ -1,0 +1,200 @@
+"""The run, as a handful of coroutines.
+
+                    _roll_out (one a slot)                        _train (one)
+             ┌───────────────────────────────┐      ┌──────────────────────────────────────┐
+    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ train ─▶ publish ─▶ release ──┐
+                 ▲                                                                          │
+                 └──────────────────────── slots: the new weights are live ◀────────────────┘
+
+    _roll_out    waits for a free slot, a replica with room, its completions, their scores
+    _train       waits for a batch in prompt order, the trainer, weight sync
+    watch        (router) follows which replicas are routable
+
+Each arrow is first written to the ledger. `_train` is the only loop that ends; it takes the
+others with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.controller.buffer import Buffer
+from services.controller.datasets import prompt_at
+from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
+from services.controller.ledger import Ledger, Stage
+from services.controller.payloads import payload_digest
+from services.controller.report import Reporter
+from services.controller.router import Router
+from services.controller.validation import Validator
+from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
+from trimaran.config import RunConfig
+from trimaran.errors import TrimaranError
+from trimaran.types import PolicyVersion, Prompt, Sampling, ScoredGroup, TrainingBatch
+from trimaran.wire import serialize_group, serialize_scored_group
+
+logger = logging.getLogger(__name__)
+
+PUBLISH_MARGIN_SECONDS = 30.0
+MAX_SKIPS_IN_A_ROW = 1000
+
+
+@dataclass(slots=True)
+class Loop:
+    config: RunConfig
+    prompts: Sequence[Prompt]
+    ledger: Ledger
+    buffer: Buffer
+    router: Router
+    maker: GroupMaker
+    trainer: TrainerClient
+    weight_sync: WeightSyncClient
+    validator: Validator | None
+    reporter: Reporter
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set from outside: the run ends after the step under way."""
+    num_skips_in_a_row: int = 0
+
+    async def run(self) -> None:
+        """From the ledger's last committed step to the last step, or until cancelled."""
+        num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [tasks.create_task(self.router.watch())]
+                helpers += [tasks.create_task(self._roll_out()) for _ in range(num_workers)]
+                await self._train()
+                for helper in helpers:
+                    helper.cancel()
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
+
+    async def _roll_out(self) -> None:
+        """Prompts -> scored groups in the buffer."""
+        while True:
+            number = await self.buffer.reserve()
+            scored = await self._make_group(number)
+            if scored:
+                await self.buffer.put(scored)
+            else:
+                await self.buffer.skip(number)
+
+    async def _train(self) -> None:
+        """Batches -> new live weights."""
+        for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
+            if self.cancelled.is_set():
+                return
+            with self.reporter.phase("waiting"):
+                batch = TrainingBatch(step, await self.buffer.take())
+            await self.consume(batch)
+            with self.reporter.phase("training"):
+                answer = await self.train(batch)
+            with self.reporter.phase("syncing"):
+                sync_metrics = await self.publish(answer.version)
+            self.router.cut_activities()
+            self.reporter.step(batch, answer.metrics, sync_metrics)
+            await self._validate(step)
+            await self.buffer.release()
+            if step % self.config.run.checkpoint_every == 0:
+                await self.save_checkpoint()
+
+    async def _make_group(self, number: int) -> ScoredGroup | None:
+        """None when the prompt was skipped."""
+        run, rollout, ledger = self.config.run, self.config.rollout, self.ledger
+        prompt = prompt_at(number, self.prompts, run.seed, self.config.data.shuffle)
+        seed = sampling_seed(run.seed, number)
+        sampling = Sampling(rollout.temperature, rollout.max_tokens, rollout.group_size, seed)
+        entry = ledger.state.groups.get(number)
+
+        def on_issue(attempt: int) -> None:
+            ledger.record(Stage.ISSUED, group=number, attempt=attempt, prompt=prompt.prompt_id)
+
+        try:
+            with self.reporter.phase("generating"):
+                group = await self.maker.generate(
+                    number, prompt, sampling, on_issue, entry.attempt + 1 if entry else 1
+                )
+            key = {"group": number, "attempt": group.attempt}
+            ledger.record(Stage.GENERATED, **key, digest=payload_digest(serialize_group(group)))
+            with self.reporter.phase("scoring"):
+                scored = await self.maker.score(group)
+        except PromptSkipped as skip:
+            self._record_skip(number, prompt, skip)
+            return None
+        ledger.record(Stage.SCORED, **key, payload=ledger.keep(serialize_scored_group(scored)))
+        await ledger.flush()
+        self.num_skips_in_a_row = 0
+        return scored
+
+    def _record_skip(self, number: int, prompt: Prompt, skip: PromptSkipped) -> None:
+        stage = Stage.FILTERED if skip.filtered else Stage.SKIPPED
+        attempt = self.ledger.state.groups[number].attempt
+        self.ledger.record(stage, group=number, attempt=attempt, reason=str(skip))
+        self.reporter.skipped(prompt, str(skip))
+        self.num_skips_in_a_row += 1
+        if self.num_skips_in_a_row >= min(len(self.prompts), MAX_SKIPS_IN_A_ROW):
+            raise TrimaranError(
+                f"{self.num_skips_in_a_row} prompts of {self.config.data.train} in a row were"
+                f" skipped, so nothing is left to train on; the last, {prompt.prompt_id}: {skip}"
+            )
+
+    async def consume(self, batch: TrainingBatch) -> None:
+        groups = [[scored.group.number, scored.group.attempt] for scored in batch.groups]
+        self.ledger.record(Stage.CONSUMED, step=batch.step, groups=groups)
+        await self.ledger.flush()
+
+    async def train(self, batch: TrainingBatch) -> TrainAnswer:
+        """Train a consumed batch and commit it."""
+        lineage = self.ledger.state.lineage
+        answer = await self.trainer.train_batch(batch, self.config.trainer.step_timeout, lineage)
+        self.ledger.record(
+            Stage.COMMITTED,
+            step=batch.step,
+            lineage=answer.version.version.lineage,
+            root=answer.version.root,
+            seconds=self.reporter.seconds_of_step(),
+        )
+        await self.ledger.flush()
+        return answer
+
+    async def publish(self, version: PolicyVersion) -> dict[str, float]:
+        """Returns weight sync's metrics once the version is live."""
+        sync = self.config.weight_sync
+        timeout = (
+            sync.stage_timeout + sync.commit_timeout + sync.join_timeout + PUBLISH_MARGIN_SECONDS
+        )
+        routing, metrics = await self.weight_sync.publish_version(version, timeout)
+        await self.router.update(routing)
+        return metrics
+
+    async def save_checkpoint(self) -> None:
+        """Save the trainer's state, and drop the payloads that no kept checkpoint needs."""
+        step, state = self.ledger.state.step, self.ledger.state
+        if state.checkpoints and state.checkpoints[-1] == step:
+            return
+        path = await self.trainer.save_checkpoint(step, self.config.trainer.step_timeout)
+        self.ledger.record("checkpoint", step=step, path=path)
+        self.reporter.checkpoint(step, path)
+        kept = state.checkpoints[-self.config.run.keep_checkpoints :]
+        await self.ledger.prune_payloads(kept[0])
+
+    async def _validate(self, step: int) -> None:
+        settings = self.config.validation
+        if step == self.config.run.steps:
+            await self.validate(step, settings.final_samples)
+        elif step % settings.every == 0:
+            await self.validate(step, settings.samples)
+
+    async def validate(self, step: int, num_samples: int) -> None:
+        """On the live weights, before slots are freed: at lag 0 nothing else generates."""
+        if self.validator:
+            with self.reporter.validating(step):
+                validation = await self.validator.validate(step, num_samples)
+            self.reporter.validation(step, validation)
+
+
+def first_error(errors: BaseExceptionGroup) -> BaseException:
+    """The error that ended a group of tasks."""
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

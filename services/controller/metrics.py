@@ -1,0 +1,89 @@
+"""A step in numbers: pure functions from batch and clock to metric values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean, pstdev
+
+from trimaran.config import RunConfig
+from trimaran.telemetry import (
+    LAG_MAX,
+    LENGTH_MEAN,
+    PHASE_SECONDS,
+    REWARD_MEAN,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+)
+from trimaran.types import Score, TrainingBatch
+
+TOKENS_PER_SECOND_PER_DEVICE = "controller/step/tokens_per_second_per_device"
+SAMPLES_PER_SECOND = "controller/step/samples_per_second"
+
+
+def describe_batch(batch: TrainingBatch) -> dict[str, float]:
+    """Rewards, lengths in tokens, and lag in steps: the age of each completion's oldest token."""
+    completions = [c for scored in batch.groups for c in scored.group.completions_G]
+    verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
+    rewards = [verdict.reward for verdict in verdicts if isinstance(verdict, Score)]
+    lags = [
+        batch.step - 1 - min(segment.version.step for segment in completion.segments)
+        for completion in completions
+        if completion.segments
+    ]
+    lengths = [len(completion.token_ids_T) for completion in completions]
+    stopped_by_length = sum(c.finish_reason == "length" for c in completions)
+    num_without_signal = sum(
+        len({v.reward for v in scored.verdicts_G if isinstance(v, Score)}) < 2
+        for scored in batch.groups
+    )
+    return {
+        REWARD_MEAN: fmean(rewards) if rewards else 0.0,
+        "reward/completion/std": pstdev(rewards) if rewards else 0.0,
+        "reward/completion/unscored_fraction": 1 - len(rewards) / len(verdicts),
+        "reward/group/no_signal_fraction": num_without_signal / len(batch.groups),
+        LENGTH_MEAN: fmean(lengths),
+        "rollout/prompt/length_mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),
+        "rollout/completion/length_finished_fraction": stopped_by_length / len(completions),
+        "rollout/completion/lag_mean": fmean(lags) if lags else 0.0,
+        LAG_MAX: max(lags, default=0),
+    }
+
+
+def count_tokens(batch: TrainingBatch) -> int:
+    """Prompt and completion tokens of every sample, as peers count them."""
+    return sum(
+        len(scored.group.prompt_token_ids) + len(completion.token_ids_T)
+        for scored in batch.groups
+        for completion in scored.group.completions_G
+    )
+
+
+def count_samples(batch: TrainingBatch) -> int:
+    return sum(len(scored.group.completions_G) for scored in batch.groups)
+
+
+def count_devices(config: RunConfig) -> int:
+    """Of both pools."""
+    return config.num_trainer_ranks + config.rollout.replicas * config.rollout.tensor_parallel
+
+
+def describe_pace(
+    batch: TrainingBatch, seconds: float, phases: Mapping[str, float], config: RunConfig
+) -> dict[str, float]:
+    """`phases`: wall seconds of the step in which anybody was at each activity."""
+    tokens_per_second = count_tokens(batch) / seconds
+    return {
+        STEP_SECONDS: seconds,
+        TOKENS_PER_SECOND: tokens_per_second,
+        TOKENS_PER_SECOND_PER_DEVICE: tokens_per_second / count_devices(config),
+        SAMPLES_PER_SECOND: count_samples(batch) / seconds,
+        **{PHASE_SECONDS.format(name): value for name, value in phases.items()},
+    }
+
+
+def prefixed(room: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Another service's metrics under its own room."""
+    return {
+        key if key.startswith(f"{room}/") else f"{room}/{key}": value
+        for key, value in values.items()
+    }

@@ -1,0 +1,115 @@
+"""What a run tells people: metrics rows, the timeline, events. The loop calls, this writes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from services.controller.activity import Activity
+from services.controller.events import RunLog
+from services.controller.metrics import (
+    count_tokens,
+    describe_batch,
+    describe_pace,
+    prefixed,
+)
+from services.controller.validation import Validation
+from trimaran.config import RunConfig
+from trimaran.telemetry import Activity as TimelineActivity
+from trimaran.telemetry import MetricsWriter, TimelineWriter
+from trimaran.types import Prompt, RunState, TrainingBatch
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter:
+    def __init__(
+        self, config: RunConfig, metrics: MetricsWriter, timeline: TimelineWriter, log: RunLog
+    ) -> None:
+        self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
+        trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
+        self._phases = {
+            "generating": Activity(),  # the replicas' own spans stand on the timeline
+            "scoring": self._on_timeline("scoring", "reward"),
+            "training": self._on_timeline("training", *trainers),
+            "syncing": self._on_timeline("syncing", "weight-sync"),
+            "waiting": Activity(),
+        }
+        self._step_began = time.monotonic()
+        self._num_skipped_in_step = 0
+        self.num_skipped = 0
+        self.num_tokens = 0
+        self.seconds = 0.0
+        self.validations: dict[int, Validation] = {}
+
+    def phase(self, name: str) -> Activity:
+        """Enter it while somebody is at it."""
+        return self._phases[name]
+
+    def start(self, step: int) -> None:
+        """The clock of the first step runs."""
+        self._log.emit("state", step=step, state=RunState.RUNNING)
+        self._step_began = time.monotonic()
+        for phase in self._phases.values():
+            phase.cut()
+
+    def seconds_of_step(self) -> float:
+        """Since the last step's new weights were live, validation left out."""
+        return time.monotonic() - self._step_began
+
+    def step(
+        self, batch: TrainingBatch, trained: Mapping[str, float], synced: Mapping[str, float]
+    ) -> None:
+        seconds = self.seconds_of_step()
+        self._step_began = time.monotonic()
+        phases = {name: phase.cut() for name, phase in self._phases.items()}
+        values = {
+            **describe_batch(batch),
+            **describe_pace(batch, seconds, phases, self._config),
+            "controller/prompt/skipped": float(self._num_skipped_in_step),
+            **prefixed("trainer", trained),
+            **prefixed("weight_sync", synced),
+        }
+        self._num_skipped_in_step = 0
+        self.num_tokens += count_tokens(batch)
+        self.seconds += seconds
+        self._metrics.write("step", batch.step, values)
+        self._log.emit("step", values, step=batch.step)
+
+    @contextmanager
+    def validating(self, step: int) -> Iterator[None]:
+        """Validation stands on the timeline and outside the step's seconds."""
+        began = time.monotonic()
+        with self._timeline.span("controller", "validating", step):
+            yield
+        self._step_began += time.monotonic() - began
+
+    def validation(self, step: int, validation: Validation) -> None:
+        self.validations[step] = validation
+        self._metrics.write("validation", step, validation.values())
+        self._log.emit("validation", validation.values(), step=step)
+
+    def skipped(self, prompt: Prompt, reason: str) -> None:
+        logger.warning("prompt %s skipped: %s", prompt.prompt_id, reason)
+        self.num_skipped += 1
+        self._num_skipped_in_step += 1
+        self._log.emit("skipped", text=f"{prompt.prompt_id}: {reason}")
+
+    def replica_lost(self, name: str, reason: str) -> None:
+        logger.warning("%s left routing: %s", name, reason)
+        self._log.emit("replica_lost", text=f"{name}: {reason}")
+
+    def replica_busy(self, name: str, start: float, end: float) -> None:
+        self._timeline.add(name, "generating", start, end, self._log.run.step + 1)
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self._log.emit("checkpoint", text=path, step=step)
+
+    def _on_timeline(self, activity: TimelineActivity, *processes: str) -> Activity:
+        def report(start: float, end: float) -> None:
+            for process in processes:
+                self._timeline.add(process, activity, start, end, self._log.run.step + 1)
+
+        return Activity(report)

@@ -1,0 +1,132 @@
+"""From the ledger to where the run stood: the one path by which a run starts, new or not.
+
+The trainer has loaded checkpoint c; the ledger stands at step n. The recorded batches c+1 … n are
+trained again, nothing is published before n, and each root is compared with the recorded one. A
+batch that was consumed but not committed is trained as step n+1, as it was about to be.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from services.controller.ledger import OPEN, Ledger, Stage
+from trimaran.clients import TrainerClient
+from trimaran.config import RunConfig
+from trimaran.errors import OutOfOrderError, TrimaranError
+from trimaran.types import PolicyVersion, ScoredGroup, TrainingBatch
+from trimaran.wire import parse_scored_group
+
+logger = logging.getLogger(__name__)
+
+
+class DivergedError(TrimaranError):
+    """A deterministic run did not reach its recorded weights again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroups:
+    """Issued and not consumed when the last controller ended."""
+
+    reused: tuple[ScoredGroup, ...]
+    reissued: tuple[int, ...]
+
+
+async def replay(
+    ledger: Ledger, trainer: TrainerClient, config: RunConfig
+) -> tuple[PolicyVersion, TrainingBatch | None]:
+    """The version at the last committed step, and the batch that is consumed but not committed.
+
+    Raises OutOfOrderError when trainer and ledger do not belong together, DivergedError when a
+    deterministic run reaches another root.
+    """
+    policy, _ = await trainer.get_policy_version(config.trainer.step_timeout)
+    state, start, lineage = ledger.state, policy.version.step, ledger.state.lineage
+    if state.origin is None:
+        _begin(ledger, policy)
+    elif start > state.step + state.has_pending_batch:
+        raise OutOfOrderError(
+            f"the trainer stands at step {start}, but the ledger ends at step {state.step};"
+            " they belong to different runs"
+        )
+    pending = load_batch(ledger, state.step + 1) if state.has_pending_batch else None
+    if start > state.step:
+        return policy, pending
+    if policy.root != state.root_at(start):
+        raise DivergedError(
+            _difference("the trainer's checkpoint is not of this run", ledger, policy)
+        )
+    for step in range(start + 1, state.step + 1):
+        diverged = state.lineage != lineage
+        policy = await _train_again(ledger, trainer, config, load_batch(ledger, step), diverged)
+    await ledger.flush()
+    return policy, pending
+
+
+def load_batch(ledger: Ledger, step: int) -> TrainingBatch:
+    groups = ledger.state.steps[step - 1].groups
+    payloads = (ledger.state.groups[number].payload for number in groups)
+    return TrainingBatch(step, tuple(parse_scored_group(ledger.load(p)) for p in payloads))
+
+
+def open_groups(ledger: Ledger, config: RunConfig) -> OpenGroups:
+    """Which open groups still wait as they are, and which are issued again.
+
+    A scored group is reused when its oldest token will be at most max_lag steps old as it trains.
+    """
+    state = ledger.state
+    reused: list[ScoredGroup] = []
+    reissued: list[int] = []
+    for place, number in enumerate(state.with_stage(*OPEN)):
+        weights_step = state.step + place // config.run.groups_per_step
+        scored = _scored(ledger, number)
+        if scored and weights_step - _oldest_step(scored) <= config.run.max_lag:
+            reused.append(scored)
+        else:
+            reissued.append(number)
+    return OpenGroups(tuple(reused), tuple(reissued))
+
+
+def _begin(ledger: Ledger, policy: PolicyVersion) -> None:
+    version = policy.version
+    if version.step:
+        raise OutOfOrderError(
+            f"the trainer stands at step {version.step}, but the run's ledger is empty;"
+            " start a new run in a new folder"
+        )
+    ledger.record("origin", lineage=version.lineage, step=0, root=policy.root)
+
+
+async def _train_again(
+    ledger: Ledger, trainer: TrainerClient, config: RunConfig, batch: TrainingBatch, diverged: bool
+) -> PolicyVersion:
+    """`diverged`: an earlier step of this replay has already opened a new lineage."""
+    timeout, state = config.trainer.step_timeout, ledger.state
+    policy = (await trainer.train_batch(batch, timeout, state.lineage)).version
+    if policy.root != state.root_at(batch.step) and not diverged:
+        difference = _difference("the replay does not reach its recorded weights", ledger, policy)
+        if config.run.deterministic:
+            raise DivergedError(difference)
+        logger.warning("%s; lineage %d opens", difference, state.lineage + 1)
+        ledger.record("lineage", lineage=state.lineage + 1, step=batch.step)
+        # The same step again is the same answer, now as a version of the new lineage.
+        policy = (await trainer.train_batch(batch, timeout, state.lineage)).version
+        diverged = True
+    if diverged:
+        ledger.record("replayed", step=batch.step, lineage=state.lineage, root=policy.root)
+    return policy
+
+
+def _difference(what: str, ledger: Ledger, policy: PolicyVersion) -> str:
+    step = policy.version.step
+    return f"{what}: step {step} has root {policy.root}, recorded is {ledger.state.root_at(step)}"
+
+
+def _scored(ledger: Ledger, number: int) -> ScoredGroup | None:
+    entry = ledger.state.groups[number]
+    return parse_scored_group(ledger.load(entry.payload)) if entry.stage is Stage.SCORED else None
+
+
+def _oldest_step(scored: ScoredGroup) -> int:
+    completions_G = scored.group.completions_G
+    return min(segment.version.step for c in completions_G for segment in c.segments)

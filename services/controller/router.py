@@ -1,0 +1,152 @@
+"""Which replica makes the next group: the least loaded one that holds the live version."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Set
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from services.controller.activity import Activity
+from trimaran.clients import RolloutClient, WeightSyncClient
+from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.types import Replica, Routing, VersionId
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A replica for one group, from `Router.lease`."""
+
+    name: str
+    client: RolloutClient
+    live: VersionId
+
+
+class Router:
+    def __init__(
+        self,
+        weight_sync: WeightSyncClient,
+        connect: Callable[[str], RolloutClient],
+        max_concurrency: int,
+        patience: float,
+        on_lost: Callable[[str, str], None],
+        on_busy: Callable[[str, float, float], None],
+    ) -> None:
+        """`max_concurrency`: completions in flight on a replica beyond which no group is added.
+
+        `patience`: seconds for which a group waits while no replica is routable.
+        """
+        self._weight_sync, self._connect = weight_sync, connect
+        self._max_concurrency, self._patience = max_concurrency, patience
+        self._on_lost, self._on_busy = on_lost, on_busy
+        self._routing = Routing(None, ())
+        self._in_flight: dict[str, int] = {}
+        self._activities: dict[str, Activity] = {}
+        self._clients: dict[str, tuple[str, RolloutClient]] = {}
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def lease(self, num_samples: int, avoid: Set[str] = frozenset()) -> AsyncIterator[Lease]:
+        """The least loaded routable replica, one outside `avoid` where there is a choice.
+
+        Raises DeadlineError when none is routable for `patience` seconds.
+        """
+        async with self._changed:
+            replica, live = await self._wait_for_replica(avoid)
+            self._in_flight[replica.name] = self._in_flight.get(replica.name, 0) + num_samples
+        try:
+            with self._activity(replica.name):
+                yield Lease(replica.name, self._client(replica), live)
+        finally:
+            self._in_flight[replica.name] -= num_samples
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def update(self, routing: Routing) -> None:
+        """Take over newer routing; an answer that was overtaken by a publication is dropped."""
+        before = self._routing
+        if before.live and (not routing.live or routing.live.version < before.live.version):
+            return
+        async with self._changed:
+            self._routing = routing
+            self._changed.notify_all()
+        lost = {r.name for r in before.routable} - {r.name for r in routing.routable}
+        for name in sorted(lost):
+            self._on_lost(name, routing.unroutable.get(name, "gone"))
+
+    async def report(self, name: str, reason: str) -> None:
+        """The replica could not be reached: it takes no more groups until it is proven again."""
+        if not any(replica.name == name for replica in self._routing.routable):
+            return
+        others = tuple(r for r in self._routing.routable if r.name != name)
+        unroutable = {**self._routing.unroutable, name: reason}
+        await self.update(Routing(self._routing.live, others, unroutable))
+        await self._weight_sync.report_replica(name, reason)
+
+    async def watch(self) -> None:
+        """Follow the routing for ever: replicas leave, and come back once they are proven."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self.update(await self._weight_sync.get_routing())
+            except (UnavailableError, DeadlineError) as error:
+                logger.warning("weight sync does not answer: %s", error)
+
+    def cut_activities(self) -> None:
+        """Close the open spans, so that no span on the timeline crosses a step."""
+        for activity in self._activities.values():
+            activity.cut()
+
+    async def close(self) -> None:
+        for _, client in self._clients.values():
+            await client.close()
+
+    async def _wait_for_replica(self, avoid: Set[str]) -> tuple[Replica, VersionId]:
+        deadline = time.monotonic() + self._patience
+        while True:
+            live, routable = self._routing.live, self._routing.routable
+            if live and routable:
+                deadline = time.monotonic() + self._patience
+                if best := self._least_loaded(avoid):
+                    return best, live.version
+            if time.monotonic() >= deadline:
+                raise DeadlineError(
+                    f"no rollout replica was routable for {self._patience:g} s:"
+                    f" {_describe(self._routing)}; see the logs of the rollout processes"
+                )
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _least_loaded(self, avoid: Set[str]) -> Replica | None:
+        """None while all are full. Ties fall to the first name, so that a run repeats itself."""
+        routable = self._routing.routable
+        choice = [replica for replica in routable if replica.name not in avoid] or routable
+        best = min(choice, key=lambda replica: (self._in_flight.get(replica.name, 0), replica.name))
+        return best if self._in_flight.get(best.name, 0) < self._max_concurrency else None
+
+    def _activity(self, name: str) -> Activity:
+        if name not in self._activities:
+            self._activities[name] = Activity(lambda start, end: self._on_busy(name, start, end))
+        return self._activities[name]
+
+    def _client(self, replica: Replica) -> RolloutClient:
+        address, client = self._clients.get(replica.name, ("", None))
+        if client is None or address != replica.address:
+            # A replaced client may still carry a broken stream; its channel dies with the process.
+            client = self._connect(replica.address)
+            self._clients[replica.name] = (replica.address, client)
+        return client
+
+
+def _describe(routing: Routing) -> str:
+    faults = [f"{name}: {reason}" for name, reason in sorted(routing.unroutable.items())]
+    return "; ".join(faults) or "none has registered with weight sync"

@@ -1,0 +1,113 @@
+"""How good the live weights are on prompts that never train: greedy, and at the training temperature."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
+from trimaran.config import RunConfig
+from trimaran.telemetry import GREEDY_ACCURACY, SAMPLED_ACCURACY
+from trimaran.types import Prompt, Sampling, Score, ScoredGroup
+
+FIRST_NUMBER = 1 << 62
+"""Validation groups have numbers of their own, far from the training line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    greedy: float | None
+    """Mean reward over all scored completions; None when there are none."""
+    sampled: float | None
+    num_skipped: int
+
+    def values(self) -> dict[str, float]:
+        accuracies = {GREEDY_ACCURACY: self.greedy, SAMPLED_ACCURACY: self.sampled}
+        known = {key: value for key, value in accuracies.items() if value is not None}
+        return {**known, "validation/skipped": self.num_skipped}
+
+
+class Validator:
+    def __init__(
+        self, prompts: Sequence[Prompt], maker: GroupMaker, config: RunConfig, run_folder: Path
+    ) -> None:
+        self._prompts, self._maker, self._config = prompts, maker, config
+        self._samples = run_folder / "samples"
+
+    async def validate(self, step: int, num_samples: int) -> Validation:
+        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards."""
+        async with asyncio.TaskGroup() as tasks:
+            greedy = [
+                tasks.create_task(self._group(step, index, Sampling(0.0, self._max_tokens, 1)))
+                for index in range(len(self._prompts))
+            ]
+            sampled = [
+                tasks.create_task(self._group(step, index, self._sampling(index, num_samples)))
+                for index in range(len(self._prompts) if num_samples else 0)
+            ]
+        greedy_P = [task.result() for task in greedy]
+        sampled_P = [task.result() for task in sampled]
+        await asyncio.to_thread(self._write, step, greedy_P, sampled_P)
+        skipped = {i for groups in (greedy_P, sampled_P) for i, g in enumerate(groups) if g is None}
+        return Validation(accuracy(greedy_P), accuracy(sampled_P), len(skipped))
+
+    @property
+    def _max_tokens(self) -> int:
+        return self._config.rollout.max_tokens
+
+    def _sampling(self, index: int, num_samples: int) -> Sampling:
+        seed = sampling_seed(self._config.run.seed, "validation", index)
+        return Sampling(self._config.rollout.temperature, self._max_tokens, num_samples, seed)
+
+    async def _group(self, step: int, index: int, sampling: Sampling) -> ScoredGroup | None:
+        """None when the prompt cannot be generated or scored."""
+        place = step * len(self._prompts) + index
+        number = FIRST_NUMBER + 2 * place + (sampling.temperature > 0)
+        try:
+            group = await self._maker.generate(number, self._prompts[index], sampling)
+            return await self._maker.score(group)
+        except PromptSkipped:
+            return None
+
+    def _write(
+        self, step: int, greedy_P: list[ScoredGroup | None], sampled_P: list[ScoredGroup | None]
+    ) -> None:
+        self._samples.mkdir(exist_ok=True)
+        path = self._samples / f"step-{step:05d}.jsonl"
+        partial = path.with_suffix(".partial")
+        with partial.open("w", encoding="utf-8") as file:
+            for index, prompt in enumerate(self._prompts):
+                row = {
+                    "prompt": prompt.messages[-1].text,
+                    "answer": prompt.answer,
+                    **_texts(greedy_P[index], "greedy_"),
+                    **(_texts(sampled_P[index]) if sampled_P else {}),
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        partial.replace(path)
+
+
+def accuracy(groups_P: Sequence[ScoredGroup | None]) -> float | None:
+    """Mean reward over every scored completion."""
+    rewards = [
+        verdict.reward
+        for scored in groups_P
+        if scored
+        for verdict in scored.verdicts_G
+        if isinstance(verdict, Score)
+    ]
+    return fmean(rewards) if rewards else None
+
+
+def _texts(scored: ScoredGroup | None, prefix: str = "") -> dict[str, Any]:
+    completions = scored.group.completions_G if scored else ()
+    verdicts_G = scored.verdicts_G if scored else ()
+    return {
+        f"{prefix}completions": [completion.text for completion in completions],
+        f"{prefix}rewards": [v.reward if isinstance(v, Score) else None for v in verdicts_G],
+    }

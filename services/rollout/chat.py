@@ -1,0 +1,51 @@
+"""Messages -> prompt tokens by the model's chat template, and tokens -> text."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trimaran.errors import InputError
+from trimaran.types import Message
+
+
+class ChatTokenizer:
+    """Example: ChatTokenizer(Path("models/tiny")).tokenize((Message("user", "1 + 2?"),))"""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: a Hugging Face folder. Reads no network."""
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self.stop_token_ids = frozenset(_stop_token_ids(folder, self._tokenizer.eos_token_id))
+
+    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """A model without a chat template gets the texts, one after the other."""
+        if any(message.images for message in messages):
+            raise InputError("prompt: images are not supported by this engine; send text only")
+        if self._tokenizer.chat_template is None:
+            text = "\n".join(message.text for message in messages)
+            return tuple(self._tokenizer(text).input_ids)
+        text = self._tokenizer.apply_chat_template(
+            [{"role": message.role, "content": message.text} for message in messages],
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+
+def _stop_token_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:
+    """What ends a completion: as generation_config.json says, else config.json; and the tokenizer."""
+    found = set() if tokenizer_eos is None else {tokenizer_eos}
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        named = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.is_file() else None
+        if named is not None:
+            return found | set(named if isinstance(named, list) else [named])
+    return found

@@ -1,0 +1,179 @@
+"""A small engine on plain transformers, for debugging and for runs that must repeat bitwise.
+
+A group is a batch of its own and its tokens depend on nothing but weights,
+prompt, `sampling.seed`, the group's number and each completion's index: not on
+the attempt, nor on what else runs. All computing happens in one thread.
+
+Axes: B completions of the batch, L positions (prompt, start, new tokens), V vocabulary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from services.rollout.batch import Batch
+from services.rollout.chat import ChatTokenizer
+from services.rollout.engine import Event, GenerationRequest
+from trimaran.config import RunConfig
+from trimaran.errors import BehindError, TransferError
+from trimaran.types import Message, VersionId
+
+if TYPE_CHECKING:
+    import torch
+
+    from services.weight_sync.shadow import Shadow
+    from trimaran.device import Device
+
+CHUNK_SECONDS = 1.0
+"""A group that goes on is passed on about this often."""
+
+Load = tuple["Shadow", VersionId, "Future[float]"]
+
+
+class TransformersEngine:
+    def __init__(self, config: RunConfig, device: Device) -> None:
+        self._config = config
+        self._device = device
+        self._computing = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._live: VersionId | None = None
+        self._num_loads = 0
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        return self._chat.stop_token_ids
+
+    async def start(self) -> None:
+        self._chat = ChatTokenizer(self._config.model.path)
+        await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
+
+    def _build(self) -> None:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        torch.set_num_threads(self._config.rollout.threads)
+        self._device.activate()
+        self._place = self._device.torch_device()
+        with torch.device(self._place):
+            # Random weights: version 0 arrives by weight sync like every other.
+            self._model = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(self._config.model.path, local_files_only=True),
+                dtype=getattr(torch, self._config.model.dtype),
+            ).eval()
+
+    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._chat.tokenize(messages)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return self._chat.detokenize(token_ids)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        batch = Batch(request, self.stop_token_ids)
+
+        def put(event: Event | Exception | None) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        work = self._computing.submit(self._run, batch, put)
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            batch.cancelled = True
+            work.cancel()
+
+    def _run(self, batch: Batch, put: Callable[[Event | Exception | None], None]) -> None:
+        import torch
+
+        try:
+            with torch.no_grad():
+                self._decode(batch, put)
+            put(None)
+        except Exception as error:
+            put(error)
+
+    def _decode(self, batch: Batch, put: Callable[[Event | None], None]) -> None:
+        passed_on = time.monotonic()
+        cache, num_loads = None, -1
+        while batch.open and not batch.cancelled:
+            self._take_loads()
+            if self._live is None:
+                raise BehindError("this replica holds no version; weight sync must bring one")
+            if num_loads != self._num_loads:
+                cache, num_loads = None, self._num_loads
+            logits_BV, cache = self._forward(batch, cache)
+            has_ended = batch.take(logits_BV, self._live)
+            if has_ended or time.monotonic() - passed_on >= CHUNK_SECONDS:
+                for event in batch.events():
+                    put(event)
+                passed_on = time.monotonic()
+
+    def _forward(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
+        """Logits of the last position [B, V] on the host, and the cache.
+
+        Without a cache everything before that position is computed again.
+        """
+        tokens_BL, mask_BL = batch.tokens()
+        positions_BL = (mask_BL.cumsum(-1) - 1).clamp_(min=0)
+        first = 0 if cache is None else tokens_BL.shape[1] - 1
+        output = self._model(
+            input_ids=tokens_BL[:, first:].to(self._place),
+            attention_mask=mask_BL.to(self._place),
+            position_ids=positions_BL[:, first:].to(self._place),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1].float().cpu(), output.past_key_values
+
+    async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
+        done: Future[float] = Future()
+        self._loads.put((shadow, version, done))
+        # A running group takes it between two steps; an idle thread takes it at once.
+        self._computing.submit(self._take_loads)
+        return await asyncio.wrap_future(done)
+
+    def _take_loads(self) -> None:
+        while not self._loads.empty():
+            shadow, version, done = self._loads.get()
+            if not done.set_running_or_notify_cancel():
+                continue
+            started = time.monotonic()
+            try:
+                self._live = None
+                self._num_loads += 1
+                _copy_weights(self._model, shadow)
+                self._live = version
+            except Exception as error:
+                fault = TransferError(f"version {version} did not load into transformers: {error}")
+                done.set_exception(fault)
+            else:
+                done.set_result(time.monotonic() - started)
+
+    def check(self) -> None:
+        """Nothing of this engine can die alone: a failure in its thread ends the request."""
+
+    async def close(self) -> None:
+        self._computing.shutdown(wait=False, cancel_futures=True)
+
+
+def _copy_weights(model: torch.nn.Module, shadow: Shadow) -> None:
+    import torch
+
+    missing = {name for name, _ in model.named_parameters()}
+    with torch.no_grad():
+        for name, tensor in shadow.tensors():
+            model.get_parameter(name).copy_(tensor)
+            missing.discard(name)
+    if missing:
+        raise ValueError(f"the version lacks {', '.join(sorted(missing))}")

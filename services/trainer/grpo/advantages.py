@@ -1,0 +1,35 @@
+"""Group-normalised advantages. Axis: G completions of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+STD_EPSILON = 1e-4
+"""Keeps the quotient finite when the rewards of a group hardly differ."""
+
+
+def has_signal(rewards_G: Sequence[float], scored_G: Sequence[bool]) -> bool:
+    """Whether the scored rewards differ at all; without, every advantage is 0."""
+    return len({reward for reward, scored in zip(rewards_G, scored_G, strict=True) if scored}) > 1
+
+
+def group_advantages(
+    rewards_G: Sequence[float], scored_G: Sequence[bool], normalize_std: bool
+) -> torch.Tensor:
+    """(r - mean) / (std + 1e-4) over the scored completions, float64 [G]; 0 where unscored.
+
+    Source: DeepSeekMath (arXiv 2402.03300), section 4.1, with the sample standard deviation.
+    Without `normalize_std` only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
+    """
+    rewards = torch.tensor(rewards_G, dtype=torch.float64)
+    scored = torch.tensor(scored_G, dtype=torch.bool)
+    if not has_signal(rewards_G, scored_G):
+        # Exactly 0: the mean of equal floats is not always the float itself.
+        return torch.zeros_like(rewards)
+    known = rewards[scored]
+    advantages = rewards - known.mean()
+    if normalize_std:
+        advantages = advantages / (known.std() + STD_EPSILON)
+    return torch.where(scored, advantages, 0.0)

@@ -1,0 +1,100 @@
+"""The clipped GRPO loss. Axes: M trained tokens of a micro-batch, B completions of a mini-batch.
+
+Every token has a weight with the denominator of the whole mini-batch in it, so
+a micro-batch's loss is a plain weighted sum, and the sums over any split are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from trimaran.config import AlgorithmSection
+
+
+def token_weights(num_tokens_B: Sequence[int], aggregation: str) -> list[float]:
+    """The weight of one token of each completion, given its number of trained tokens.
+
+    token_mean: 1 / all tokens of the mini-batch (DAPO, arXiv 2503.14476, eq. 8).
+    sequence_mean: 1 / (completions * own tokens) (DeepSeekMath, eq. 3). A completion
+    without trained tokens counts in neither.
+    """
+    if aggregation == "token_mean":
+        total = sum(num_tokens_B)
+        return [1.0 / total if count else 0.0 for count in num_tokens_B]
+    sequences = sum(1 for count in num_tokens_B if count)
+    return [1.0 / (sequences * count) if count else 0.0 for count in num_tokens_B]
+
+
+def importance_weights(
+    old_logprobs_M: torch.Tensor, rollout_logprobs_M: torch.Tensor, cap: float
+) -> torch.Tensor:
+    """min(exp(old - rollout), cap): truncated importance sampling between engine and trainer.
+
+    Source: IMPALA's truncation (arXiv 1802.01561), applied per token as TRL and verl do.
+    """
+    return (old_logprobs_M - rollout_logprobs_M).exp().clamp(max=cap)
+
+
+def k3_divergence(logprobs_M: torch.Tensor, reference_logprobs_M: torch.Tensor) -> torch.Tensor:
+    """exp(d) - d - 1 with d = reference - policy: unbiased for KL(policy || reference), never < 0.
+
+    Source: Schulman, "Approximating KL divergence" (2020), estimator k3.
+    """
+    difference = reference_logprobs_M - logprobs_M
+    return difference.exp() - difference - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What the loss needs of each trained token besides its log-probability, float32 [M]."""
+
+    old_logprobs: torch.Tensor
+    """The trainer's, before the first update of the batch."""
+    rollout_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    weights: torch.Tensor
+    reference_logprobs: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LossSums:
+    """Sums over the tokens of a micro-batch, from which the metrics are made."""
+
+    loss: torch.Tensor
+    """Scalar; its gradient is the micro-batch's part of the mini-batch's gradient."""
+    clipped: torch.Tensor
+    importance: torch.Tensor
+    importance_max: torch.Tensor
+    divergence: torch.Tensor
+
+
+def grpo_loss(
+    logprobs_M: torch.Tensor, values: TokenValues, algorithm: AlgorithmSection
+) -> LossSums:
+    """sum of w * (-c * min(r * A, clip(r, 1 - low, 1 + high) * A) + beta * k3).
+
+    r = exp(logprob - old), c the importance weight, w the token's weight.
+    Source: DeepSeekMath eq. 3, with DAPO's two clip bounds.
+    """
+    ratio = (logprobs_M - values.old_logprobs).exp()
+    clipped_ratio = ratio.clamp(1.0 - algorithm.clip_low, 1.0 + algorithm.clip_high)
+    free, clipped = ratio * values.advantages, clipped_ratio * values.advantages
+    importance = importance_weights(
+        values.old_logprobs, values.rollout_logprobs, algorithm.importance_cap
+    )
+    losses = -importance * torch.minimum(free, clipped)
+    divergence = logprobs_M.new_zeros(())
+    if values.reference_logprobs is not None:
+        divergences = k3_divergence(logprobs_M, values.reference_logprobs)
+        losses = losses + algorithm.kl_coefficient * divergences
+        divergence = divergences.detach().sum()
+    return LossSums(
+        loss=(values.weights * losses).sum(),
+        clipped=(clipped < free).detach().sum().float(),
+        importance=importance.sum(),
+        importance_max=importance.amax() if len(importance) else importance.new_zeros(()),
+        divergence=divergence,
+    )

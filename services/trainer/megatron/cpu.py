@@ -1,0 +1,121 @@
+"""Lets megatron-core run on the CPU.
+
+megatron-core asks `torch.cuda` for its device, streams and random state. On the
+CPU each of its modules therefore sees a proxy of `torch` whose `cuda` namespace
+is the CPU; the real `torch` is untouched for everybody else. Two methods of
+tensors (`type`, `cuda`) cannot be scoped by module and look at who calls them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+CPU = torch.device("cpu")
+FACTORIES = ("tensor", "zeros", "ones", "empty", "empty_like", "zeros_like", "full", "arange")
+MODULES = (
+    "distributed",
+    "models.gpt",
+    "models.gpt.gpt_layer_specs",
+    "optimizer",
+    "parallel_state",
+    "tensor_parallel",
+)
+
+
+class _Stream:
+    """Work on the CPU is done when the call returns, so there is nothing to wait for."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class _CpuNamespace(ModuleType):
+    """Stands where megatron-core looks for `torch.cuda`."""
+
+    Stream = _Stream
+
+    def __init__(self) -> None:
+        super().__init__("torch.cuda")
+
+    def current_device(self) -> torch.device:
+        return CPU
+
+    def current_stream(self, *_: Any) -> _Stream:
+        return _Stream()
+
+    default_stream = current_stream
+
+    def stream(self, _: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def synchronize(self, *_: Any) -> None: ...
+
+    empty_cache = set_device = synchronize
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+
+class _TorchProxy(ModuleType):
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.cuda = _CpuNamespace()
+        for name in FACTORIES:
+            setattr(self, name, _on_cpu(getattr(torch, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = CPU
+        return factory(*args, **kwargs)
+
+    return make
+
+
+@functools.cache
+def let_megatron_run_on_cpu() -> None:
+    """Load the parts of megatron-core that we use and give them the proxy. Once a process."""
+    for name in MODULES:
+        importlib.import_module(f"megatron.core.{name}")
+    proxy = _TorchProxy()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("megatron.core") and vars(module).get("torch") is torch:
+            vars(module)["torch"] = proxy
+    _scope_tensor_methods()
+
+
+def _scope_tensor_methods() -> None:
+    real_type, real_cuda = torch.Tensor.type, torch.Tensor.cuda
+
+    def tensor_type(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        answer = real_type(self, *args, **kwargs)
+        if isinstance(answer, str) and _called_by_megatron():
+            return answer.replace("torch.", "torch.cuda.", 1)
+        return answer
+
+    def tensor_cuda(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self if _called_by_megatron() else real_cuda(self, *args, **kwargs)
+
+    torch.Tensor.type = tensor_type  # type: ignore[method-assign]
+    torch.Tensor.cuda = tensor_cuda  # type: ignore[method-assign]
+
+
+def _called_by_megatron() -> bool:
+    # Frames: this function, the tensor method, its caller.
+    return sys._getframe(2).f_globals.get("__name__", "").startswith("megatron.")

@@ -1,0 +1,143 @@
+"""The policy on megatron-core: model, reference, gradient buffers and optimizer of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+from services.trainer.batch import PackedBatch
+from services.trainer.megatron.architecture import Architecture
+from services.trainer.megatron.mapping import export_weights, load_weights, parameters
+from services.trainer.megatron.model import PackedGPT
+from services.trainer.model_files import load_tensors
+from trimaran.config import RunConfig
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class MegatronPolicy:
+    """Needs torch.distributed and megatron-core's parallel state. Implements `learner.Policy`."""
+
+    def __init__(self, config: RunConfig, architecture: Architecture, device: torch.device) -> None:
+        self.device = device
+        self.data_rank = parallel_state.get_data_parallel_rank()
+        self._config = config
+        self._architecture = architecture
+        dtype = DTYPES[config.model.dtype]
+        self._model = PackedGPT(architecture, dtype, device)
+        self._data_parallel = DistributedDataParallel(
+            self._model.config,
+            DistributedDataParallelConfig(grad_reduce_in_fp32=True),
+            self._model,
+        )
+        self._optimizer = _make_optimizer(config, dtype, self._data_parallel)
+        tensors = load_tensors(config.model.path, architecture.facts.tied)
+        rank = parallel_state.get_tensor_model_parallel_rank()
+        size = parallel_state.get_tensor_model_parallel_world_size()
+        load_weights(self._model, architecture, tensors, rank, size)
+        self._reference: PackedGPT | None = None
+        if config.algorithm.kl_coefficient:
+            self._reference = PackedGPT(architecture, dtype, device).requires_grad_(False)
+            load_weights(self._reference, architecture, tensors, rank, size)
+
+    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
+        return self._logprobs(self._model, packed)
+
+    @torch.no_grad()
+    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
+        assert self._reference is not None, "a reference exists only with a KL coefficient"
+        return self._logprobs(self._reference, packed)
+
+    def _logprobs(self, model: PackedGPT, packed: PackedBatch) -> torch.Tensor:
+        return model(
+            packed.token_ids_N,
+            packed.lengths,
+            packed.sources_M,
+            packed.targets_M,
+            self._config.rollout.temperature,
+        )
+
+    def zero_gradients(self) -> None:
+        self._data_parallel.zero_grad_buffer()
+
+    def update(self, learning_rate: float) -> float:
+        if self._config.trainer.data_parallel > 1:
+            self._data_parallel.finish_grad_sync()
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        _, norm, _ = self._optimizer.step()
+        return float(norm)
+
+    def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
+        group = parallel_state.get_data_parallel_group()
+        dist.all_reduce(sums, group=group)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+
+    def export(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(Hugging Face name, whole tensor in the model's dtype).
+
+        All tensor-parallel ranks of data-parallel rank 0 must iterate together.
+        """
+        size = parallel_state.get_tensor_model_parallel_world_size()
+        group = parallel_state.get_tensor_model_parallel_group() if size > 1 else None
+        return export_weights(self._model, self._architecture, group)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """This rank's fp32 main weights and AdamW moments, live."""
+        state = {}
+        for name, parameter in parameters(self._model):
+            main = getattr(parameter, "main_param", parameter)
+            state[f"main.{name}"] = main.detach()
+            for key in MOMENTS:
+                # Without an entry nothing was ever trained, and the moments are 0.
+                moment = self._adam.state[main].get(key)
+                state[f"{key}.{name}"] = torch.zeros_like(main) if moment is None else moment
+        return state
+
+    def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+        """What `state` gave after `num_updates` optimizer updates."""
+        for name, parameter in parameters(self._model):
+            main = getattr(parameter, "main_param", parameter)
+            with torch.no_grad():
+                main.copy_(state[f"main.{name}"])
+                parameter.copy_(main)
+            entry: dict[str, Any] = {"step": torch.tensor(float(num_updates), device=self.device)}
+            for key in MOMENTS:
+                entry[key] = state[f"{key}.{name}"].to(self.device).clone()
+            self._adam.state[main] = entry
+
+    @property
+    def _adam(self) -> torch.optim.Optimizer:
+        return self._optimizer.optimizer
+
+
+def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:
+    section = config.trainer
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam",
+            lr=section.learning_rate,
+            weight_decay=section.weight_decay,
+            adam_beta1=section.beta1,
+            adam_beta2=section.beta2,
+            adam_eps=section.epsilon,
+            bf16=dtype == torch.bfloat16,
+            params_dtype=dtype,
+            clip_grad=section.clip_grad,
+        ),
+        [model],
+    )
+    for group in optimizer.param_groups:
+        # megatron-core leaves this to its scheduler, which we do without.
+        group["weight_decay"] = section.weight_decay * group["wd_mult"]
+        # torch's fused AdamW takes a tenth of the loop's time; megatron-core does not ask for it.
+        if type(optimizer.optimizer) is torch.optim.AdamW:
+            group["fused"], group["foreach"] = True, False
+    return optimizer

@@ -1,0 +1,284 @@
+"""One end of a transfer group: a process group of one sender (rank 0) and its receivers.
+
+It stands outside torch's default group, which belongs to the engine or to the
+trainer's ranks, and is the same on gloo, nccl and hccl: only broadcast is
+used. The sender hosts the rendezvous, on loopback; group id and nonce stand
+in front of every key, so that nobody joins a group of another time.
+
+Collectives do not isolate faults: after any failure an end is closed for good
+and the next version travels in a new group.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import BroadcastOptions, ProcessGroupGloo
+
+from services.weight_sync.calls import CallThread
+from trimaran.device import Device
+from trimaran.errors import TransferError
+from trimaran.types import TransferGroup
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Span = tuple[int, int]
+
+LOOPBACK = "127.0.0.1"
+IN_FLIGHT = 2
+"""Buckets under way at the same time: one is copied or digested while the other travels."""
+GRACE_SECONDS = 2.0
+"""What torch may take beyond its own deadline before its thread is given up."""
+CLOSE_SECONDS = 10.0
+POLL_SECONDS = 0.0005
+SENDER = 0
+
+
+class Collective:
+    """Made by `host` on the sender and by `join` on a receiver. `close` it in the end."""
+
+    def __init__(self, device: Device, index: int, group: TransferGroup, rank: int) -> None:
+        self.group = group
+        self.rank = rank
+        self.healthy = True
+        """False after any failure; nothing can be sent through this end any more."""
+        self._device = device
+        self._index = index
+        self._store: Store | None = None
+        self._process_group: Any = None
+        self._thread = CallThread(f"transfer-group-{group.group_id}-rank-{rank}")
+
+    @classmethod
+    def host(cls, device: Device, index: int, group: TransferGroup, timeout: float) -> Collective:
+        """Rank 0, with its rendezvous open; the process group is made on the first broadcast."""
+        listener = socket.create_server((LOOPBACK, 0), backlog=max(64, group.world_size))
+        address = f"{LOOPBACK}:{listener.getsockname()[1]}"
+        opened = TransferGroup(group.group_id, group.nonce, group.world_size, address)
+        end = cls(device, index, opened, SENDER)
+        end._store = end._guarded(
+            "open its rendezvous", lambda: _host_store(listener, timeout), timeout
+        )
+        return end
+
+    @classmethod
+    def join(
+        cls, device: Device, index: int, group: TransferGroup, rank: int, timeout: float
+    ) -> Collective:
+        """A receiver, connected to the sender's rendezvous."""
+        if not 0 < rank < group.world_size:
+            raise TransferError(f"rank {rank} cannot receive in a group of {group.world_size}")
+        end = cls(device, index, group, rank)
+        end._store = end._guarded(
+            "reach the sender's rendezvous",
+            lambda: _connect_store(group.rendezvous, timeout),
+            timeout,
+        )
+        return end
+
+    def broadcast(
+        self,
+        buffer: torch.Tensor,
+        spans: Sequence[Span],
+        timeout: float,
+        arrived: Callable[[int], None] | None = None,
+    ) -> None:
+        """Send the sender's buffer (uint8, host) into the receivers', one span after the other.
+
+        `arrived(end)` is called, on the group's own thread, when the bytes
+        before `end` are there. Raises TransferError after `timeout` seconds or
+        when any member fails; the group is then condemned.
+        """
+        deadline = time.monotonic() + timeout
+
+        def run() -> None:
+            self._ensure_process_group(deadline)
+            self._pump(buffer, spans, deadline, arrived or (lambda end: None))
+
+        self._guarded("broadcast", run, timeout)
+
+    def close(self) -> None:
+        """Idempotent. Leaves no thread, descriptor or port behind unless torch itself hangs."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        if not thread.stop(self._release, CLOSE_SECONDS if self.healthy else GRACE_SECONDS):
+            logger.warning("%s: left behind, its peer is frozen", self._label)
+        self.healthy = False
+
+    @property
+    def _label(self) -> str:
+        return f"transfer group {self.group.group_id} rank {self.rank}"
+
+    def _guarded(self, action: str, function: Callable[[], Result], timeout: float) -> Result:
+        if not self.healthy or self._thread is None:
+            raise TransferError(f"{self._label}: closed; open a new group")
+        try:
+            return self._thread.call(function, timeout + GRACE_SECONDS)
+        except Exception as error:
+            self.healthy = False
+            self.close()
+            if not isinstance(error, (RuntimeError, OSError)):
+                raise  # a fault of ours, not of the transfer
+            raise TransferError(
+                f"{self._label}: could not {action} within {timeout:g} s: {_first_line(error)}"
+            ) from error
+
+    def _ensure_process_group(self, deadline: float) -> None:
+        if self._process_group is not None:
+            return
+        self._device.activate(self._index)
+        assert self._store is not None
+        store = PrefixStore(f"trimaran/{self.group.group_id}/{self.group.nonce}", self._store)
+        store.set_timeout(_left(deadline))
+        make = MAKE_PROCESS_GROUP[self._device.backend]
+        self._process_group = make(store, self.rank, self.group, _left(deadline))
+
+    def _pump(
+        self,
+        buffer: torch.Tensor,
+        spans: Sequence[Span],
+        deadline: float,
+        arrived: Callable[[int], None],
+    ) -> None:
+        staging = self._make_staging(spans)
+        pending: deque[tuple[Span, torch.Tensor, Any]] = deque()
+        for number, (start, end) in enumerate(spans):
+            piece = buffer[start:end]
+            travelling = piece if staging is None else staging[number % IN_FLIGHT][: end - start]
+            if staging is not None and self.rank == SENDER:
+                travelling.copy_(piece)
+            pending.append(((start, end), travelling, self._start(travelling, deadline)))
+            if len(pending) == IN_FLIGHT:
+                self._finish(buffer, pending.popleft(), deadline, arrived)
+        while pending:
+            self._finish(buffer, pending.popleft(), deadline, arrived)
+
+    def _make_staging(self, spans: Sequence[Span]) -> list[torch.Tensor] | None:
+        """Buckets on the device; None where the host's own buffer can travel."""
+        if self._device.on_host:
+            return None
+        size = max((end - start for start, end in spans), default=0)
+        device = self._device.torch_device(self._index)
+        return [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(IN_FLIGHT)]
+
+    def _start(self, tensor: torch.Tensor, deadline: float) -> Any:
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = SENDER, 0
+        options.timeout = _left(deadline)
+        return self._process_group.broadcast([tensor], options)
+
+    def _finish(
+        self,
+        buffer: torch.Tensor,
+        pending: tuple[Span, torch.Tensor, Any],
+        deadline: float,
+        arrived: Callable[[int], None],
+    ) -> None:
+        (start, end), travelling, work = pending
+        if not self._device.on_host:
+            # wait() only queues on an accelerator, and a later copy would then block for ever.
+            while not work.is_completed():
+                _left(deadline)
+                time.sleep(POLL_SECONDS)
+        work.wait()
+        if not self._device.on_host and self.rank != SENDER:
+            buffer[start:end].copy_(travelling)
+        arrived(end)
+
+    def _release(self) -> None:
+        process_group, self._process_group, self._store = self._process_group, None, None
+        if process_group is not None and not self._device.on_host:
+            _end_process_group(process_group, abort=not self.healthy)
+
+
+def _left(deadline: float) -> timedelta:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the deadline passed")
+    return timedelta(seconds=seconds)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _host_store(listener: socket.socket, timeout: float) -> Store:
+    host, port = listener.getsockname()
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),  # the store closes it
+    )
+
+
+def _connect_store(address: str, timeout: float) -> Store:
+    host, _, port = address.rpartition(":")
+    # TCPStore tries a closed port again and again; the sender closed this group, so say so now.
+    socket.create_connection((host, int(port)), timeout).close()
+    return TCPStore(
+        host,
+        int(port),
+        is_master=False,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+    )
+
+
+def _make_gloo(store: Store, rank: int, group: TransferGroup, timeout: timedelta) -> Any:
+    gloo: Any = ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout = timeout
+    options._threads = IN_FLIGHT
+    # Named, because gloo otherwise listens on whatever address the host's name has.
+    options._devices = [ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+    return ProcessGroupGloo(store, rank, group.world_size, options)
+
+
+def _make_nccl(store: Store, rank: int, group: TransferGroup, timeout: timedelta) -> Any:
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout + WATCHDOG_MARGIN
+    return ProcessGroupNCCL(store, rank, group.world_size, options)
+
+
+def _make_hccl(store: Store, rank: int, group: TransferGroup, timeout: timedelta) -> Any:
+    """As torch_npu 2.10 makes its own (torch_npu/_init/registry/distributed.py)."""
+    from torch_npu._C._distributed_c10d import ProcessGroupHCCL  # pyright: ignore
+
+    options = ProcessGroupHCCL.Options()
+    options.is_high_priority_stream = False
+    options._timeout = timeout + WATCHDOG_MARGIN
+    options.global_ranks_in_group = list(range(group.world_size))
+    options.group_id = f"trimaran-{group.group_id}-{group.nonce}"
+    return ProcessGroupHCCL(store, rank, group.world_size, options)
+
+
+WATCHDOG_MARGIN = timedelta(minutes=10)
+"""An accelerator group's watchdog ends the whole process; our own deadline and abort come first."""
+MAKE_PROCESS_GROUP: dict[str, Callable[[Store, int, TransferGroup, timedelta], Any]] = {
+    "gloo": _make_gloo,
+    "nccl": _make_nccl,
+    "hccl": _make_hccl,
+}
+
+
+def _end_process_group(process_group: Any, abort: bool) -> None:
+    if not abort:
+        process_group.shutdown()
+    elif hasattr(process_group, "abort_hccl_comm"):
+        process_group.abort_hccl_comm("trimaran")
+    else:
+        process_group.abort()

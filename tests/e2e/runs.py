@@ -1,0 +1,99 @@
+"""Starting, watching and ending real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+TIMEOUT_SECONDS = 240
+
+
+def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
+    """A `trimaran …` process; the mark lets a test find everything that it started."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "trimaran.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TRIMARAN_TEST_MARK": str(run_folder_parent)},
+    )
+
+
+def finish(process: subprocess.Popen) -> str:
+    """All that it printed. Fails the test when it does not end."""
+    try:
+        return process.communicate(timeout=TIMEOUT_SECONDS)[0]
+    finally:
+        process.kill()
+
+
+def train(*arguments: str | Path, run_folder_parent: Path) -> tuple[int, str]:
+    process = start("train", *arguments, run_folder_parent=run_folder_parent)
+    output = finish(process)
+    return process.returncode, output
+
+
+def survivors(run_folder_parent: Path, seconds: float = 15) -> list[str]:
+    """Command lines of processes of this test's runs that still live after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        alive = [
+            " ".join(p.cmdline()) for p in psutil.process_iter() if _marked(p, run_folder_parent)
+        ]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.2)
+
+
+def processes(run_folder_parent: Path, *words: str) -> list[psutil.Process]:
+    """Processes of this test's runs whose command line holds all the words."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if _marked(process, run_folder_parent) and all(w in process.cmdline() for w in words)
+    ]
+
+
+def _marked(process: psutil.Process, mark: Path) -> bool:
+    try:
+        return (
+            process.environ().get("TRIMARAN_TEST_MARK") == str(mark)
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return False
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen, what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert process.poll() is None, f"ended before {what}: {process.communicate()[0]}"
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+def rows(run_folder: Path, kind: str) -> list[dict]:
+    path = run_folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+def kill_tree(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def only_run(folder: Path) -> Path | None:
+    found = sorted(folder.glob("*/config.yaml"))
+    assert len(found) <= 1
+    return found[0].parent if found else None

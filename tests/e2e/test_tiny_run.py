@@ -1,0 +1,139 @@
+"""The whole house on a tiny random model: five services, real engines, real transport."""
+
+import json
+import signal
+
+import psutil
+import pytest
+import yaml
+
+from tests.e2e import runs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def test_a_run_leaves_all_that_it_promises_and_nothing_alive(write_run, tmp_path):
+    path = write_run(run={"max_lag": 1})
+    code, output = runs.train(path, "run.seed=7", run_folder_parent=tmp_path)
+    assert code == 0, output
+    folder = runs.only_run(tmp_path / "runs")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["steps"], summary["seed"]) == (3, 7)
+    assert {"heldout_before", "heldout_after", "seconds", "samples_per_second"} <= set(summary)
+    assert [row["step"] for row in runs.rows(folder, "step")] == [1, 2, 3]
+    assert [row["step"] for row in runs.rows(folder, "validation")] == [0, 2, 3]
+    assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["max_lag"] == 1
+    for name in ("curve.png", "timeline.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    assert list((folder / "tensorboard").iterdir())
+    assert len(list((folder / "samples").iterdir())) == 3
+    assert (folder / "checkpoints" / "step-00003").is_dir()
+    assert_loads_in_transformers(folder / "model")
+    assert str(folder) in output
+    assert runs.survivors(tmp_path) == []
+
+
+def assert_loads_in_transformers(folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokens = AutoTokenizer.from_pretrained(folder)("1 + 2", return_tensors="pt")
+    assert model(**tokens).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("layout", [{"tensor_parallel": 2}, {"data_parallel": 2}])
+def test_a_rank_group_trains_and_publishes(write_run, tmp_path, layout):
+    path = write_run(trainer=layout, run={"steps": 2})
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+    assert len(runs.rows(runs.only_run(tmp_path / "runs"), "step")) == 2
+    assert runs.survivors(tmp_path) == []
+
+
+def test_ctrl_c_ends_all_of_it(write_run, tmp_path):
+    process = runs.start("train", write_run(run={"steps": 500}), run_folder_parent=tmp_path)
+    folder = tmp_path / "runs"
+    runs.wait_for(
+        lambda: (run := runs.only_run(folder)) and runs.rows(run, "step"), process, "a step"
+    )
+    process.send_signal(signal.SIGINT)
+    output = runs.finish(process)
+    assert "Traceback" not in output
+    assert runs.survivors(tmp_path) == []
+
+
+def test_when_the_launcher_is_killed_no_orphan_stays(write_run, tmp_path):
+    process = runs.start("train", write_run(run={"steps": 500}), run_folder_parent=tmp_path)
+    folder = tmp_path / "runs"
+    runs.wait_for(
+        lambda: (run := runs.only_run(folder)) and runs.rows(run, "step"), process, "a step"
+    )
+    runs.kill_tree(process)
+    assert runs.survivors(tmp_path) == []
+
+
+def test_a_prompt_that_is_too_long_is_skipped_and_counted(write_run, tmp_path):
+    path = write_run(run={"steps": 2})
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": "1 " * 200, "answer": "1"}) + "\n")
+    code, output = runs.train(
+        path, "data.shuffle=false", "run.groups_per_step=6", run_folder_parent=tmp_path
+    )
+    assert code == 0, output
+    summary = json.loads((runs.only_run(tmp_path / "runs") / "summary.json").read_text())
+    assert summary["skipped"] == 1
+    assert "too long" in output or "longer" in output
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(write_run, tmp_path):
+    steps = {"steps": 5, "deterministic": True}
+    path = write_run(run=steps | {"folder": str(tmp_path / "whole")})
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+
+    path = write_run(run=steps | {"folder": str(tmp_path / "broken")})
+    process = runs.start("train", path, run_folder_parent=tmp_path)
+    folder = tmp_path / "broken"
+    runs.wait_for(
+        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 3,
+        process,
+        "three steps",
+    )
+    runs.kill_tree(process)
+    assert runs.survivors(tmp_path) == []
+    code, output = runs.train("--resume", runs.only_run(folder), run_folder_parent=tmp_path)
+    assert code == 0, output
+
+    whole, broken = runs.only_run(tmp_path / "whole"), runs.only_run(folder)
+    weights = "model/model.safetensors"
+    assert (whole / weights).read_bytes() == (broken / weights).read_bytes()
+    rewards = [
+        {row["step"]: row["reward/mean"] for row in runs.rows(run, "step")}
+        for run in (whole, broken)
+    ]
+    assert rewards[0] == rewards[1]
+
+
+def test_a_service_that_cannot_start_shows_its_last_lines(write_run, tmp_path, tiny_model):
+    broken = tmp_path / "broken-model"
+    broken.mkdir()
+    for file in tiny_model.iterdir():
+        if file.suffix != ".safetensors":
+            (broken / file.name).write_bytes(file.read_bytes())
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    path = write_run(model={"path": str(broken), "dtype": "float32"})
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code in (1, 2)
+    assert "trainer-0" in output or "rollout-0" in output
+    assert runs.survivors(tmp_path) == []
+
+
+def test_psutil_sees_the_mark(tmp_path):
+    """The tests above prove absence; this one proves that they could fail."""
+    process = runs.start("serve", "--help", run_folder_parent=tmp_path)
+    psutil.Process(process.pid).suspend()
+    try:
+        assert len(runs.survivors(tmp_path, seconds=0)) == 1
+    finally:
+        psutil.Process(process.pid).resume()
+        runs.finish(process)

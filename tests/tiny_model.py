@@ -1,0 +1,68 @@
+"""A tiny random model with a tokenizer, as a Hugging Face folder: for tests where learning is not the point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 +-=?.,!:\n"
+SPECIAL = ["<pad>", "<end>", "<unk>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+SHAPE = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+def write_tiny_model(
+    folder: Path, family: str = "llama", tied: bool = True, dtype: str = "float32", seed: int = 0
+) -> Path:
+    """`family`: llama or qwen2. One token a character; weights large enough that logits differ."""
+    import torch
+    import transformers
+
+    kinds = {
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    }
+    config_class, model_class = kinds[family]
+    torch.manual_seed(seed)
+    model = model_class(config_class(**SHAPE, tie_word_embeddings=tied))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(3)
+    model.generation_config.eos_token_id = 1
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tiny_tokenizer():
+    import transformers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+        chat_template=CHAT_TEMPLATE,
+    )

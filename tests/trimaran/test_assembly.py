@@ -1,0 +1,63 @@
+"""A group put together from the streams of one or more attempts."""
+
+from trimaran import wire
+from trimaran.clients import GroupAssembly
+from trimaran.types import Origin, PartialCompletion, Segment, VersionId
+from trimaran.v1 import rollout_pb2
+
+V1, V2 = VersionId(0, 1), VersionId(0, 2)
+
+
+def opened(token_ids):
+    data = wire.encode_token_ids(token_ids)
+    return rollout_pb2.GenerateResponse(opened=rollout_pb2.Opened(prompt_token_ids=data))
+
+
+def chunk(index, start, token_ids, version, replica="rollout-0"):
+    segment = Segment(start, start + len(token_ids), version, Origin.GENERATED, replica)
+    return rollout_pb2.GenerateResponse(
+        chunk=rollout_pb2.SegmentChunk(
+            index=index,
+            segment=wire.encode_segment(segment),
+            token_ids=wire.encode_token_ids(token_ids),
+            logprobs=wire.encode_logprobs([-0.5] * len(token_ids)),
+        )
+    )
+
+
+def finished(index, reason="stop"):
+    return rollout_pb2.GenerateResponse(
+        finished=rollout_pb2.Finished(index=index, finish_reason=reason, text="3")
+    )
+
+
+def test_chunks_of_one_version_merge_and_a_new_version_opens_a_segment():
+    assembly = GroupAssembly(1)
+    for event in (
+        opened([9]),
+        chunk(0, 0, [1, 2], V1),
+        chunk(0, 2, [3], V1),
+        chunk(0, 3, [4], V2),
+        finished(0),
+    ):
+        assembly.take(event)
+    (completion,) = assembly.completions()
+    assert completion.token_ids_T == (1, 2, 3, 4)
+    assert [(s.start, s.end, s.version) for s in completion.segments] == [(0, 3, V1), (3, 4, V2)]
+    assert assembly.prompt_token_ids == (9,)
+
+
+def test_after_a_broken_stream_only_the_rest_is_asked_for():
+    assembly = GroupAssembly(2)
+    for event in (opened([9]), chunk(0, 0, [1], V1), finished(0), chunk(1, 0, [7], V1)):
+        assembly.take(event)
+    assert not assembly.complete
+    assert assembly.unfinished() == {
+        1: PartialCompletion((7,), (-0.5,), (Segment(0, 1, V1, Origin.GENERATED, "rollout-0"),))
+    }
+    for event in (opened([9]), chunk(1, 1, [8], V1, "rollout-1"), finished(1, "length")):
+        assembly.take(event)
+    first, second = assembly.completions()
+    assert (first.finish_reason, second.finish_reason) == ("stop", "length")
+    assert second.token_ids_T == (7, 8)
+    assert [segment.replica for segment in second.segments] == ["rollout-0", "rollout-1"]

@@ -1,0 +1,202 @@
+"""The boundary of every service: errors, fencing, deadlines, health, reflection."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from trimaran import errors, rpc
+from trimaran.clients import RewardClient, RunClient
+from trimaran.types import Caller, Group, Message, Prompt, Unscored
+from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
+
+GROUP = Group(1, 1, Prompt("p", (Message("user", "?"),), "t", "a"), (1, 2), ())
+
+
+class FakeReward(reward_pb2_grpc.RewardServiceServicer):
+    """Raises `error`, or answers with one unscored verdict."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.requests = []
+
+    async def ScoreGroup(self, request, context):
+        self.requests.append(request)
+        if self.error:
+            raise self.error
+        verdict = types_pb2.Verdict(unscored=types_pb2.Unscored(fault="busy"))
+        return reward_pb2.ScoreGroupResponse(verdicts=[verdict])
+
+
+class FakeRun(run_pb2_grpc.RunServiceServicer):
+    """Streams one event, then falls silent or fails."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    async def WatchRun(self, request, context):
+        run = run_pb2.Run(state=run_pb2.Run.STATE_RUNNING)
+        yield run_pb2.WatchRunResponse(event=run_pb2.RunEvent(kind="state", run=run))
+        if self.error:
+            raise self.error
+        await asyncio.sleep(60)
+
+
+def add_reward(servicer):
+    def add(server):
+        reward_pb2_grpc.add_RewardServiceServicer_to_server(servicer, server)
+        return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
+
+    return add
+
+
+def add_run(servicer):
+    def add(server):
+        run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
+        return run_pb2.DESCRIPTOR.services_by_name["RunService"].full_name
+
+    return add
+
+
+@asynccontextmanager
+async def serving(*add_services):
+    server = rpc.Server("127.0.0.1:0", add_services)
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("error", rpc.STATUS)
+def test_an_error_arrives_as_itself(error):
+    async def run():
+        async with (
+            serving(add_reward(FakeReward(error("the thing; the remedy")))) as address,
+            RewardClient(address, Caller("run", 1)) as client,
+        ):
+            with pytest.raises(error, match="the thing; the remedy"):
+                await client.score_group(GROUP, timeout=10)
+
+    asyncio.run(run())
+
+
+def test_an_unforeseen_error_is_internal_and_names_its_class():
+    async def run():
+        async with (
+            serving(add_reward(FakeReward(KeyError("lost")))) as address,
+            RewardClient(address, Caller("run", 1)) as client,
+        ):
+            with pytest.raises(errors.InternalError, match="KeyError"):
+                await client.score_group(GROUP, timeout=10)
+
+    asyncio.run(run())
+
+
+def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
+    async def run():
+        fake = FakeReward()
+        async with (
+            serving(add_reward(fake)) as address,
+            RewardClient(address, Caller("run", 1)) as old,
+            RewardClient(address, Caller("run", 2)) as new,
+            RewardClient(address, Caller("another", 1)) as other,
+        ):
+            assert await old.score_group(GROUP, timeout=10) == (Unscored("busy"),)
+            await new.score_group(GROUP, timeout=10)
+            await other.score_group(GROUP, timeout=10)
+            with pytest.raises(errors.StaleEpochError, match="epoch 1 was replaced by 2"):
+                await old.score_group(GROUP, timeout=10)
+            assert len(fake.requests) == 3
+
+    asyncio.run(run())
+
+
+def test_a_request_without_a_caller_is_refused():
+    async def run():
+        async with serving(add_reward(FakeReward())) as address, rpc.connect(address) as channel:
+            stub = reward_pb2_grpc.RewardServiceStub(channel)
+            with pytest.raises(errors.InputError, match="caller is missing"):
+                await rpc.call(stub.ScoreGroup, reward_pb2.ScoreGroupRequest(), 10)
+
+    asyncio.run(run())
+
+
+def test_a_silent_stream_ends_at_its_idle_deadline():
+    async def run():
+        async with serving(add_run(FakeRun())) as address, RunClient(address) as client:
+            kinds = []
+            with pytest.raises(errors.DeadlineError):
+                async for event in client.watch_run(idle_timeout=0.3):
+                    kinds.append(event.kind)
+            assert kinds == ["state"]
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_fails_raises_what_the_service_raised():
+    async def run():
+        fake = FakeRun(errors.OutOfOrderError("not now"))
+        async with serving(add_run(fake)) as address, RunClient(address) as client:
+            with pytest.raises(errors.OutOfOrderError, match="not now"):
+                async for _ in client.watch_run(idle_timeout=10):
+                    pass
+
+    asyncio.run(run())
+
+
+def test_nobody_there_is_unavailable():
+    async def run():
+        async with RewardClient("127.0.0.1:1", Caller("run", 1)) as client:
+            with pytest.raises(errors.UnavailableError):
+                await client.score_group(GROUP, timeout=10)
+
+    asyncio.run(run())
+
+
+def test_a_port_in_use_is_named():
+    async def run():
+        async with serving(add_reward(FakeReward())) as address:
+            with pytest.raises(errors.InputError, match=f"{address}: port in use"):
+                rpc.Server(address, [])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:80", "[::]:0", "example.org:1"])
+def test_only_loopback_is_bound(address):
+    with pytest.raises(errors.InputError, match="loopback"):
+        rpc.check_loopback(address)
+
+
+def test_health_and_reflection():
+    async def run():
+        async with serving(add_reward(FakeReward())) as address, rpc.connect(address) as channel:
+            await rpc.wait_until_serving(address, timeout=10)
+            name = "trimaran.v1.RewardService"
+            answer = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=name), timeout=10
+            )
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            responses = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+                iter([request]), timeout=10
+            )
+            async for response in responses:
+                assert name in {s.name for s in response.list_services_response.service}
+
+    asyncio.run(run())
+
+
+def test_waiting_for_a_service_ends():
+    with pytest.raises(errors.DeadlineError, match="127.0.0.1:1: not serving"):
+        asyncio.run(rpc.wait_until_serving("127.0.0.1:1", timeout=0.3))
+
+
+def test_every_error_has_its_own_status():
+    assert len(set(rpc.STATUS.values())) == len(rpc.STATUS)
+    assert set(rpc.STATUS) == set(errors.TrimaranError.__subclasses__())
+    assert grpc.StatusCode.OK not in rpc.STATUS.values()

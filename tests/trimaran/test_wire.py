@@ -1,0 +1,107 @@
+"""Every noun comes back from the wire as it went."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran import types, wire
+
+texts = st.text(max_size=20)
+token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8).map(tuple)
+logprobs = st.lists(st.floats(-1e4, 0, width=32), max_size=8).map(tuple)
+uint32 = st.integers(0, 2**32 - 1)
+rewards = st.floats(allow_nan=False)
+terms = st.dictionaries(texts, rewards, max_size=3)
+
+callers = st.builds(types.Caller, texts, st.integers(0, 2**64 - 1))
+versions = st.builds(types.VersionId, uint32, uint32)
+policies = st.builds(
+    types.PolicyVersion, texts, versions, texts, st.sampled_from(types.VersionState)
+)
+tensors = st.builds(types.TensorInfo, texts, texts, st.lists(uint32, max_size=4).map(tuple), texts)
+manifests = st.builds(types.Manifest, texts, st.lists(tensors, max_size=3).map(tuple), texts)
+transfer_groups = st.builds(types.TransferGroup, uint32, texts, uint32, texts)
+replicas = st.builds(types.Replica, texts, texts)
+routings = st.builds(
+    types.Routing,
+    st.none() | policies,
+    st.lists(replicas, max_size=3).map(tuple),
+    st.dictionaries(texts, texts, max_size=3),
+)
+messages = st.builds(
+    types.Message, texts, texts, st.lists(st.binary(max_size=9), max_size=2).map(tuple)
+)
+prompts = st.builds(
+    types.Prompt,
+    texts,
+    st.lists(messages, max_size=3).map(tuple),
+    texts,
+    texts,
+    st.dictionaries(texts, texts, max_size=3),
+)
+samplings = st.builds(types.Sampling, st.floats(0, 10), uint32, uint32, st.integers(0, 2**64 - 1))
+segments = st.builds(types.Segment, uint32, uint32, versions, st.sampled_from(types.Origin), texts)
+completions = st.builds(
+    types.Completion,
+    token_ids,
+    logprobs,
+    texts,
+    texts,
+    st.lists(segments, max_size=3).map(tuple),
+)
+groups = st.builds(
+    types.Group,
+    st.integers(0, 2**64 - 1),
+    uint32,
+    prompts,
+    token_ids,
+    st.lists(completions, max_size=3).map(tuple),
+)
+verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(types.Unscored, texts)
+scored_groups = st.builds(types.ScoredGroup, groups, st.lists(verdicts, max_size=3).map(tuple))
+batches = st.builds(types.TrainingBatch, uint32, st.lists(scored_groups, max_size=2).map(tuple))
+runs = st.builds(types.Run, texts, st.sampled_from(types.RunState), uint32, uint32, texts)
+events = st.builds(types.RunEvent, uint32, texts, runs, terms, texts)
+
+NOUNS = {
+    "caller": callers,
+    "version": versions,
+    "policy": policies,
+    "manifest": manifests,
+    "transfer_group": transfer_groups,
+    "replica": replicas,
+    "routing": routings,
+    "prompt": prompts,
+    "sampling": samplings,
+    "segment": segments,
+    "completion": completions,
+    "group": groups,
+    "verdict": verdicts,
+    "scored_group": scored_groups,
+    "batch": batches,
+    "run": runs,
+    "event": events,
+}
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+@given(data=st.data())
+def test_round_trip(noun, data):
+    value = data.draw(NOUNS[noun])
+    message = getattr(wire, f"encode_{noun}")(value)
+    received = type(message).FromString(message.SerializeToString())
+    assert getattr(wire, f"decode_{noun}")(received) == value
+
+
+@given(scored_groups)
+def test_payload_bytes_are_a_function_of_the_noun(scored):
+    data = wire.serialize_scored_group(scored)
+    assert wire.parse_scored_group(data) == scored
+    assert wire.serialize_scored_group(wire.parse_scored_group(data)) == data
+
+
+def test_bulk_arrays_are_little_endian():
+    assert wire.encode_token_ids([1, -2]) == struct.pack("<ii", 1, -2)
+    assert wire.encode_logprobs([-0.5]) == struct.pack("<f", -0.5)

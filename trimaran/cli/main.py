@@ -1,0 +1,92 @@
+"""The command `trimaran`: parse first, import what a command needs afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from trimaran.errors import InputError, TrimaranError
+
+KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
+
+TRAIN_EXAMPLES = """\
+examples:
+  trimaran train examples/addition/run.yaml
+  trimaran train examples/addition/run.yaml run.seed=2 run.max_lag=1
+  trimaran train --resume runs/addition-20260101-120000
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 2 when what the user gave is wrong, 1 when the work failed."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _dispatch(options)
+    except InputError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+    except TrimaranError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    if options.command == "train":
+        from trimaran.cli.train import resume, train
+
+        if options.resume is not None:
+            if options.config is not None:
+                raise InputError(
+                    f"{options.config}: a resumed run keeps its configuration;"
+                    " give --resume RUN alone"
+                )
+            return resume(options.resume)
+        if options.config is None:
+            raise InputError("train: give a run's YAML file, or --resume RUN")
+        return train(options.config, options.overrides)
+    if options.command == "cancel":
+        from trimaran.cli.train import cancel
+
+        return cancel(options.address)
+    from trimaran.cli.serve import serve
+
+    return serve(options.kind, options.config, options.run_folder, options.index)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trimaran", description="GRPO post-training as separate services that speak gRPC."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    train = commands.add_parser(
+        "train",
+        help="run a training: starts every service on this machine and shows its progress",
+        epilog=TRAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    train.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
+    train.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+    )
+    train.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+
+    serve = commands.add_parser("serve", help="start one service alone, in this process")
+    serve.add_argument("kind", choices=KINDS)
+    serve.add_argument(
+        "--config", required=True, metavar="FILE", help="names every address under endpoints:"
+    )
+    serve.add_argument("--run-folder", required=True, metavar="DIR", help="shared by all services")
+    serve.add_argument(
+        "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
+    )
+
+    cancel = commands.add_parser("cancel", help="end a run after the step under way")
+    cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""`trimaran serve`: one service in this process.
+
+Sets the process environment (by starting anew when it differs), ties its life to the
+launcher's, and turns SIGTERM and SIGINT into an orderly end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from trimaran.config import RunConfig, load_config
+from trimaran.errors import InputError, TrimaranError
+from trimaran.launch.environment import process_name, service_address, service_environment
+from trimaran.launch.lifetime import (
+    PARENT_VARIABLE,
+    die_with_parent,
+    kill_group,
+    kill_own_group_after_parent,
+)
+from trimaran.telemetry import setup_logging
+
+STOP_SECONDS = 20.0
+"""An orderly end that takes longer is cut short."""
+
+logger = logging.getLogger(__name__)
+
+
+def serve(kind: str, config_path: str, run_folder: str, index: int) -> int:
+    config = load_config(config_path)
+    service_address(config, kind, index)
+    folder = Path(run_folder).resolve()
+    if not folder.is_dir():
+        raise InputError(f"--run-folder: {folder} is not a folder; make it first")
+    environment = service_environment(config, kind, os.environ)
+    if any(os.environ.get(name) != value for name, value in environment.items()):
+        command = serve_command(kind, config_path, run_folder, index)
+        os.execve(command[0], command, environment)
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent:
+        kill_own_group_after_parent(int(parent), STOP_SECONDS)
+        die_with_parent(int(parent), signal.SIGTERM)
+    setup_logging(process_name(kind, index))
+    try:
+        return _run(kind, config, folder, index)
+    finally:
+        if parent and os.getppid() != int(parent) and os.getpgid(0) == os.getpid():
+            kill_group(os.getpid())  # the launcher, which would end what we leave, is gone
+
+
+def serve_command(kind: str, config: str, run_folder: str, index: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "trimaran.cli", "serve", kind),
+        *("--config", config, "--run-folder", run_folder, "--index", str(index)),
+    ]
+
+
+def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
+    # Late: this loads the service's libraries, and only now stands their environment.
+    module = importlib.import_module(f"services.{kind.replace('-', '_')}.server")
+
+    async def until_stopped() -> None:
+        task = asyncio.current_task()
+        assert task
+        loop = asyncio.get_running_loop()
+
+        def stop(number: signal.Signals) -> None:
+            logger.info("%s: stopping", number.name)
+            _cut_short_after(STOP_SECONDS)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number)
+        await module.serve(config, folder, index)
+
+    try:
+        asyncio.run(until_stopped())
+    except asyncio.CancelledError:
+        return 0
+    except TrimaranError:
+        raise
+    except Exception as error:
+        logger.exception("the service failed")
+        if isinstance(error, ExceptionGroup) and (ours := error.subgroup(TrimaranError)):
+            raise _first(ours) from None
+        return 1
+    return 0
+
+
+def _first(group: ExceptionGroup[TrimaranError]) -> TrimaranError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error
+
+
+def _cut_short_after(seconds: float) -> None:
+    def cut_short() -> None:
+        logger.error("still not stopped after %g s: ending now", seconds)
+        if os.getpgid(0) == os.getpid():
+            kill_group(os.getpid())
+        os._exit(1)
+
+    timer = threading.Timer(seconds, cut_short)
+    timer.daemon = True
+    timer.start()

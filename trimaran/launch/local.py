@@ -1,0 +1,203 @@
+"""Processes on this machine: start them, notice when one dies, end all of them.
+
+Each service leads its own process group, so Ctrl-C reaches only the launcher and what a service
+started can be ended with it. The kernel ends the services when the launcher is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.config import RunConfig
+from trimaran.errors import TrimaranError
+from trimaran.launch.environment import process_name, service_environment
+from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
+
+LEADER_STOP_SECONDS = 5.0
+"""The controller ends first, so that the services do not look to it as if they failed."""
+STOP_SECONDS = 15.0
+SETTLE_SECONDS = 1.0
+"""After a death: time for the others that it takes down, so that the first cause is found."""
+NUM_LAST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+    leads: bool = False
+    """The run ends well when this one ends with 0."""
+    expendable: bool = False
+    """Once the run is running it goes on without this one while another such lives."""
+
+
+class ServiceDiedError(TrimaranError):
+    """A service ended that should not have; the text holds its own last lines."""
+
+    def __init__(self, text: str, exit_code: int, started: bool) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+        """2 when the service said that what the user gave is wrong, else 1."""
+        self.started = started
+        """The run was already running, so there is something to resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    service: Service
+    code: int
+
+
+class Processes:
+    """Use as `async with Processes(services) as processes: await processes.wait(...)`."""
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._services = services
+        self._alive: dict[str, asyncio.subprocess.Process] = {}
+        self._log_starts: dict[str, int] = {}
+        self._exits: asyncio.Queue[_Exit] = asyncio.Queue()
+        self._watchers: list[asyncio.Task[None]] = []
+        self.running = False
+        """Set it once the run is under way: from then on an expendable service may die."""
+
+    async def __aenter__(self) -> Processes:
+        try:
+            for service in self._services:
+                await self._start(service)
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def wait(self, on_lost: Callable[[str], None]) -> None:
+        """Returns when the leader ended well. Raises ServiceDiedError.
+
+        `on_lost` is told, in one line, of each service that the run goes on without.
+        """
+        while True:
+            exit = await self._exits.get()
+            if exit.service.leads and exit.code == 0:
+                return
+            if self._can_go_on(exit.service):
+                on_lost(f"{exit.service.name} died ({_how(exit.code)}); the run goes on without it")
+                continue
+            raise self._died(await self._first_cause(exit))
+
+    async def stop(self) -> None:
+        """Ends every process: SIGTERM, a deadline, SIGKILL to what is left of its group."""
+        leaders = [service.name for service in self._services if service.leads]
+        try:
+            await self._end(leaders, LEADER_STOP_SECONDS)
+            await self._end(list(self._alive), STOP_SECONDS)
+        finally:
+            self.kill()
+            if self._watchers:
+                await asyncio.wait(self._watchers, timeout=STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL to everything that is left, now."""
+        for process in self._alive.values():
+            kill_group(process.pid)
+
+    async def _start(self, service: Service) -> None:
+        with service.log.open("ab") as log:
+            self._log_starts[service.name] = log.tell()
+            process = await asyncio.create_subprocess_exec(
+                *service.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**service.environment, PARENT_VARIABLE: str(os.getpid())},
+                start_new_session=True,
+            )
+        self._alive[service.name] = process
+        self._watchers.append(asyncio.create_task(self._watch(service, process)))
+
+    async def _watch(self, service: Service, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        kill_group(process.pid)  # what the service itself started and did not end
+        del self._alive[service.name]
+        self._exits.put_nowait(_Exit(service, code))
+
+    async def _end(self, names: Sequence[str], seconds: float) -> None:
+        processes = [self._alive[name] for name in names if name in self._alive]
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                process.send_signal(signal.SIGTERM)
+        waits = [asyncio.ensure_future(process.wait()) for process in processes]
+        if waits:
+            await asyncio.wait(waits, timeout=seconds)
+
+    def _can_go_on(self, service: Service) -> bool:
+        others = (s for s in self._services if s.expendable and s.name in self._alive)
+        return self.running and service.expendable and any(others)
+
+    async def _first_cause(self, first: _Exit) -> _Exit:
+        """Of the deaths close together: wrong input before all, the leader's last."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        exits = [first]
+        while not self._exits.empty():
+            exits.append(self._exits.get_nowait())
+        return min(exits, key=lambda exit: (exit.code != 2, exit.service.leads))
+
+    def _died(self, exit: _Exit) -> ServiceDiedError:
+        service = exit.service
+        when = "died" if self.running else "died at start"
+        lines = self._last_lines(service) or ["(it wrote nothing)"]
+        text = "\n".join(
+            [
+                f"{service.name} {when} ({_how(exit.code)}). Its last lines:",
+                *(f"  {line}" for line in lines),
+                f"its whole log: {service.log}",
+            ]
+        )
+        return ServiceDiedError(text, 2 if exit.code == 2 else 1, self.running)
+
+    def _last_lines(self, service: Service) -> list[str]:
+        with service.log.open("rb") as log:
+            log.seek(self._log_starts[service.name])
+            text = log.read().decode(errors="replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-NUM_LAST_LINES:]
+
+
+def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Service]:
+    """Every service of a run, as processes of this machine."""
+
+    def service(kind: str, index: int = 0) -> Service:
+        name = process_name(kind, index)
+        return Service(
+            name=name,
+            command=(
+                *(sys.executable, "-m", "trimaran.cli", "serve", kind),
+                *("--config", str(config_path), "--run-folder", str(folder)),
+                *("--index", str(index)),
+            ),
+            environment=service_environment(config, kind, os.environ),
+            log=folder / "logs" / f"{name}.log",
+            leads=kind == "controller",
+            expendable=kind == "rollout",
+        )
+
+    return [
+        service("reward"),
+        service("weight-sync"),
+        *(service("trainer", rank) for rank in range(config.num_trainer_ranks)),
+        *(service("rollout", replica) for replica in range(config.rollout.replicas)),
+        service("controller"),
+    ]
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"

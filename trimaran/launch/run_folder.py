@@ -1,0 +1,67 @@
+"""The folder that holds everything a run leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trimaran.config import RunConfig, dump_config, load_config
+from trimaran.errors import InputError
+
+CONFIG_NAME = "config.yaml"
+
+
+def make_run_folder(config: RunConfig) -> Path:
+    """<run.folder>/<run.name>-<date>-<time>, new and empty but for logs/."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for number in itertools.count(1):
+        suffix = f"-{number}" if number > 1 else ""
+        folder = config.run.folder.resolve() / f"{config.run.name}-{stamp}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(
+                f"run.folder: {folder} cannot be made ({error.strerror}); name one that can"
+            ) from None
+        (folder / "logs").mkdir()
+        return folder
+    raise AssertionError("unreachable")
+
+
+def open_run_folder(path: str) -> tuple[Path, RunConfig]:
+    """An earlier run's folder and configuration. Raises InputError when it is not one."""
+    folder = Path(path).resolve()
+    if not (folder / CONFIG_NAME).is_file():
+        raise InputError(f"--resume: {folder} is not a run folder (it holds no {CONFIG_NAME})")
+    (folder / "logs").mkdir(exist_ok=True)
+    return folder, load_config(folder / CONFIG_NAME)
+
+
+def write_config(folder: Path, config: RunConfig) -> Path:
+    """The resolved configuration; each service reads it."""
+    path = folder / CONFIG_NAME
+    partial = path.with_suffix(".partial")
+    partial.write_text(dump_config(config), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One launcher a run folder. Raises InputError while another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder}: this run is still going on; end it first") from None
+        yield
+    finally:
+        os.close(descriptor)

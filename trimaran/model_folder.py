@@ -1,0 +1,110 @@
+"""What we need to know about a Hugging Face model folder, read from its config.json.
+
+No weights are read and no torch is loaded, so the checks run before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimaran.errors import InputError
+
+FAMILIES = ("llama", "qwen2")
+"""`model_type` of the families that the trainer can map to Megatron and back."""
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Example: SmolLM2-135M is ModelFacts("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 8192)."""
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    tied: bool
+    """The output layer is the embedding."""
+    max_positions: int
+
+
+def read_model_folder(path: Path) -> ModelFacts:
+    """Raises InputError when `path` is not a model folder or its family is not supported."""
+    if not path.is_dir():
+        raise InputError(
+            f"model.path: {path} is not a folder; give a Hugging Face model folder"
+            " (config.json, tokenizer, safetensors)"
+        )
+    config = _read_config(path / "config.json")
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise InputError(
+            f"model.path: {path} holds a model of the family {family!r};"
+            f" supported are {', '.join(FAMILIES)}"
+        )
+    for names in (WEIGHTS, TOKENIZERS):
+        if not any((path / name).is_file() for name in names):
+            raise InputError(f"model.path: {path} lacks {' or '.join(names)}")
+    if config.get("use_sliding_window"):
+        raise InputError(
+            f"model.path: {path} uses sliding-window attention, which is not supported;"
+            " set use_sliding_window to false in its config.json if it was trained without"
+        )
+    return _facts(config, path / "config.json")
+
+
+def check_tensor_parallel(facts: ModelFacts, size: int, key: str) -> None:
+    """Raises InputError unless `size` divides the model's heads; `key` is where it was set."""
+    for noun, count in (("attention heads", facts.num_heads), ("KV heads", facts.num_kv_heads)):
+        if count % size:
+            allowed = [n for n in range(1, facts.num_kv_heads + 1) if _divides(facts, n)]
+            raise InputError(
+                f"{key}: {size} does not divide the model's {count} {noun};"
+                f" this model can be split by {', '.join(map(str, allowed))}"
+            )
+
+
+def _divides(facts: ModelFacts, size: int) -> bool:
+    return facts.num_heads % size == 0 and facts.num_kv_heads % size == 0
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"model.path: {path} cannot be read ({error.strerror}); give a Hugging Face model folder"
+        ) from None
+    except ValueError:
+        raise InputError(f"model.path: {path} is not JSON; is the download complete?") from None
+    if not isinstance(config, dict):
+        raise InputError(f"model.path: {path} is not a model's configuration")
+    return config
+
+
+def _facts(config: dict[str, Any], path: Path) -> ModelFacts:
+    try:
+        num_heads = int(config["num_attention_heads"])
+        hidden_size = int(config["hidden_size"])
+        return ModelFacts(
+            family=config["model_type"],
+            num_layers=int(config["num_hidden_layers"]),
+            hidden_size=hidden_size,
+            intermediate_size=int(config["intermediate_size"]),
+            num_heads=num_heads,
+            num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
+            head_dim=int(config.get("head_dim") or hidden_size // num_heads),
+            vocab_size=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            max_positions=int(config["max_position_embeddings"]),
+        )
+    except KeyError as error:
+        raise InputError(f"model.path: {path} lacks {error.args[0]}") from None
