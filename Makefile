@@ -37,7 +37,7 @@ lint: install check-protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Generated with an old, pinned tool: its code loads on protobuf 5.29, 6 and 7.
 $(PROTO_VENV)/.installed:

@@ -21,6 +21,10 @@ from trimaran.types import Caller
 
 logger = logging.getLogger(__name__)
 
+# grpcio's type stubs know none of these.
+_aio_health: Any = health.aio  # pyright: ignore[reportAttributeAccessIssue]
+_EOF: Any = grpc.aio.EOF  # pyright: ignore[reportAttributeAccessIssue]
+
 STATUS: dict[type[errors.TrimaranError], grpc.StatusCode] = {
     errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.StaleEpochError: grpc.StatusCode.PERMISSION_DENIED,
@@ -67,9 +71,9 @@ class _Boundary(grpc.aio.ServerInterceptor):
     def __init__(self) -> None:
         self._fence = EpochFence()
 
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        handler = await continuation(details)
-        if handler is None or not details.method.startswith("/trimaran."):
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith("/trimaran."):
             return handler
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
@@ -142,7 +146,7 @@ class Server:
         """`add_services`: each adds a servicer to the server and returns its full name."""
         check_loopback(address)
         self._server = grpc.aio.server(interceptors=[_Boundary()], options=OPTIONS)
-        self._health = health.aio.HealthServicer()
+        self._health = _aio_health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [add(self._server) for add in add_services]
         self._names = ["", *names]
@@ -199,7 +203,7 @@ async def stream(
         while True:
             async with asyncio.timeout(idle_timeout):
                 response = await responses.read()
-            if response is grpc.aio.EOF:
+            if response is _EOF:
                 return
             yield response
     except TimeoutError:
@@ -220,7 +224,7 @@ def _translate(error: grpc.aio.AioRpcError) -> errors.TrimaranError:
 async def wait_until_serving(address: str, timeout: float) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
     async with connect(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         deadline = asyncio.get_running_loop().time() + timeout
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             try:

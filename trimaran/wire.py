@@ -55,7 +55,7 @@ def encode_policy(policy: types.PolicyVersion) -> types_pb2.PolicyVersion:
         run_id=policy.run_id,
         version=encode_version(policy.version),
         root=policy.root,
-        state=types_pb2.PolicyVersion.State.Value(f"STATE_{policy.state.name}"),
+        state=f"STATE_{policy.state.name}",
     )
 
 
@@ -165,7 +165,7 @@ def encode_segment(segment: types.Segment) -> types_pb2.Segment:
         start=segment.start,
         end=segment.end,
         version=encode_version(segment.version),
-        origin=types_pb2.Segment.Origin.Value(f"ORIGIN_{segment.origin.name}"),
+        origin=f"ORIGIN_{segment.origin.name}",
         replica=segment.replica,
     )
 
@@ -266,7 +266,7 @@ def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
 def encode_run(run: types.Run) -> run_pb2.Run:
     return run_pb2.Run(
         run_id=run.run_id,
-        state=run_pb2.Run.State.Value(f"STATE_{run.state.name}"),
+        state=f"STATE_{run.state.name}",
         step=run.step,
         num_steps=run.num_steps,
         error=run.error,

@@ -46,7 +46,6 @@ class Loop:
     config: RunConfig
     prompts: Sequence[Prompt]
     ledger: Ledger
-    buffer: Buffer
     router: Router
     maker: GroupMaker
     trainer: TrainerClient
@@ -55,10 +54,12 @@ class Loop:
     reporter: Reporter
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from outside: the run ends after the step under way."""
+    buffer: Buffer = field(init=False)
     num_skips_in_a_row: int = 0
 
-    async def run(self) -> None:
+    async def run(self, buffer: Buffer) -> None:
         """From the ledger's last committed step to the last step, or until cancelled."""
+        self.buffer = buffer
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -94,7 +95,8 @@ class Loop:
                 sync_metrics = await self.publish(answer.version)
             self.router.cut_activities()
             self.reporter.step(batch, answer.metrics, sync_metrics)
-            await self._validate(step)
+            if step % self.config.validation.every == 0 and step < self.config.run.steps:
+                await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
             if step % self.config.run.checkpoint_every == 0:
                 await self.save_checkpoint()
@@ -178,13 +180,6 @@ class Loop:
         self.reporter.checkpoint(step, path)
         kept = state.checkpoints[-self.config.run.keep_checkpoints :]
         await self.ledger.prune_payloads(kept[0])
-
-    async def _validate(self, step: int) -> None:
-        settings = self.config.validation
-        if step == self.config.run.steps:
-            await self.validate(step, settings.final_samples)
-        elif step % settings.every == 0:
-            await self.validate(step, settings.samples)
 
     async def validate(self, step: int, num_samples: int) -> None:
         """On the live weights, before slots are freed: at lag 0 nothing else generates."""

@@ -48,9 +48,11 @@ class Reporter:
         """Enter it while somebody is at it."""
         return self._phases[name]
 
-    def start(self, step: int) -> None:
-        """The clock of the first step runs."""
+    def running(self, step: int) -> None:
         self._log.emit("state", step=step, state=RunState.RUNNING)
+
+    def start_clock(self) -> None:
+        """The next step begins now."""
         self._step_began = time.monotonic()
         for phase in self._phases.values():
             phase.cut()

@@ -50,6 +50,8 @@ class Router:
         self._activities: dict[str, Activity] = {}
         self._clients: dict[str, tuple[str, RolloutClient]] = {}
         self._changed = asyncio.Condition()
+        # A report and a poll exclude each other: an older answer must not bring a replica back.
+        self._control = asyncio.Lock()
 
     @asynccontextmanager
     async def lease(self, num_samples: int, avoid: Set[str] = frozenset()) -> AsyncIterator[Lease]:
@@ -82,19 +84,21 @@ class Router:
 
     async def report(self, name: str, reason: str) -> None:
         """The replica could not be reached: it takes no more groups until it is proven again."""
-        if not any(replica.name == name for replica in self._routing.routable):
-            return
-        others = tuple(r for r in self._routing.routable if r.name != name)
-        unroutable = {**self._routing.unroutable, name: reason}
-        await self.update(Routing(self._routing.live, others, unroutable))
-        await self._weight_sync.report_replica(name, reason)
+        async with self._control:
+            if not any(replica.name == name for replica in self._routing.routable):
+                return
+            others = tuple(r for r in self._routing.routable if r.name != name)
+            unroutable = {**self._routing.unroutable, name: reason}
+            await self.update(Routing(self._routing.live, others, unroutable))
+            await self._weight_sync.report_replica(name, reason)
 
     async def watch(self) -> None:
         """Follow the routing for ever: replicas leave, and come back once they are proven."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                await self.update(await self._weight_sync.get_routing())
+                async with self._control:
+                    await self.update(await self._weight_sync.get_routing())
             except (UnavailableError, DeadlineError) as error:
                 logger.warning("weight sync does not answer: %s", error)
 

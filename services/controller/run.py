@@ -77,17 +77,22 @@ async def _conduct(
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     version, pending = await replay(loop.ledger, loop.trainer, config)
+    reporter.running(state.step)
     if pending:
-        version = (await loop.train(pending)).version
-    loop.buffer = _open_buffer(config, loop.ledger)
+        reporter.start_clock()
+        answer = await loop.train(pending)
+        version = answer.version
+        reporter.step(pending, answer.metrics, {})
     await loop.publish(version)
     heldout_before = f"heldout_before/{run_folder.name}"
     if state.step == 0 and store.get(heldout_before) is None:
         await loop.validate(0, config.validation.final_samples)
         store.put(heldout_before, _accuracies(reporter.validations.get(0)))
-    reporter.start(state.step)
-    await loop.run()
+    reporter.start_clock()
+    await loop.run(_open_buffer(config, loop.ledger))
     await loop.save_checkpoint()
+    if state.step == config.run.steps:
+        await loop.validate(state.step, config.validation.final_samples)
     await loop.trainer.export_model(str(run_folder / "model"), config.trainer.step_timeout)
     summary = _summary(loop, run_folder, store.get(heldout_before), time.monotonic() - began)
     await asyncio.to_thread(_write_json, run_folder / "summary.json", summary)
@@ -144,7 +149,6 @@ def _assemble(
         config=config,
         prompts=prompts,
         ledger=ledger,
-        buffer=_open_buffer(config, ledger),
         router=router,
         maker=maker,
         trainer=services.trainer,

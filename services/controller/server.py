@@ -79,6 +79,7 @@ async def _serve(config: RunConfig, address: str, run_folder: Path, store: Sqlit
         log.emit("state", text="waiting for the services")
         state = await conduct(config, run_folder, store, log, cancelled)
         log.emit("finished", state=state, text=str(run_folder))
+        await log.wait_for_watchers(WATCHER_SECONDS)
     except asyncio.CancelledError:
         log.emit("finished", state=RunState.CANCELLED, text=str(run_folder))
         raise

@@ -51,8 +51,8 @@ class Batch:
         self._told: set[int] = set()
 
     @property
-    def open(self) -> bool:
-        return any(not row.finish_reason for row in self._rows_B)
+    def num_open(self) -> int:
+        return sum(not row.finish_reason for row in self._rows_B)
 
     def tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and attention mask, [B, L] int64, padded on the left."""

@@ -93,6 +93,11 @@ class Engine(Protocol):
         """
         ...
 
+    @property
+    def num_running(self) -> int:
+        """Completions under way."""
+        ...
+
     def check(self) -> None:
         """Raises InternalError when the engine cannot work any more."""
         ...

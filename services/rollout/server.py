@@ -69,7 +69,6 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._receiving = ThreadPoolExecutor(1, thread_name_prefix="receiver")
         self._live: PolicyVersion | None = None
         self._updating = asyncio.Lock()
-        self._num_running = 0
         self._num_events = 0
 
     async def Generate(
@@ -88,19 +87,15 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             yield self._finished(end, tokens[end.index])
         if not generation.starts:
             return
-        self._num_running += 1
-        try:
-            async with aclosing(self._events(generation)) as events:
-                async for event in events:
-                    if event is None:
-                        yield rollout_pb2.GenerateResponse()
-                    elif isinstance(event, Chunk):
-                        tokens.setdefault(event.index, []).extend(event.token_ids_T)
-                        yield self._chunk(event)
-                    else:
-                        yield self._finished(event, tokens[event.index])
-        finally:
-            self._num_running -= 1
+        async with aclosing(self._events(generation)) as events:
+            async for event in events:
+                if event is None:
+                    yield rollout_pb2.GenerateResponse()
+                elif isinstance(event, Chunk):
+                    tokens.setdefault(event.index, []).extend(event.token_ids_T)
+                    yield self._chunk(event)
+                else:
+                    yield self._finished(event, tokens[event.index])
 
     def _check_version(self, wanted: VersionId) -> None:
         if self._live is None:
@@ -233,7 +228,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         return rollout_pb2.GetReplicaResponse(
             name=self._name,
             live=wire.encode_policy(self._live) if self._live else None,
-            num_running=self._num_running,
+            num_running=self._engine.num_running,
         )
 
     async def _receive(self, function: Callable[..., T], *arguments: Any) -> T:

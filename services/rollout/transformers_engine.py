@@ -44,6 +44,7 @@ class TransformersEngine:
         self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
         self._live: VersionId | None = None
         self._num_loads = 0
+        self._batches: set[Batch] = set()
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -78,6 +79,7 @@ class TransformersEngine:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
         batch = Batch(request, self.stop_token_ids)
+        self._batches.add(batch)
 
         def put(event: Event | Exception | None) -> None:
             loop.call_soon_threadsafe(events.put_nowait, event)
@@ -90,6 +92,7 @@ class TransformersEngine:
                 yield event
         finally:
             batch.cancelled = True
+            self._batches.discard(batch)
             work.cancel()
 
     def _run(self, batch: Batch, put: Callable[[Event | Exception | None], None]) -> None:
@@ -105,7 +108,7 @@ class TransformersEngine:
     def _decode(self, batch: Batch, put: Callable[[Event | None], None]) -> None:
         passed_on = time.monotonic()
         cache, num_loads = None, -1
-        while batch.open and not batch.cancelled:
+        while batch.num_open and not batch.cancelled:
             self._take_loads()
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
@@ -159,6 +162,10 @@ class TransformersEngine:
                 done.set_exception(fault)
             else:
                 done.set_result(time.monotonic() - started)
+
+    @property
+    def num_running(self) -> int:
+        return sum(batch.num_open for batch in self._batches)
 
     def check(self) -> None:
         """Nothing of this engine can die alone: a failure in its thread ends the request."""

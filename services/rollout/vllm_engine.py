@@ -5,7 +5,7 @@ request with n samples; completions that continue a prefix are a request each.
 
 How a completion that crosses an update knows its versions: `load_weights` pauses
 the core, lets the outputs made before the pause pass, and notes in every running
-`_Stream` how many tokens each completion has. What comes after that mark is the
+`Stream` how many tokens each completion has. What comes after that mark is the
 new version's, whenever its reader takes it.
 """
 
@@ -15,17 +15,21 @@ import asyncio
 import itertools
 import logging
 import os
+import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from services.rollout.chat import ChatTokenizer
-from services.rollout.engine import Chunk, Ended, Event, GenerationRequest
+from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.vllm_settings import engine_arguments, inspect_models_here, set_environment
+from services.rollout.vllm_stream import Stream, merge
 from services.weight_sync.manifest import manifest_to_json
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, InternalError, TransferError, UnavailableError
+from trimaran.launch.lifetime import die_with_parent
 from trimaran.types import Message, Sampling, VersionId
 
 if TYPE_CHECKING:
@@ -34,60 +38,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STREAM_TOKENS = 16
-"""vLLM hands out a completion's first token, then this many at a time: per token costs 5%."""
 CHUNK_SECONDS = 1.0
 """A completion that goes on is passed on about this often."""
-BLOCK_TOKENS = 32
-"""Tokens of one block of keys and values."""
-WORKER = "services.rollout.vllm_worker"
-EVERYTHING = 1 << 62
-
-
-class _Stream:
-    """One vLLM request: where its tokens come from and which version made them."""
-
-    def __init__(self, request_id: str, starts: dict[int, int], version: VersionId) -> None:
-        """`starts`: completion index -> tokens that it begins with; in vLLM's order of samples."""
-        self.request_id = request_id
-        self.indices = list(starts)
-        self.given = list(starts.values())
-        self.collector: Any = None
-        self.made = [0] * len(starts)
-        """Tokens passed on, a sample."""
-        self.open = set(range(len(starts)))
-        self.marks: list[tuple[list[int], VersionId]] = [([EVERYTHING] * len(starts), version)]
-        """Up to so many tokens a sample were made by that version; oldest first."""
-
-    def mark(self, made: dict[int, int], version: VersionId) -> None:
-        """From here on `version` makes the tokens. `made`: of the samples that still run."""
-        ends, _ = self.marks[-1]
-        ends[:] = [made.get(sample, EVERYTHING) for sample in range(len(ends))]
-        self.marks.append(([EVERYTHING] * len(ends), version))
-
-    def chunks(self, sample: int, token_ids: list[int], logprobs: list[float]) -> Iterator[Chunk]:
-        """The sample's next tokens, cut where the version changes."""
-        for ends, version in self.marks:
-            size = min(ends[sample] - self.made[sample], len(token_ids))
-            if size <= 0:
-                continue
-            start = self.given[sample] + self.made[sample]
-            yield Chunk(
-                self.indices[sample],
-                start,
-                version,
-                tuple(token_ids[:size]),
-                tuple(logprobs[:size]),
-            )
-            self.made[sample] += size
-            token_ids, logprobs = token_ids[size:], logprobs[size:]
 
 
 class VllmEngine:
     def __init__(self, config: RunConfig, device: Device) -> None:
         self._config = config
         self._device = device
-        self._streams: set[_Stream] = set()
+        self._streams: set[Stream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
         # Submitting and updating exclude each other, so that an update knows every sample.
@@ -99,23 +58,21 @@ class VllmEngine:
 
     async def start(self) -> None:
         on_host = self._device.on_host
-        _set_environment(self._config, on_host)
+        set_environment(self._config, on_host)
         started = time.monotonic()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        from services.rollout.vllm_worker import die_with_parent
-
         imported = time.monotonic()
         self._chat = ChatTokenizer(self._config.model.path)
         if on_host:
-            _inspect_models_here()
-        args = AsyncEngineArgs(**_engine_arguments(self._config, on_host))
+            inspect_models_here()
+        args = AsyncEngineArgs(**engine_arguments(self._config, on_host))
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-        os.register_at_fork(after_in_child=die_with_parent)
+        os.register_at_fork(after_in_child=_in_child)
         self._vllm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         await self._vllm.collective_rpc("end_with_parent")
         if on_host and not all(await self._vllm.collective_rpc("install_fast_sampler")):
@@ -139,7 +96,7 @@ class VllmEngine:
             parts = [self._read(request, {index: start}) for index, start in starts.items()]
         else:
             parts = [self._read(request, starts)]
-        async with aclosing(_merge(parts)) as events:
+        async with aclosing(merge(parts)) as events:
             async for event in events:
                 yield event
 
@@ -177,7 +134,7 @@ class VllmEngine:
 
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
-    ) -> _Stream:
+    ) -> Stream:
         from vllm.inputs import TokensPrompt
 
         given = {index: len(start) for index, start in starts.items()}
@@ -186,7 +143,7 @@ class VllmEngine:
         async with self._lock:
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
-            stream = _Stream(f"{request.number}-{next(self._numbers)}", given, self._live)
+            stream = Stream(f"{request.number}-{next(self._numbers)}", given, self._live)
             params = self._sampling_params(request.sampling, len(starts), len(prefix))
             try:
                 stream.collector = await self._vllm.add_request(
@@ -213,7 +170,7 @@ class VllmEngine:
             output_kind=RequestOutputKind.DELTA,
         )
 
-    async def _next(self, stream: _Stream) -> Any:
+    async def _next(self, stream: Stream) -> Any:
         try:
             return stream.collector.get_nowait() or await stream.collector.get()
         except _dead_error() as error:
@@ -254,6 +211,7 @@ class VllmEngine:
         """Request -> sample -> tokens made so far, for the samples that still run."""
         made: dict[str, dict[int, int]] = defaultdict(dict)
         for state in self._vllm.output_processor.request_states.values():
+            assert state.detokenizer is not None
             made[state.external_req_id][state.request_index] = state.detokenizer.num_output_tokens()
         return made
 
@@ -262,6 +220,10 @@ class VllmEngine:
         self._live = None
         for stream in self._streams:
             stream.collector.put(BehindError(f"version {version} failed to load on this replica"))
+
+    @property
+    def num_running(self) -> int:
+        return self._vllm.output_processor.get_num_unfinished_requests()
 
     def check(self) -> None:
         if self._vllm.errored:
@@ -272,92 +234,13 @@ class VllmEngine:
             vllm.shutdown(timeout=5.0)
 
 
-async def _merge(parts: list[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
-    """Events of all parts as they come; the first error ends them all."""
-    queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-
-    async def pump(part: AsyncGenerator[Event, None]) -> None:
-        try:
-            async with aclosing(part):
-                async for event in part:
-                    queue.put_nowait(event)
-            queue.put_nowait(None)
-        except Exception as error:
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(pump(part)) for part in parts]
-    try:
-        running = len(tasks)
-        while running:
-            event = await queue.get()
-            if isinstance(event, BaseException):
-                raise event
-            if event is None:
-                running -= 1
-            else:
-                yield event
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _in_child() -> None:
+    """First thing in a forked core: end with us, and leave our event loop's signals alone."""
+    signal.set_wakeup_fd(-1)
+    die_with_parent(os.getppid(), signal.SIGKILL)
 
 
 def _dead_error() -> type[Exception]:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     return EngineDeadError
-
-
-def _inspect_models_here() -> None:
-    """vLLM looks at a model's class in a process of its own, lest it touch a GPU: 13 s on a first start."""
-    from vllm.model_executor.models import registry
-
-    if hasattr(registry, "_run_in_subprocess"):
-        registry._run_in_subprocess = lambda inspect: inspect()
-
-
-def _set_environment(config: RunConfig, on_host: bool) -> None:
-    """Before vLLM is imported; what the user has set stays."""
-    defaults = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if on_host:
-        defaults |= {
-            "VLLM_CPU_KVCACHE_SPACE": str(config.rollout.kv_cache_gib),
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            # Otherwise the core starts one more process for its worker, and both spin.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if config.rollout.tensor_parallel == 1 else "1",
-            "TORCHDYNAMO_DISABLE": "1",
-            "OMP_NUM_THREADS": str(config.rollout.threads),
-        }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-
-
-def _engine_arguments(config: RunConfig, on_host: bool) -> dict[str, Any]:
-    rollout = config.rollout
-    arguments = {
-        "model": str(config.model.path),
-        "dtype": config.model.dtype,
-        # Version 0 arrives by weight sync like every other.
-        "load_format": "dummy",
-        "skip_tokenizer_init": True,
-        "generation_config": "vllm",
-        "max_model_len": config.max_model_tokens,
-        "max_num_seqs": rollout.max_concurrency,
-        "tensor_parallel_size": rollout.tensor_parallel,
-        "gpu_memory_utilization": rollout.memory_fraction,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
-        "stream_interval": STREAM_TOKENS,
-        "worker_extension_cls": f"{WORKER}.WorkerExtension",
-        "disable_log_stats": True,
-        "enable_log_requests": False,
-    }
-    if on_host:
-        arguments |= {"enforce_eager": True, "block_size": BLOCK_TOKENS}
-    return arguments

@@ -6,23 +6,13 @@ the engine calls its methods with `collective_rpc`.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from typing import Any
 
 import torch
 
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """The kernel kills this process when its parent ends, SIGKILL included."""
-    parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+from trimaran.launch.lifetime import die_with_parent
 
 
 def sample_inverse_cdf(logits: torch.Tensor) -> torch.Tensor:
@@ -41,11 +31,11 @@ def sample_inverse_cdf(logits: torch.Tensor) -> torch.Tensor:
 class WorkerExtension:
     """Mixed into vLLM's worker; the two attributes are the worker's own."""
 
-    model_runner: object
-    model_config: object
+    model_runner: Any
+    model_config: Any
 
     def end_with_parent(self) -> None:
-        die_with_parent()
+        die_with_parent(os.getppid(), signal.SIGKILL)
 
     def install_fast_sampler(self) -> bool:
         """False when this vLLM has no such hook; its own sampler then stays."""
@@ -57,7 +47,11 @@ class WorkerExtension:
         return True
 
     def load_shadow(self, path: str, manifest_json: dict[str, Any]) -> None:
-        """Load every tensor of the shadow by its Hugging Face name."""
+        """Load every tensor of the shadow by its Hugging Face name.
+
+        Raises ValueError when the model has parameters that the shadow lacks; a later load
+        of a whole version mends it.
+        """
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
         from vllm.model_executor.model_loader.reload import (
             finalize_layerwise_reload,
@@ -66,21 +60,37 @@ class WorkerExtension:
 
         from services.weight_sync.shadow import open_shadow
 
-        model = self.model_runner.get_model()  # type: ignore[attr-defined]
-        with torch.no_grad(), torch.device(self.model_runner.device):  # type: ignore[attr-defined]
+        model = self.model_runner.get_model()
+        tied = self.model_config.hf_text_config.tie_word_embeddings
+        with torch.no_grad(), torch.device(self.model_runner.device):
             initialize_layerwise_reload(model)
-            names = {name for name, _ in model.named_parameters()}
-            if self.model_config.hf_text_config.tie_word_embeddings:  # type: ignore[attr-defined]
-                names.discard("lm_head.weight")
             try:
-                loaded = model.load_weights(open_shadow(path, manifest_json))
+                missing = {name for name, _ in model.named_parameters()}
+                missing -= model.load_weights(open_shadow(path, manifest_json))
+                missing |= _half_loaded(model)
             finally:
-                # Also after a failure: it puts every layer back into a state that a next load needs.
+                # Also after a failure: it gives every layer back what a next load starts from.
                 finalize_layerwise_reload(model, self.model_config)
             for module in model.modules():
                 if isinstance(module, ParallelLMHead):
                     # Tied to the embedding, it is not reloaded itself; on the host it keeps a
                     # packed copy of the weight that would silently stay as it was.
                     module.quant_method.process_weights_after_loading(module)
-        if missing := names - loaded:
+        if missing := missing - ({"lm_head.weight"} if tied else set()):
             raise ValueError(f"the version lacks {', '.join(sorted(missing))}")
+
+
+def _half_loaded(model: torch.nn.Module) -> set[str]:
+    """Layers that got some of their parts only, such as a gate without its up projection."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    found = set()
+    for name, layer in model.named_modules():
+        info = get_layerwise_info(layer)
+        # A vocabulary is padded, so it is never full.
+        if info.can_load() and not isinstance(layer, VocabParallelEmbedding):
+            total = info.load_numel_total or 0
+            if 0 < info.load_numel < total:
+                found.add(f"part of {name}")
+    return found

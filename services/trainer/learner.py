@@ -48,15 +48,15 @@ class StepSums:
     NAMES = ("loss", "tokens", "packed", "clipped", "importance", "divergence", "gap", "logprob")
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-        self._importance_max = torch.zeros(1, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float32, device=device)
+        self._importance_max = torch.zeros(1, dtype=torch.float32, device=device)
 
     def add(self, **values: torch.Tensor | float) -> None:
         for name, value in values.items():
             self._sums[self.NAMES.index(name)] += value
 
     def see_importance(self, largest: torch.Tensor) -> None:
-        self._importance_max.clamp_(min=largest.double())
+        self._importance_max.clamp_(min=largest)
 
     def finish(self, policy: Policy) -> tuple[dict[str, float], float]:
         policy.reduce(self._sums, self._importance_max)

@@ -44,44 +44,32 @@ SENDER = 0
 
 
 class Collective:
-    """Made by `host` on the sender and by `join` on a receiver. `close` it in the end."""
+    """Made by `host` on the sender; made as it is on a receiver. `close` it in the end."""
 
     def __init__(self, device: Device, index: int, group: TransferGroup, rank: int) -> None:
+        """Touches nothing yet: the first broadcast joins the group."""
         self.group = group
         self.rank = rank
         self.healthy = True
-        """False after any failure; nothing can be sent through this end any more."""
+        """False after any failure; nothing can travel through this end any more."""
         self._device = device
         self._index = index
         self._store: Store | None = None
         self._process_group: Any = None
-        self._thread = CallThread(f"transfer-group-{group.group_id}-rank-{rank}")
+        self._thread: CallThread | None = CallThread(f"transfer-{group.group_id}-rank-{rank}")
 
     @classmethod
     def host(cls, device: Device, index: int, group: TransferGroup, timeout: float) -> Collective:
-        """Rank 0, with its rendezvous open; the process group is made on the first broadcast."""
+        """Rank 0, with its rendezvous open; `group` of the result holds its address."""
         listener = socket.create_server((LOOPBACK, 0), backlog=max(64, group.world_size))
         address = f"{LOOPBACK}:{listener.getsockname()[1]}"
         opened = TransferGroup(group.group_id, group.nonce, group.world_size, address)
         end = cls(device, index, opened, SENDER)
-        end._store = end._guarded(
-            "open its rendezvous", lambda: _host_store(listener, timeout), timeout
-        )
-        return end
 
-    @classmethod
-    def join(
-        cls, device: Device, index: int, group: TransferGroup, rank: int, timeout: float
-    ) -> Collective:
-        """A receiver, connected to the sender's rendezvous."""
-        if not 0 < rank < group.world_size:
-            raise TransferError(f"rank {rank} cannot receive in a group of {group.world_size}")
-        end = cls(device, index, group, rank)
-        end._store = end._guarded(
-            "reach the sender's rendezvous",
-            lambda: _connect_store(group.rendezvous, timeout),
-            timeout,
-        )
+        def run() -> None:
+            end._store = _host_store(listener, timeout)
+
+        end._guarded("open its rendezvous", run, timeout)
         return end
 
     def broadcast(
@@ -100,10 +88,19 @@ class Collective:
         deadline = time.monotonic() + timeout
 
         def run() -> None:
-            self._ensure_process_group(deadline)
+            self._join(deadline)
             self._pump(buffer, spans, deadline, arrived or (lambda end: None))
 
         self._guarded("broadcast", run, timeout)
+
+    def give_up(self) -> None:
+        """From another thread: a broadcast under way raises at once, and the group is condemned.
+
+        torch's own call ends later, by its deadline.
+        """
+        self.healthy = False
+        if (thread := self._thread) is not None:
+            thread.give_up()
 
     def close(self) -> None:
         """Idempotent. Leaves no thread, descriptor or port behind unless torch itself hangs."""
@@ -132,11 +129,12 @@ class Collective:
                 f"{self._label}: could not {action} within {timeout:g} s: {_first_line(error)}"
             ) from error
 
-    def _ensure_process_group(self, deadline: float) -> None:
+    def _join(self, deadline: float) -> None:
         if self._process_group is not None:
             return
         self._device.activate(self._index)
-        assert self._store is not None
+        if self._store is None:
+            self._store = _connect_store(self.group.rendezvous, _left(deadline))
         store = PrefixStore(f"trimaran/{self.group.group_id}/{self.group.nonce}", self._store)
         store.set_timeout(_left(deadline))
         make = MAKE_PROCESS_GROUP[self._device.backend]
@@ -186,7 +184,7 @@ class Collective:
         (start, end), travelling, work = pending
         if not self._device.on_host:
             # wait() only queues on an accelerator, and a later copy would then block for ever.
-            while not work.is_completed():
+            while self.healthy and not work.is_completed():
                 _left(deadline)
                 time.sleep(POLL_SECONDS)
         work.wait()
@@ -223,17 +221,11 @@ def _host_store(listener: socket.socket, timeout: float) -> Store:
     )
 
 
-def _connect_store(address: str, timeout: float) -> Store:
+def _connect_store(address: str, timeout: timedelta) -> Store:
     host, _, port = address.rpartition(":")
-    # TCPStore tries a closed port again and again; the sender closed this group, so say so now.
-    socket.create_connection((host, int(port)), timeout).close()
-    return TCPStore(
-        host,
-        int(port),
-        is_master=False,
-        timeout=timedelta(seconds=timeout),
-        wait_for_workers=False,
-    )
+    # TCPStore would try a closed port again and again; closed, it means that the group is gone.
+    socket.create_connection((host, int(port)), timeout.total_seconds()).close()
+    return TCPStore(host, int(port), is_master=False, timeout=timeout, wait_for_workers=False)
 
 
 def _make_gloo(store: Store, rank: int, group: TransferGroup, timeout: timedelta) -> Any:

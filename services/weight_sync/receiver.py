@@ -32,6 +32,9 @@ class WeightReceiver:
         self._index = index
         self._lock = threading.Lock()
         self._end: Collective | None = None
+        self._staging: VersionId | None = None
+        self._turn = object()
+        """Who asked last; whoever finds another's here has been given up."""
         self._staged: StagedWeights | None = None
         self._spare: Shadow | None = None
 
@@ -50,7 +53,8 @@ class WeightReceiver:
     ) -> str:
         """The root computed over what arrived. Blocks; runs beside generation.
 
-        Joins the group on first use and keeps it while it is healthy. A
+        Joins the group on first use and keeps it while it is healthy. Another
+        stage that is under way raises at once: whoever asks has given it up. A
         version that is still staged is forgotten, but its memory stays as it
         is while somebody holds its shadow.
 
@@ -58,48 +62,69 @@ class WeightReceiver:
         seconds pass, a member fails, or a digest differs (naming the tensor);
         nothing is staged then.
         """
+        turn = self._give_up()
         with hold(self._lock, timeout):
-            self._staged = None
-            check_manifest(manifest, version.root)
-            shadow, self._spare = Shadow(manifest, self._spare), None
-            proof = Proof(shadow)
-            end = self._join(group, rank, timeout)
-            spans = buckets(shadow.buffer.numel(), bucket_bytes)
-            end.broadcast(shadow.buffer, spans, timeout, proof.take)
+            self._staging, self._staged = version.version, None
             try:
-                root = proof.finish()
-            except TransferError:
-                end.close()  # a transport that changes bytes is not used again
-                raise
-            self._staged = StagedWeights(version, shadow)
-            return root
+                check_manifest(manifest, version.root)
+                shadow, self._spare = Shadow(manifest, self._spare), None
+                end = self._join(group, rank)
+                if self._turn is not turn:
+                    raise TransferError(f"version {version.version}: given up by its caller")
+                root = _receive(end, shadow, bucket_bytes, timeout)
+                self._staged = StagedWeights(version, shadow)
+                return root
+            finally:
+                self._staging = None
 
     def discard(self, version: VersionId) -> None:
         """Forget a staged version and use its memory for the next one.
 
         Call it when nothing reads the shadow any more: after an abort, or when
-        the engine has loaded it. Waits for a stage under way.
+        the engine has loaded it. A stage of it that is under way raises at once.
         """
+        if self._staging == version:
+            self._give_up()
         with self._lock:
             if self._staged is not None and self._staged.version.version == version:
                 self._spare, self._staged = self._staged.shadow, None
 
     def close(self) -> None:
-        """Waits for a stage under way, which ends by its own deadline."""
+        """A stage under way raises at once."""
+        self._give_up()
         with self._lock:
             if self._end is not None:
                 self._end.close()
                 self._end = None
             self._staged = self._spare = None
 
-    def _join(self, group: TransferGroup, rank: int, timeout: float) -> Collective:
+    def _give_up(self) -> object:
+        self._turn = turn = object()
+        if (end := self._end) is not None and self._staging is not None:
+            end.give_up()
+        return turn
+
+    def _join(self, group: TransferGroup, rank: int) -> Collective:
+        if not 0 < rank < group.world_size:
+            raise TransferError(f"rank {rank} cannot receive in a group of {group.world_size}")
         end = self._end
         if end is not None and end.healthy and (end.group, end.rank) == (group, rank):
             return end
         if end is not None:
             end.close()
-        self._end = Collective.join(self._device, self._index, group, rank, timeout)
+        self._end = Collective(self._device, self._index, group, rank)
         return self._end
+
+
+def _receive(end: Collective, shadow: Shadow, bucket_bytes: int, timeout: float) -> str:
+    proof = Proof(shadow)
+    spans = buckets(shadow.buffer.numel(), bucket_bytes)
+    end.broadcast(shadow.buffer, spans, timeout, proof.take)
+    try:
+        return proof.finish()
+    except TransferError:
+        end.close()  # a transport that changes bytes is not used again
+        raise
 
 
 class Proof:

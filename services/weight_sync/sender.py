@@ -26,9 +26,13 @@ class WeightSender:
     def open(self, group: TransferGroup, timeout: float) -> TransferGroup:
         """The group with its rendezvous address. Blocks for a moment.
 
-        Idempotent by group id; an older group is closed. Raises TransferError
-        for a group older than the newest, or for one that has failed.
+        Idempotent by group id; an older group is closed, and a send under way
+        in it raises at once. Raises TransferError for a group older than the
+        newest, or for one that has failed.
         """
+        under_way = self._end
+        if under_way is not None and group.group_id > under_way.group.group_id:
+            under_way.give_up()
         with hold(self._lock, timeout):
             end = self._end
             if end is not None and (end.group.group_id, end.group.nonce, end.group.world_size) == (
@@ -66,7 +70,9 @@ class WeightSender:
             return total
 
     def close(self) -> None:
-        """Waits for a send under way, which ends by its own deadline."""
+        """A send under way raises at once."""
+        if self._end is not None:
+            self._end.give_up()
         with self._lock:
             if self._end is not None:
                 self._end.close()

@@ -25,7 +25,7 @@ from trimaran.types import (
 )
 
 WORKER = (sys.executable, "-m", "tests.reward.unruly_worker")
-SECONDS = 1.0
+SECONDS = 2.0
 RIGHT, WRONG = Score(1.0, {"unruly": 1.0}), Score(0.0, {"unruly": 0.0})
 UNSCOREABLE = Score(0.0, {"unruly": 0.0}, unscoreable=True)
 

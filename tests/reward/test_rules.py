@@ -50,7 +50,12 @@ def test_value(rule: str, text: str, answer: str, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "answer"),
-    [("last_integer", "seven"), ("last_integer", "1.5"), ("final_answer", ""), ("boxed_match", " ")],
+    [
+        ("last_integer", "seven"),
+        ("last_integer", "1.5"),
+        ("final_answer", ""),
+        ("boxed_match", " "),
+    ],
 )
 def test_a_reference_that_cannot_be_used_is_refused(rule: str, answer: str) -> None:
     with pytest.raises(ValueError, match="answer"):

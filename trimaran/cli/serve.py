@@ -18,12 +18,7 @@ from pathlib import Path
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError
 from trimaran.launch.environment import process_name, service_address, service_environment
-from trimaran.launch.lifetime import (
-    PARENT_VARIABLE,
-    die_with_parent,
-    kill_group,
-    kill_own_group_after_parent,
-)
+from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.telemetry import setup_logging
 
 STOP_SECONDS = 20.0
@@ -44,14 +39,9 @@ def serve(kind: str, config_path: str, run_folder: str, index: int) -> int:
         os.execve(command[0], command, environment)
     parent = os.environ.get(PARENT_VARIABLE)
     if parent:
-        kill_own_group_after_parent(int(parent), STOP_SECONDS)
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index))
-    try:
-        return _run(kind, config, folder, index)
-    finally:
-        if parent and os.getppid() != int(parent) and os.getpgid(0) == os.getpid():
-            kill_group(os.getpid())  # the launcher, which would end what we leave, is gone
+    return _run(kind, config, folder, index)
 
 
 def serve_command(kind: str, config: str, run_folder: str, index: int) -> list[str]:
@@ -101,8 +91,6 @@ def _first(group: ExceptionGroup[TrimaranError]) -> TrimaranError:
 def _cut_short_after(seconds: float) -> None:
     def cut_short() -> None:
         logger.error("still not stopped after %g s: ending now", seconds)
-        if os.getpgid(0) == os.getpid():
-            kill_group(os.getpid())
         os._exit(1)
 
     timer = threading.Timer(seconds, cut_short)

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+Accuracies = Mapping[str, float | None]
+
 NEXT = """\
 What to try next:
   see how it went        {folder}/curve.png and {folder}/timeline.png
@@ -25,21 +27,23 @@ def show_summary(folder: Path, console: Console) -> None:
     if path.is_file():
         summary = json.loads(path.read_text(encoding="utf-8"))
         console.print()
-        console.print(_heldout_table(summary))
+        before, after = summary["heldout_before"], summary["heldout_after"]
+        if before or after:
+            console.print(_heldout_table(before or {}, after or {}))
         console.print(_describe(summary), highlight=False)
     console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
     if (folder / "model").is_dir():
         console.print(NEXT.format(folder=_short(folder)), highlight=False, soft_wrap=True)
 
 
-def _heldout_table(summary: Mapping[str, Any]) -> Table:
+def _heldout_table(before: Accuracies, after: Accuracies) -> Table:
     table = Table(title="held-out accuracy", title_justify="left", header_style="bold")
-    for heading in ("", "before", "after"):
-        table.add_column(heading, justify="right" if heading else "left")
-    before, after = summary.get("heldout_before") or {}, summary.get("heldout_after") or {}
-    for name in before.keys() | after.keys():
-        cells = (f"{side[name]:.3f}" if name in side else "-" for side in (before, after))
-        table.add_row(name, *cells)
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for name in ("greedy", "sampled"):
+        values = (side.get(name) for side in (before, after))
+        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in values))
     return table
 
 

@@ -61,8 +61,8 @@ class View:
             self._step(event)
         elif event.kind == "validation":
             self._validation(event)
-        elif text := event.text or event.run.error:
-            self.note(f"step {event.run.step}: {event.kind}: {text}")
+        elif text := event.run.error if event.kind == "finished" else event.text:
+            self.note(f"step {event.run.step}: {event.kind.replace('_', ' ')}: {text}")
 
     def note(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
-import threading
-import time
 
 PR_SET_PDEATHSIG = 1
 PARENT_VARIABLE = "TRIMARAN_PARENT"
@@ -25,18 +22,6 @@ def die_with_parent(parent: int, with_signal: signal.Signals) -> None:
         raise OSError(code, f"prctl: {os.strerror(code)}")
     if os.getppid() != parent:  # it died before the kernel knew of our wish
         raise ProcessLookupError(f"process {parent}, which started this one, is gone")
-
-
-def kill_own_group_after_parent(parent: int, grace_seconds: float) -> None:
-    """Whatever the main thread is stuck in: so long after the parent's end our group is killed."""
-    descriptor = os.pidfd_open(parent)
-
-    def watch() -> None:
-        select.select([descriptor], [], [])
-        time.sleep(grace_seconds)
-        kill_group(os.getpgid(0))
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def kill_group(group: int) -> None:

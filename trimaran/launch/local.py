@@ -1,7 +1,8 @@
 """Processes on this machine: start them, notice when one dies, end all of them.
 
 Each service leads its own process group, so Ctrl-C reaches only the launcher and what a service
-started can be ended with it. The kernel ends the services when the launcher is killed.
+started can be ended with it. When the launcher itself is killed, the kernel tells the services,
+and a guardian ends what is left of them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from pathlib import Path
 
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError
+from trimaran.launch import guardian
 from trimaran.launch.environment import process_name, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 
 LEADER_STOP_SECONDS = 5.0
 """The controller ends first, so that the services do not look to it as if they failed."""
 STOP_SECONDS = 15.0
+ORPHAN_SECONDS = 5.0
+"""For the services' own orderly end after the launcher was killed."""
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
 NUM_LAST_LINES = 20
@@ -66,11 +70,13 @@ class Processes:
         self._log_starts: dict[str, int] = {}
         self._exits: asyncio.Queue[_Exit] = asyncio.Queue()
         self._watchers: list[asyncio.Task[None]] = []
+        self._guardian: asyncio.subprocess.Process | None = None
         self.running = False
         """Set it once the run is under way: from then on an expendable service may die."""
 
     async def __aenter__(self) -> Processes:
         try:
+            await self._start_guardian()
             for service in self._services:
                 await self._start(service)
         except BaseException:
@@ -105,11 +111,24 @@ class Processes:
             self.kill()
             if self._watchers:
                 await asyncio.wait(self._watchers, timeout=STOP_SECONDS)
+            if self._guardian:
+                await _stop_guardian(self._guardian)
 
     def kill(self) -> None:
         """SIGKILL to everything that is left, now."""
         for process in self._alive.values():
             kill_group(process.pid)
+
+    async def _start_guardian(self) -> None:
+        self._guardian = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", guardian.__file__, str(ORPHAN_SECONDS)),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _tell_guardian(self, sign: str, group: int) -> None:
+        assert self._guardian and self._guardian.stdin
+        self._guardian.stdin.write(f"{sign}{group}\n".encode())
 
     async def _start(self, service: Service) -> None:
         with service.log.open("ab") as log:
@@ -122,12 +141,14 @@ class Processes:
                 env={**service.environment, PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,
             )
+        self._tell_guardian("+", process.pid)
         self._alive[service.name] = process
         self._watchers.append(asyncio.create_task(self._watch(service, process)))
 
     async def _watch(self, service: Service, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
         kill_group(process.pid)  # what the service itself started and did not end
+        self._tell_guardian("-", process.pid)
         del self._alive[service.name]
         self._exits.put_nowait(_Exit(service, code))
 
@@ -197,6 +218,16 @@ def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Ser
         *(service("rollout", replica) for replica in range(config.rollout.replicas)),
         service("controller"),
     ]
+
+
+async def _stop_guardian(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin
+    process.stdin.close()  # it knows of no group any more, so it ends by itself
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
 
 
 def _how(code: int) -> str:

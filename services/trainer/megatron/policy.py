@@ -66,6 +66,7 @@ class MegatronPolicy:
 
     def zero_gradients(self) -> None:
         self._data_parallel.zero_grad_buffer()
+        self._optimizer.zero_grad()
 
     def update(self, learning_rate: float) -> float:
         if self._config.trainer.data_parallel > 1:
@@ -133,6 +134,7 @@ def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDat
             clip_grad=section.clip_grad,
         ),
         [model],
+        use_gloo_process_groups=False,
     )
     for group in optimizer.param_groups:
         # megatron-core leaves this to its scheduler, which we do without.

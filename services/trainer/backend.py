@@ -1,0 +1,65 @@
+"""Builds this rank's policy: device, ranks, megatron-core, in the order that each needs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.config import RunConfig
+from trimaran.device import Device
+from trimaran.errors import InputError
+from trimaran.model_folder import check_tensor_parallel
+
+if TYPE_CHECKING:
+    from services.trainer.megatron.policy import MegatronPolicy
+
+
+def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int) -> MegatronPolicy:
+    """Call it in the thread that will compute: it makes the device current there.
+
+    Returns when all ranks are there and the weights are loaded. Raises
+    InputError for a model that we cannot train in this layout.
+    """
+    # On an NPU the vendor's adaptor must be in place before megatron-core is imported.
+    device.activate(rank, megatron=True)
+    import torch
+
+    torch.set_num_threads(config.trainer.threads)
+    if device.on_host:
+        from services.trainer.megatron.cpu import let_megatron_run_on_cpu
+
+        let_megatron_run_on_cpu()
+    from megatron.core import parallel_state
+
+    from services.trainer.megatron.architecture import read_architecture
+    from services.trainer.megatron.policy import MegatronPolicy
+    from services.trainer.ranks import join_ranks
+
+    section = config.trainer
+    architecture = read_architecture(config.model.path)
+    check_tensor_parallel(architecture.facts, section.tensor_parallel, "trainer.tensor_parallel")
+    if architecture.facts.intermediate_size % section.tensor_parallel:
+        raise InputError(
+            f"trainer.tensor_parallel: {section.tensor_parallel} does not divide the model's"
+            f" intermediate_size {architecture.facts.intermediate_size}"
+        )
+    if config.max_model_tokens > architecture.facts.max_positions:
+        raise InputError(
+            f"rollout.max_prompt_tokens + rollout.max_tokens is {config.max_model_tokens};"
+            f" the model has {architecture.facts.max_positions} positions"
+        )
+    join_ranks(
+        device.backend,
+        rank,
+        config.num_trainer_ranks,
+        run_folder,
+        join_timeout=config.start_timeout,
+        collective_timeout=section.step_timeout,
+    )
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=section.tensor_parallel,
+        distributed_timeout_minutes=math.ceil(section.step_timeout / 60),
+        create_gloo_process_groups=False,
+    )
+    return MegatronPolicy(config, architecture, device.torch_device(rank))

@@ -1,0 +1,137 @@
+"""The trainer service. Every rank serves it; callers speak to rank 0, which hands each request
+that all ranks must take part in on to the others and waits for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from services.trainer.backend import build_policy
+from services.trainer.rank import TrainerRank
+from services.weight_sync.sender import WeightSender
+from trimaran import rpc, wire
+from trimaran.config import RunConfig
+from trimaran.device import pick
+from trimaran.errors import DeadlineError, InputError
+from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "trimaran.v1.TrainerService"
+
+
+class OtherRanks:
+    """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self._channels = [rpc.connect(address) for address in addresses]
+        self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
+
+    async def run_everywhere(
+        self, method: str, request: Any, own: Awaitable[Any], timeout: float
+    ) -> Any:
+        """This rank's own result, when all ranks have one. The first failure rises at once."""
+        calls = [rpc.call(getattr(stub, method), request, timeout) for stub in self._stubs]
+        tasks = [asyncio.ensure_future(work) for work in (own, *calls)]
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*tasks)
+        except TimeoutError:
+            raise DeadlineError(f"{method}: a trainer rank took over {timeout:g} s") from None
+        finally:
+            for task in tasks:
+                task.cancel()
+        return tasks[0].result()
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+
+class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
+    def __init__(
+        self, rank: TrainerRank, others: OtherRanks, sender: WeightSender, timeout: float
+    ) -> None:
+        self._rank = rank
+        self._others = others
+        self._sender = sender
+        self._timeout = timeout
+
+    async def TrainBatch(self, request: Any, context: Any) -> Any:
+        batch = wire.decode_batch(request.batch)
+        answer = await self._together("TrainBatch", request, lambda: self._rank.train(batch, request.lineage))
+        return trainer_pb2.TrainBatchResponse(
+            version=wire.encode_policy(answer.version), metrics=answer.metrics
+        )
+
+    async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+        path = await self._together(
+            "SaveCheckpoint", request, lambda: self._rank.save_checkpoint(request.step)
+        )
+        return trainer_pb2.SaveCheckpointResponse(path=str(path))
+
+    async def ExportModel(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.ExportModelResponse(path=str(await self._rank.export_model(request.path)))
+
+    async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.GetPolicyVersionResponse(
+            version=wire.encode_policy(self._rank.version),
+            manifest=wire.encode_manifest(self._rank.manifest),
+        )
+
+    async def OpenTransfer(self, request: Any, context: Any) -> Any:
+        group = wire.decode_transfer_group(request.group)
+        opened = await asyncio.to_thread(self._sender.open, group, request.timeout_seconds)
+        return trainer_pb2.OpenTransferResponse(group=wire.encode_transfer_group(opened))
+
+    async def SendWeights(self, request: Any, context: Any) -> Any:
+        begin = time.perf_counter()
+        num_bytes = await self._rank.send(
+            wire.decode_version(request.version),
+            lambda snapshot: self._sender.send(
+                snapshot, request.group_id, request.bucket_bytes, request.timeout_seconds
+            ),
+        )
+        return trainer_pb2.SendWeightsResponse(
+            seconds=time.perf_counter() - begin, num_bytes=num_bytes
+        )
+
+    async def _together(
+        self, method: str, request: Any, own: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        return await self._others.run_everywhere(method, request, own(), self._timeout)
+
+
+async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
+    """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded."""
+    addresses = config.endpoints.trainer
+    if index >= len(addresses):
+        raise InputError(f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none")
+    # Bound first: a port in use is known before a model is loaded.
+    device = pick(config.trainer.device)
+    rank = TrainerRank(config, run_folder, index)
+    others = OtherRanks(addresses[1:] if index == 0 else ())
+    sender = WeightSender(device, index)
+    servicer = TrainerServicer(rank, others, sender, config.trainer.step_timeout)
+
+    def add(server: Any) -> str:
+        trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)
+        return SERVICE
+
+    server = rpc.Server(addresses[index], [add])
+    try:
+        await rank.start(lambda: build_policy(config, run_folder, device, index))
+        for other in addresses[1:] if index == 0 else ():
+            await rpc.wait_until_serving(other, config.start_timeout)
+        await server.start()
+        logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
+        await asyncio.Event().wait()
+    finally:
+        await server.stop()
+        await asyncio.to_thread(sender.close)
+        await others.close()
+        await rank.close()

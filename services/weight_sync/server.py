@@ -1,0 +1,80 @@
+"""WeightSyncService: who is in the pool, which version is live, and making one live."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from services.weight_sync.coordinator import Coordinator
+from trimaran import rpc, wire
+from trimaran.clients import RolloutClient, TrainerClient
+from trimaran.config import RunConfig
+from trimaran.errors import InputError
+from trimaran.store import SqliteStore
+from trimaran.v1 import weight_sync_pb2 as pb
+from trimaran.v1 import weight_sync_pb2_grpc
+
+
+class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def RegisterReplica(
+        self, request: pb.RegisterReplicaRequest, context: Any
+    ) -> pb.RegisterReplicaResponse:
+        replica = wire.decode_replica(request.replica)
+        rpc.check_loopback(replica.address)
+        await self._coordinator.register(request.run_id, replica)
+        return pb.RegisterReplicaResponse()
+
+    async def PublishVersion(
+        self, request: pb.PublishVersionRequest, context: Any
+    ) -> pb.PublishVersionResponse:
+        caller, version = wire.decode_caller(request.caller), wire.decode_policy(request.version)
+        routing, metrics = await self._coordinator.publish(caller, version)
+        return pb.PublishVersionResponse(routing=wire.encode_routing(routing), metrics=metrics)
+
+    async def GetRouting(
+        self, request: pb.GetRoutingRequest, context: Any
+    ) -> pb.GetRoutingResponse:
+        await self._coordinator.meet(wire.decode_caller(request.caller))
+        return pb.GetRoutingResponse(routing=wire.encode_routing(self._coordinator.routing()))
+
+    async def ReportReplica(
+        self, request: pb.ReportReplicaRequest, context: Any
+    ) -> pb.ReportReplicaResponse:
+        await self._coordinator.meet(wire.decode_caller(request.caller))
+        await self._coordinator.report(request.name, request.reason)
+        return pb.ReportReplicaResponse()
+
+
+async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
+    """Until cancelled."""
+    address, trainers = config.endpoints.weight_sync, config.endpoints.trainer
+    if address is None or not trainers:
+        raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
+    store = SqliteStore(run_folder / "store.sqlite")
+    coordinator = Coordinator(
+        run_folder.name,
+        config.weight_sync,
+        store,
+        connect_trainer=lambda caller: TrainerClient(trainers[0], caller),
+        connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
+    )
+
+    def add(server: Any) -> str:
+        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(
+            WeightSyncServicer(coordinator), server
+        )
+        return pb.DESCRIPTOR.services_by_name["WeightSyncService"].full_name
+
+    server = rpc.Server(address, [add])
+    try:
+        coordinator.start()
+        await server.start()
+        await asyncio.Event().wait()
+    finally:
+        await server.stop()
+        await coordinator.close()
+        store.close()

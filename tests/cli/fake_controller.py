@@ -1,0 +1,49 @@
+"""A controller that only tells what it was given to tell, and breaks the stream when told so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from trimaran import rpc, wire
+from trimaran.errors import UnavailableError
+from trimaran.types import Run, RunEvent, RunState
+from trimaran.v1 import run_pb2, run_pb2_grpc
+
+
+class FakeController(run_pb2_grpc.RunServiceServicer):
+    def __init__(self, events: Sequence[RunEvent], break_behind: int) -> None:
+        self._events, self._break_behind = events, break_behind
+        self.asked_behind: list[int] = []
+
+    async def WatchRun(
+        self, request: run_pb2.WatchRunRequest, context: Any
+    ) -> AsyncIterator[run_pb2.WatchRunResponse]:
+        first = not self.asked_behind
+        self.asked_behind.append(request.after_sequence)
+        for event in self._events[request.after_sequence :]:
+            yield run_pb2.WatchRunResponse(event=wire.encode_event(event))
+            if first and event.sequence == self._break_behind:
+                raise UnavailableError("the stream broke")
+
+    def add(self, server: Any) -> str:
+        run_pb2_grpc.add_RunServiceServicer_to_server(self, server)
+        return run_pb2.DESCRIPTOR.services_by_name["RunService"].full_name
+
+
+async def serve(controller: FakeController, address: str) -> rpc.Server:
+    server = rpc.Server(address, [controller.add])
+    await server.start()
+    return server
+
+
+def event(
+    sequence: int,
+    kind: str,
+    step: int,
+    values: dict[str, float] | None = None,
+    text: str = "",
+    state: RunState = RunState.RUNNING,
+    error: str = "",
+) -> RunEvent:
+    return RunEvent(sequence, kind, Run("run", state, step, 4, error), values or {}, text)

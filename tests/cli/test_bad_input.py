@@ -1,0 +1,186 @@
+"""Each wrong input gives one clear message, exit code 2, no traceback, and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import WriteRun
+from tests.trimaran.test_model_folder import SMOLLM2
+from trimaran.cli.main import main
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Refused:
+    """refused(arguments…) -> the message; fails when anything was started or left behind."""
+    monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: pytest.fail("started"))
+
+    def run(*arguments: object) -> str:
+        assert main([str(argument) for argument in arguments]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith("error: ")
+        assert "Traceback" not in message
+        assert not (tmp_path / "runs").exists()
+        return message
+
+    return run
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(trainer={"learning_rte": 1}))
+    assert "trainer.learning_rte: unknown key; did you mean trainer.learning_rate?" in message
+
+
+def test_a_misspelt_override_too(write_run: WriteRun, refused: Refused) -> None:
+    assert "did you mean run.steps?" in refused("train", write_run(), "run.step=3")
+
+
+def test_a_value_out_of_range(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(), "run.steps=0")
+    assert "run.steps" in message
+    assert "greater than or equal to 1" in message
+
+
+def test_every_fault_of_the_configuration_is_named_at_once(
+    write_run: WriteRun, refused: Refused
+) -> None:
+    message = refused("train", write_run(), "run.steps=0", "rollout.replicas=none")
+    assert message.count("error: ") == 2
+
+
+def test_no_such_configuration(refused: Refused, tmp_path: Path) -> None:
+    assert "nowhere.yaml: cannot be read" in refused("train", tmp_path / "nowhere.yaml")
+
+
+def test_neither_configuration_nor_run(refused: Refused) -> None:
+    assert "--resume RUN" in refused("train")
+
+
+def test_a_missing_dataset(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(data={"train": "nowhere.jsonl"}))
+    assert "nowhere.jsonl: no such dataset" in message
+
+
+def test_an_empty_validation_set(write_run: WriteRun, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    message = refused("train", write_run(data={"validation": "empty.jsonl"}))
+    assert "empty.jsonl: holds no rows" in message
+
+
+@pytest.mark.parametrize("missing", ["prompt", "answer"])
+def test_a_row_without_a_key_is_named_by_its_line(
+    write_run: WriteRun, refused: Refused, tmp_path: Path, missing: str
+) -> None:
+    path = write_run()
+    row = {"prompt": "What is 1 + 1?", "answer": "2"}
+    del row[missing]
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    message = refused("train", path)
+    assert "train.jsonl:5" in message
+    assert repr(missing) in message or missing in message.split("train.jsonl:5")[1]
+
+
+def test_an_answer_that_the_rule_cannot_use(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "words.jsonl").write_text('{"prompt": "1 + 1?", "answer": "two"}\n')
+    message = refused("train", write_run(data={"train": "words.jsonl"}))
+    assert "words.jsonl:1: reward.rules.last_integer cannot use this row" in message
+
+
+def test_a_model_folder_that_is_not_one(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    assert "model.path" in refused("train", write_run(model={"path": "nowhere"}))
+    (tmp_path / "hollow").mkdir()
+    assert "config.json" in refused("train", write_run(), "model.path=hollow")
+
+
+def test_a_family_that_is_not_supported(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    path = write_run()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**SMOLLM2, "model_type": "mamba"}))
+    message = refused("train", path)
+    assert "'mamba'; supported are llama, qwen2" in message
+
+
+def test_an_unknown_rule(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(), "reward.rules={last_interger: 1}")
+    assert "reward.rules.last_interger: unknown rule; did you mean last_integer?" in message
+
+
+def test_a_port_in_use(write_run: WriteRun, refused: Refused) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        address = f"127.0.0.1:{busy.getsockname()[1]}"
+        message = refused("train", write_run(endpoints={"reward": address}))
+    assert f"endpoints.reward: {address}: port in use" in message
+
+
+def test_an_address_off_this_machine(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(endpoints={"reward": "10.0.0.1:7000"}))
+    assert "10.0.0.1:7000" in message
+    assert "loopback" in message
+
+
+def test_a_batch_that_does_not_divide_over_the_ranks(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(), "trainer.data_parallel=3")
+    assert "run.groups_per_step (8) must be a multiple" in message
+
+
+@pytest.mark.parametrize("room", ["trainer", "rollout"])
+def test_tensor_parallel_that_does_not_divide_the_heads(
+    write_run: WriteRun, refused: Refused, room: str
+) -> None:
+    message = refused("train", write_run(), f"{room}.tensor_parallel=2")
+    assert f"{room}.tensor_parallel: 2 does not divide" in message
+    assert "can be split by 1, 3" in message
+
+
+def test_more_tokens_than_the_model_has_positions(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(), "rollout.max_tokens=8000")
+    assert "rollout.max_prompt_tokens + rollout.max_tokens: 9024" in message
+    assert "8192 positions" in message
+
+
+def test_a_folder_for_runs_that_cannot_be_made(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    assert "run.folder" in refused("train", write_run(), "run.folder=file")
+
+
+def test_resuming_what_is_no_run(refused: Refused, tmp_path: Path) -> None:
+    assert "is not a run folder" in refused("train", "--resume", tmp_path)
+    message = refused("train", "--resume", tmp_path, "run.steps=3")
+    assert "keeps its configuration" in message
+
+
+def test_a_service_alone_without_addresses(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    message = refused("serve", "reward", "--config", write_run(), "--run-folder", tmp_path)
+    assert "endpoints.reward: missing" in message
+    message = refused(
+        *("serve", "rollout", "--config", write_run(), "--run-folder", tmp_path, "--index", 3)
+    )
+    assert "endpoints.rollout[3]: missing" in message
+
+
+def test_a_service_alone_without_its_run_folder(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    path = write_run(endpoints={"reward": "127.0.0.1:7001"})
+    missing = tmp_path / "nowhere"
+    assert f"{missing} is not a folder" in refused(
+        *("serve", "reward", "--config", path, "--run-folder", missing)
+    )

@@ -1,0 +1,139 @@
+"""What people see of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.cli.fake_controller import FakeController, event, serve
+from trimaran import telemetry
+from trimaran.cli.progress import follow
+from trimaran.cli.summary import show_summary
+from trimaran.cli.view import LiveView, PlainView, StepClock, View, describe_left
+from trimaran.launch.endpoints import free_address
+from trimaran.types import RunEvent, RunState
+
+STEP = {
+    telemetry.REWARD_MEAN: 0.25,
+    telemetry.LENGTH_MEAN: 21.5,
+    telemetry.LAG_MAX: 0.0,
+    telemetry.TOKENS_PER_SECOND: 812.4,
+    telemetry.STEP_SECONDS: 3.96,
+    telemetry.PHASE_SECONDS.format("generating"): 1.8,
+    telemetry.PHASE_SECONDS.format("training"): 1.9,
+}
+VALIDATION = {telemetry.GREEDY_ACCURACY: 0.2, telemetry.SAMPLED_ACCURACY: 0.15}
+EVENTS = [
+    event(1, "state", 0, text="waiting for the services", state=RunState.STARTING),
+    event(2, "validation", 0, VALIDATION),
+    event(3, "step", 1, STEP),
+    event(4, "skipped", 1, text="train.jsonl:3: longer than 72 tokens"),
+    event(5, "step", 2, STEP),
+    event(6, "finished", 2, text="/a/run", state=RunState.SUCCEEDED),
+]
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[RunEvent] = []
+
+    def show(self, event: RunEvent) -> None:
+        self.seen.append(event)
+
+
+def test_every_event_is_shown_once_across_a_break_of_the_stream() -> None:
+    recorder, controller, running = Recorder(), FakeController(EVENTS, break_behind=3), []
+
+    async def run() -> None:
+        address = free_address(set())
+        following = asyncio.create_task(follow(address, recorder, lambda: running.append(1)))
+        await asyncio.sleep(0.1)  # the controller is not up yet when it is first asked
+        server = await serve(controller, address)
+        try:
+            await asyncio.wait_for(following, 60)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+    assert recorder.seen == EVENTS
+    assert controller.asked_behind == [0, 3]
+    assert len(running) == 5  # not at the event of a run that is still starting
+
+
+def show(view_class: type[View], **options: object) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=view_class is LiveView)
+    view = view_class(console, **options)
+    with view:
+        for each in EVENTS:
+            view.show(each)
+    return out.getvalue()
+
+
+def test_plain_lines_off_a_terminal() -> None:
+    lines = show(PlainView).splitlines()
+    assert lines[0] == "step 0: state: waiting for the services"
+    assert lines[1] == "step 0/4  held-out accuracy: greedy 0.200, sampled 0.150"
+    assert lines[2] == (
+        "step 1/4  reward 0.250  length 21.5  lag 0  tokens/s 812  step s 4.0"
+        "  generate 1.8  score -  train 1.9  sync -"
+    )
+    assert lines[3] == "step 1: skipped: train.jsonl:3: longer than 72 tokens"
+    assert len(lines) == 5
+
+
+def test_a_live_table_on_a_terminal() -> None:
+    text = show(LiveView, num_steps=4)
+    for part in ("reward", "0.250", "21.5", "812", "step 2/4", "greedy 0.200", "longer than 72"):
+        assert part in text
+
+
+@pytest.mark.parametrize("view_class", [PlainView, LiveView])
+def test_a_failed_run_shows_its_error(view_class: type[View]) -> None:
+    out = io.StringIO()
+    options = {"num_steps": 4} if view_class is LiveView else {}
+    with view_class(Console(file=out, width=160), **options) as view:
+        view.show(event(1, "finished", 2, state=RunState.FAILED, error="the trainer is gone"))
+    assert "the trainer is gone" in out.getvalue()
+
+
+def test_the_time_left_follows_from_the_steps_seen() -> None:
+    clock = StepClock()
+    assert clock.seconds_left(20) is None
+    clock.step_done(5, now=100.0)
+    assert clock.seconds_left(20) is None
+    clock.step_done(7, now=108.0)
+    assert clock.seconds_left(20) == 13 * 4.0
+    assert describe_left(52.0) == "about 0:52 left"
+    assert describe_left(125.4) == "about 2:05 left"
+
+
+def test_the_last_words(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "summary.json").write_text(
+        '{"heldout_before": {"greedy": 0.2, "sampled": 0.15}, "steps": 20, "seconds": 80.0,'
+        ' "heldout_after": {"greedy": 0.95, "sampled": null}, "samples_per_second": 16.0,'
+        ' "seed": 3}'
+    )
+    out = io.StringIO()
+    show_summary(tmp_path, Console(file=out, width=120))
+    text = out.getvalue()
+    for part in ("0.200", "0.150", "0.950", "20 steps in 80 s", "seed 3", "curve.png", "next"):
+        assert part in text
+    assert f"run folder: {tmp_path}" in text
+
+
+def test_a_run_without_validation_or_summary(tmp_path: Path) -> None:
+    out = io.StringIO()
+    show_summary(tmp_path, Console(file=out, width=120))
+    assert out.getvalue() == f"run folder: {tmp_path}\n"
+    (tmp_path / "summary.json").write_text(
+        '{"heldout_before": null, "heldout_after": null, "steps": 1, "seconds": 1.0,'
+        ' "samples_per_second": 1.0, "seed": 1}'
+    )
+    show_summary(tmp_path, Console(file=out, width=120))
+    assert "held-out" not in out.getvalue()

@@ -1,0 +1,126 @@
+"""`trimaran train` around stand-in services."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import WriteRun
+from tests.launch.services import is_alive, make_services, pid_of, wait_until
+from trimaran.cli.main import main
+from trimaran.launch import local
+
+
+@pytest.fixture(autouse=True)
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "STOP_SECONDS", 2.0)
+    monkeypatch.setattr("trimaran.cli.train.LAST_EVENTS_SECONDS", 0.1)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Mapping[str, str]) -> None:
+    services = make_services(folder, tasks)
+    monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: services)
+
+
+def test_a_replica_that_dies_at_start_ends_all_and_shows_its_last_lines(
+    write_run: WriteRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in(monkeypatch, tmp_path, {"controller": "run", "rollout-0": "die1", "reward": "run"})
+    assert main(["train", str(write_run())]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: rollout-0 died at start (exit code 1)")
+    assert "the engine has no wings" in message
+    assert "Traceback" not in message
+    for name in ("controller", "reward"):
+        assert not (tmp_path / name).exists() or not is_alive(pid_of(tmp_path / name))
+
+
+def test_a_rank_that_is_given_something_wrong_ends_with_2(
+    write_run: WriteRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in(monkeypatch, tmp_path, {"controller": "run", "trainer-0": "die2"})
+    assert main(["train", str(write_run())]) == 2
+    assert "trainer-0" in capsys.readouterr().err
+
+
+def test_a_run_that_ends_well_leaves_a_resolved_configuration(
+    write_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch, tmp_path, {"controller": "die0", "reward": "run"})
+    assert main(["train", str(write_run()), "run.seed=5"]) == 0
+    (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
+    tree = yaml.safe_load(config.read_text())
+    assert tree["run"]["seed"] == 5
+    assert tree["data"]["train"] == str(tmp_path / "train.jsonl")
+    assert tree["endpoints"]["controller"].startswith("127.0.0.1:")
+    assert len(tree["endpoints"]["trainer"]) == 1
+    assert main(["train", "--resume", str(config.parent)]) == 0
+
+
+def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from tests.launch.services import make_services
+from trimaran.cli import train
+tasks = {{"controller": "run", "reward": "run"}}
+train.run_services = lambda *_: make_services(Path({str(tmp_path)!r}), tasks)
+sys.exit(train.train({str(write_run())!r}, []))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        pids = [pid_of(tmp_path / name) for name in ("controller", "reward")]
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGINT, output
+    assert "trimaran train --resume" in output
+    assert "Traceback" not in output
+    for pid in pids:
+        wait_until(lambda pid=pid: not is_alive(pid), f"{pid} to end")
+
+
+def test_a_service_runs_alone_and_ends_in_order(write_run: WriteRun, tmp_path: Path) -> None:
+    from trimaran.launch.endpoints import free_address, is_free
+
+    address = free_address(set())
+    path = write_run(endpoints={"reward": address})
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "trimaran.cli", "serve", "reward"),
+            *("--config", str(path), "--run-folder", str(tmp_path)),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "7"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: not is_free(address) or process.poll() is not None, "the service")
+        environment = Path(f"/proc/{process.pid}/environ").read_text()
+        assert "OMP_NUM_THREADS=1\0" in environment
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, log
+    assert "reward INFO trimaran.cli.serve: SIGTERM: stopping" in log

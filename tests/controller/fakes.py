@@ -1,0 +1,297 @@
+"""A world of fake services: they record events, and fail where a test tells them to."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from services.controller.buffer import Buffer
+from services.controller.groups import GroupMaker
+from services.controller.ledger import Ledger
+from services.controller.loop import Loop
+from services.controller.payloads import PayloadStore
+from services.controller.resume import open_groups, replay
+from services.controller.router import Router
+from trimaran.clients import GroupAssembly, TrainAnswer
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
+from trimaran.store import SqliteStore
+from trimaran.types import (
+    Completion,
+    Group,
+    Manifest,
+    Message,
+    Origin,
+    PolicyVersion,
+    Prompt,
+    Replica,
+    Routing,
+    Sampling,
+    Score,
+    Segment,
+    TrainingBatch,
+    Verdict,
+    VersionId,
+    VersionState,
+)
+
+RUN_ID = "run-1"
+PROMPTS = [Prompt(f"p:{i}", (Message("user", f"{i} + 1?"),), "add", str(i + 1)) for i in range(16)]
+
+
+def make_config(**sections: Any) -> RunConfig:
+    tree: dict[str, Any] = {
+        "run": {"steps": 6, "groups_per_step": 4, "checkpoint_every": 100},
+        "model": {"path": "model"},
+        "data": {"train": "train.jsonl"},
+        "rollout": {"group_size": 2, "max_tokens": 4, "replicas": 2, "idle_timeout": 5},
+        "reward": {"rules": {"exact": 1.0}},
+        "start_timeout": 5,
+    }
+    for name, values in sections.items():
+        tree[name] = {**tree.get(name, {}), **values} if isinstance(values, Mapping) else values
+    return parse_config(tree)
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+class FakeTrainer:
+    """Its root is a digest of all tokens and rewards it was ever trained on."""
+
+    def __init__(self, events: list[Any], checkpoints: dict[int, str]) -> None:
+        self.events, self.checkpoints = events, checkpoints
+        self.step = max(checkpoints)
+        self.root = checkpoints[self.step]
+        self.salt = ""
+        self.lineage = 0
+        self.answered: TrainAnswer | None = None
+        self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+        self.batches: list[TrainingBatch] = []
+
+    @property
+    def policy(self) -> PolicyVersion:
+        version = VersionId(self.lineage, self.step)
+        return PolicyVersion(RUN_ID, version, self.root, VersionState.STAGING)
+
+    async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        return self.policy, Manifest("fake", (), self.root)
+
+    async def train_batch(
+        self, batch: TrainingBatch, timeout: float, lineage: int = 0
+    ) -> TrainAnswer:
+        self.lineage = lineage
+        if batch.step == self.step:
+            return TrainAnswer(self.policy, {})
+        if batch.step != self.step + 1:
+            raise OutOfOrderError(f"step {batch.step} after {self.step}")
+        self.events.append(("train", batch.step))
+        self.batches.append(batch)
+        await self.pace()
+        contents = [
+            (
+                scored.group.number,
+                [c.token_ids_T for c in scored.group.completions_G],
+                scored.verdicts_G,
+            )
+            for scored in batch.groups
+        ]
+        self.step, self.root = batch.step, digest(self.root, self.salt, contents)
+        return TrainAnswer(self.policy, {"loss/mean": 0.5})
+
+    async def save_checkpoint(self, step: int, timeout: float) -> str:
+        assert step == self.step
+        self.checkpoints[step] = self.root
+        self.events.append(("checkpoint", step))
+        return f"checkpoints/step-{step:05d}"
+
+
+class FakeWeightSync:
+    def __init__(self, events: list[Any], names: list[str]) -> None:
+        self.events, self.names = events, names
+        self.live: PolicyVersion | None = None
+        self.reports: dict[str, str] = {}
+        self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+        self.stale = False
+
+    async def publish_version(
+        self, version: PolicyVersion, timeout: float
+    ) -> tuple[Routing, dict[str, float]]:
+        if self.stale:
+            raise StaleEpochError("run run-1: epoch 1 was replaced by 2")
+        self.events.append(("publish", version.version.step))
+        await self.pace()
+        self.live = version
+        self.events.append(("live", version.version.step))
+        return await self.get_routing(), {"pause/seconds": 0.25}
+
+    async def get_routing(self) -> Routing:
+        routable = tuple(Replica(n, f"{n}:1") for n in self.names if n not in self.reports)
+        return Routing(self.live, routable, dict(self.reports))
+
+    async def report_replica(self, name: str, reason: str) -> None:
+        self.events.append(("report", name))
+        self.reports[name] = reason
+
+
+class FakeRollout:
+    """Tokens are a digest of the seed and the live weights, so that a group can be made again."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world = name, world
+        self.num_calls = 0
+
+    async def generate(
+        self,
+        number: int,
+        attempt: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        min_version: VersionId,
+        assembly: GroupAssembly,
+        idle_timeout: float,
+    ) -> Group:
+        world = self.world
+        world.events.append(("generate", number, attempt, self.name))
+        live = world.weight_sync.live
+        assert live
+        await world.faults(number, attempt, prompt, self.name)
+        await world.delay(number)
+        completions = []
+        for index in range(sampling.num_samples):
+            token = int(digest(sampling.seed, index, live.root), 16) % 30000
+            segment = Segment(0, 1, live.version, Origin.GENERATED, self.name)
+            text = f"{prompt.answer}" if token % 2 else "?"
+            completions.append(Completion((token,), (-0.5,), text, "stop", (segment,)))
+        return Group(number, attempt, prompt, (1, 2, 3), tuple(completions))
+
+    async def close(self) -> None: ...
+
+
+class FakeReward:
+    def __init__(self) -> None:
+        self.faults: Callable[[Group], Awaitable[tuple[Verdict, ...] | None]] | None = None
+
+    async def score_group(self, group: Group, timeout: float) -> tuple[Verdict, ...]:
+        if self.faults and (verdicts := await self.faults(group)):
+            return verdicts
+        return tuple(Score(float(c.text == group.prompt.answer)) for c in group.completions_G)
+
+
+class FakeReporter:
+    def __init__(self, events: list[Any]) -> None:
+        self.events = events
+
+    def phase(self, name: str) -> nullcontext[None]:
+        return nullcontext()
+
+    def seconds_of_step(self) -> float:
+        return 1.0
+
+    def step(self, batch: TrainingBatch, trained: Any, synced: Any) -> None:
+        self.events.append(("step", batch.step))
+
+    def skipped(self, prompt: Prompt, reason: str) -> None:
+        self.events.append(("skipped", prompt.prompt_id, reason))
+
+    def checkpoint(self, step: int, path: str) -> None: ...
+
+
+async def no_faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None: ...
+
+
+class World:
+    """One life of the services and the controller over a folder that outlives them."""
+
+    def __init__(
+        self, folder: Path, config: RunConfig, checkpoints: dict[int, str] | None = None
+    ) -> None:
+        self.config = config
+        self.events: list[Any] = []
+        self.checkpoints = checkpoints if checkpoints is not None else {0: "root-0"}
+        names = [f"rollout-{i}" for i in range(config.rollout.replicas)]
+        self.weight_sync = FakeWeightSync(self.events, names)
+        self.trainer = FakeTrainer(self.events, self.checkpoints)
+        self.reward = FakeReward()
+        self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
+        self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
+        self.lost: list[str] = []
+        self.store = SqliteStore(folder / "store.sqlite")
+        self.ledger = Ledger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
+        self.cancelled = asyncio.Event()
+
+    async def run(self) -> Loop:
+        """As services.controller.run conducts it."""
+        fake: Any = self
+        router = Router(
+            fake.weight_sync,
+            connect=lambda address: fake.connect(address),
+            max_concurrency=self.config.rollout.max_concurrency,
+            patience=self.config.start_timeout,
+            on_lost=lambda name, reason: self.lost.append(name),
+            on_busy=lambda name, start, end: None,
+        )
+        reporter: Any = FakeReporter(self.events)
+        maker = GroupMaker(router, fake.reward, self.config)
+        loop = Loop(
+            self.config,
+            PROMPTS,
+            self.ledger,
+            router,
+            maker,
+            fake.trainer,
+            fake.weight_sync,
+            None,
+            reporter,
+            self.cancelled,
+        )
+        version, pending = await replay(self.ledger, fake.trainer, self.config)
+        if pending:
+            version = (await loop.train(pending)).version
+        await loop.publish(version)
+        state = self.ledger.state
+        groups = open_groups(self.ledger, self.config)
+        await loop.run(
+            Buffer(
+                self.config.run.groups_per_step,
+                self.config.run.max_lag,
+                self.config.run.steps - state.step,
+                state.next_number,
+                groups.reissued,
+                groups.reused,
+            )
+        )
+        return loop
+
+    def connect(self, address: str) -> FakeRollout:
+        return FakeRollout(address.removesuffix(":1"), self)
+
+    def close(self) -> None:
+        self.ledger.close()
+        self.store.close()
+
+    def lags(self) -> list[int]:
+        return [
+            batch.step - 1 - completion.segments[0].version.step
+            for batch in self.trainer.batches
+            for scored in batch.groups
+            for completion in scored.group.completions_G
+        ]
+
+    def trained_numbers(self) -> list[int]:
+        return [s.group.number for batch in self.trainer.batches for s in batch.groups]
+
+
+def dies(replica: str, *numbers: int) -> Callable[[int, int, Prompt, str], Awaitable[None]]:
+    """A replica that is gone: every call to it fails as a broken connection does."""
+
+    async def faults(number: int, attempt: int, prompt: Prompt, name: str) -> None:
+        if name == replica and (not numbers or number in numbers):
+            raise UnavailableError("Socket closed")
+
+    return faults

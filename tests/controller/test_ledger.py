@@ -1,0 +1,223 @@
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.controller.ledger import (
+    OPEN,
+    Ledger,
+    LedgerError,
+    LedgerState,
+    Stage,
+    chain_hash,
+    first_hash,
+    fold,
+)
+from services.controller.payloads import PayloadStore
+from trimaran.errors import InputError
+from trimaran.store import SqliteStore
+
+ENDS = (Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
+
+
+def chained(run_id: str, records: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    head, rows = first_hash(run_id), []
+    for sequence, record in enumerate(records, start=1):
+        head = chain_hash(head, record)
+        rows.append((sequence, {**record, "hash": head}))
+    return rows
+
+
+class LedgerLife(RuleBasedStateMachine):
+    """Whatever happens to groups, each issued prompt is in exactly one place and ends once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = LedgerState()
+        self.records: list[dict[str, Any]] = []
+        self.ended: dict[int, Stage] = {}
+
+    def record(self, kind: str, **content: Any) -> None:
+        record = {"kind": str(kind), **content}
+        self.state.apply(record)
+        self.records.append(record)
+        for number in self.state.with_stage(*ENDS):
+            stage = self.state.groups[number].stage
+            assert self.ended.setdefault(number, stage) == stage, "a group ended twice"
+
+    def pick(self, data: st.DataObject, *stages: Stage) -> dict[str, int]:
+        number = data.draw(st.sampled_from(self.state.with_stage(*stages)))
+        return {"group": number, "attempt": self.state.groups[number].attempt}
+
+    def any_in(self, *stages: Stage) -> bool:
+        return bool(self.state.with_stage(*stages))
+
+    @rule()
+    def issue(self) -> None:
+        self.record(Stage.ISSUED, group=self.state.next_number, attempt=1, prompt="p")
+
+    @precondition(lambda self: self.any_in(*OPEN))
+    @rule(data=st.data())
+    def issue_again(self, data: st.DataObject) -> None:
+        key = self.pick(data, *OPEN)
+        self.record(Stage.ISSUED, group=key["group"], attempt=key["attempt"] + 1, prompt="p")
+
+    @precondition(lambda self: self.any_in(Stage.ISSUED))
+    @rule(data=st.data())
+    def generate(self, data: st.DataObject) -> None:
+        self.record(Stage.GENERATED, **self.pick(data, Stage.ISSUED), digest="d")
+
+    @precondition(lambda self: self.any_in(Stage.GENERATED))
+    @rule(data=st.data())
+    def score(self, data: st.DataObject) -> None:
+        self.record(Stage.SCORED, **self.pick(data, Stage.GENERATED), payload="x")
+
+    @precondition(lambda self: self.any_in(Stage.ISSUED, Stage.GENERATED))
+    @rule(data=st.data())
+    def skip(self, data: st.DataObject) -> None:
+        self.record(Stage.SKIPPED, **self.pick(data, Stage.ISSUED, Stage.GENERATED), reason="r")
+
+    @precondition(lambda self: self.any_in(Stage.GENERATED))
+    @rule(data=st.data())
+    def filter(self, data: st.DataObject) -> None:
+        self.record(Stage.FILTERED, **self.pick(data, Stage.GENERATED), reason="r")
+
+    @precondition(lambda self: self.any_in(Stage.SCORED) and not self.state.has_pending_batch)
+    @rule()
+    def consume(self) -> None:
+        numbers = self.state.with_stage(Stage.SCORED)[:2]
+        groups = [[number, self.state.groups[number].attempt] for number in numbers]
+        self.record(Stage.CONSUMED, step=self.state.step + 1, groups=groups)
+
+    @precondition(lambda self: self.state.has_pending_batch)
+    @rule()
+    def commit(self) -> None:
+        self.record(Stage.COMMITTED, step=self.state.step + 1, lineage=0, root="r")
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), kind=st.sampled_from(list(Stage)))
+    def nothing_follows_an_end(self, data: st.DataObject, kind: Stage) -> None:
+        number = data.draw(st.sampled_from(sorted(self.ended)))
+        attempt = self.state.groups[number].attempt + (kind is Stage.ISSUED)
+        record = {"kind": kind, "group": number, "attempt": attempt}
+        if kind is Stage.CONSUMED:
+            record |= {"step": self.state.step + 1, "groups": [[number, attempt]]}
+        if kind is Stage.COMMITTED:
+            record |= {"step": self.state.step, "lineage": 0, "root": "r"}
+        with pytest.raises(LedgerError):
+            self.state.apply(record)
+
+    @invariant()
+    def the_fold_of_the_records_is_the_state(self) -> None:
+        assert fold("run", chained("run", self.records))[0] == self.state
+
+
+TestLedgerLife = LedgerLife.TestCase
+TestLedgerLife.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+
+
+RECORDS = [
+    {"kind": "opened", "epoch": 1},
+    {"kind": "issued", "group": 0, "attempt": 1, "prompt": "p"},
+    {"kind": "generated", "group": 0, "attempt": 1, "digest": "d"},
+    {"kind": "scored", "group": 0, "attempt": 1, "payload": "x"},
+    {"kind": "consumed", "step": 1, "groups": [[0, 1]]},
+    {"kind": "committed", "step": 1, "lineage": 0, "root": "r"},
+]
+
+
+def write(folder: Path) -> None:
+    store = SqliteStore(folder / "store.sqlite")
+    ledger = Ledger(store, PayloadStore(folder / "payloads"), "run")
+    for record in RECORDS:
+        ledger.record(**record)
+    asyncio.run(ledger.flush())
+    ledger.close()
+    store.close()
+
+
+def read(folder: Path) -> LedgerState:
+    store = SqliteStore(folder / "store.sqlite")
+    try:
+        return fold("run", store.read("ledger/run"))[0]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ("UPDATE streams SET value = replace(value, '\"x\"', '\"y\"') WHERE sequence = 4", 4),
+        ("DELETE FROM streams WHERE sequence = 3", 4),
+        (
+            "UPDATE streams SET value = (SELECT value FROM streams WHERE sequence = 2)"
+            " WHERE sequence = 3",
+            3,
+        ),
+        ("UPDATE streams SET value = replace(value, '\"r\"', '\"s\"') WHERE sequence = 6", 6),
+    ],
+)
+def test_tampering_is_found_and_named(tmp_path: Path, damage: str, named: int) -> None:
+    write(tmp_path)
+    assert read(tmp_path).step == 1
+    connection = sqlite3.connect(tmp_path / "store.sqlite")
+    changed = connection.execute(damage).rowcount
+    connection.commit()
+    connection.close()
+    assert changed
+    with pytest.raises(LedgerError, match=f"run run: .* breaks at record {named} "):
+        read(tmp_path)
+
+
+def test_a_chain_of_another_run_is_refused(tmp_path: Path) -> None:
+    rows = chained("run", RECORDS)
+    with pytest.raises(LedgerError, match="breaks at record 1"):
+        fold("other", rows)
+
+
+def test_a_record_that_does_not_fit_is_named() -> None:
+    rows = chained("run", [RECORDS[1], RECORDS[3]])
+    with pytest.raises(LedgerError, match=r"record 2: group 0, attempt 1: scored cannot follow"):
+        fold("run", rows)
+
+
+def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    ledger = Ledger(store, PayloadStore(tmp_path / "payloads"), "run")
+
+    async def body() -> str:
+        ledger.record(**RECORDS[1])
+        ledger.record(**RECORDS[2])
+        payload = ledger.keep(b"tokens")
+        ledger.record("scored", group=0, attempt=1, payload=payload)
+        await ledger.flush()
+        return payload
+
+    payload = asyncio.run(body())
+    again = SqliteStore(tmp_path / "store.sqlite")
+    state = fold("run", again.read("ledger/run"))[0]
+    assert state.groups[0].payload == payload
+    assert PayloadStore(tmp_path / "payloads").read(payload) == b"tokens"
+    ledger.close()
+
+
+def test_payloads_are_checked_and_pruned(tmp_path: Path) -> None:
+    payloads = PayloadStore(tmp_path)
+    payloads.write({"a" * 64: b"wrong name"})
+    with pytest.raises(InputError, match="does not match"):
+        payloads.read("a" * 64)
+    (tmp_path / "half.partial").write_bytes(b"")
+    payloads.prune(set())
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="missing"):
+        payloads.read("a" * 64)
+
+
+def test_records_are_plain_json() -> None:
+    assert json.loads(json.dumps(chained("run", RECORDS)[5][1]))["root"] == "r"

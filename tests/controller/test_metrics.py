@@ -1,0 +1,94 @@
+import pytest
+
+from services.controller.activity import Activity
+from services.controller.metrics import count_devices, describe_batch, describe_pace, prefixed
+from tests.controller.fakes import PROMPTS, make_config
+from trimaran.telemetry import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
+from trimaran.types import (
+    Completion,
+    Group,
+    Origin,
+    Score,
+    ScoredGroup,
+    Segment,
+    TrainingBatch,
+    Unscored,
+    Verdict,
+    VersionId,
+)
+
+
+def completion(length: int, reason: str, *steps: int) -> Completion:
+    segments = tuple(
+        Segment(i, i + 1, VersionId(0, step), Origin.GENERATED, "r") for i, step in enumerate(steps)
+    )
+    return Completion((1,) * length, (0.0,) * length, "", reason, segments)
+
+
+def group(prompt_length: int, *parts: tuple[Completion, Verdict]) -> ScoredGroup:
+    completions = tuple(part[0] for part in parts)
+    made = Group(0, 1, PROMPTS[0], (1,) * prompt_length, completions)
+    return ScoredGroup(made, tuple(part[1] for part in parts))
+
+
+BATCH = TrainingBatch(
+    4,
+    (
+        group(5, (completion(2, "stop", 3), Score(1.0)), (completion(4, "length", 2), Score(0.0))),
+        group(
+            7, (completion(6, "stop", 1, 3), Unscored("x")), (completion(8, "stop", 3), Score(1.0))
+        ),
+    ),
+)
+
+
+def test_a_batch_in_numbers() -> None:
+    values = describe_batch(BATCH)
+    assert values[REWARD_MEAN] == pytest.approx(2 / 3)
+    assert values["reward/completion/std"] == pytest.approx((2 / 9) ** 0.5)
+    assert values["reward/completion/unscored_fraction"] == 0.25
+    assert values["reward/group/no_signal_fraction"] == 0.5
+    assert values[LENGTH_MEAN] == 5
+    assert values["rollout/prompt/length_mean"] == 6
+    assert values["rollout/completion/length_finished_fraction"] == 0.25
+    # trained on weights of step 3: ages 0, 1, 2 (its oldest token) and 0
+    assert values["rollout/completion/lag_mean"] == 0.75
+    assert values[LAG_MAX] == 2
+
+
+def test_pace_counts_every_device_of_both_pools() -> None:
+    config = make_config(
+        rollout={"replicas": 2, "tensor_parallel": 2},
+        trainer={"tensor_parallel": 2, "data_parallel": 2},
+    )
+    assert count_devices(config) == 8
+    values = describe_pace(BATCH, 2.0, {"training": 1.5}, config)
+    tokens = (5 + 2) + (5 + 4) + (7 + 6) + (7 + 8)
+    assert values[TOKENS_PER_SECOND] == tokens / 2
+    assert values["controller/step/tokens_per_second_per_device"] == tokens / 2 / 8
+    assert values["controller/step/samples_per_second"] == 2.0
+    assert values["controller/phase/training_seconds"] == 1.5
+
+
+def test_other_services_metrics_stand_in_their_room() -> None:
+    values = {"loss/mean": 1.0, "trainer/grad/norm": 2.0}
+    assert prefixed("trainer", values) == {"trainer/loss/mean": 1.0, "trainer/grad/norm": 2.0}
+
+
+def test_overlapping_uses_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("services.controller.activity.time.time", lambda: now[0])
+    spans: list[tuple[float, float]] = []
+    activity = Activity(lambda start, end: spans.append((start, end)))
+    with activity:
+        now[0] = 101
+        with activity:
+            now[0] = 103
+        now[0] = 104
+    now[0] = 110
+    with activity:
+        now[0] = 111
+        assert activity.cut() == 5
+        now[0] = 113
+    assert spans == [(100, 104), (110, 111), (111, 113)]
+    assert activity.cut() == 2

@@ -1,0 +1,146 @@
+"""A run that dies after any record of its ledger ends as if it had never died."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from services.controller.ledger import Stage
+from services.controller.payloads import PayloadStore
+from services.controller.resume import DivergedError
+from tests.controller.fakes import RUN_ID, World, make_config
+from trimaran.config import RunConfig
+from trimaran.errors import OutOfOrderError
+from trimaran.store import SqliteStore
+
+
+def run_world(
+    folder: Path, config: RunConfig, checkpoints: dict[int, str] | None = None, salt: str = ""
+) -> World:
+    world = World(folder, config, checkpoints)
+    world.trainer.salt = salt
+    try:
+        asyncio.run(asyncio.wait_for(world.run(), 30))
+    finally:
+        world.close()
+    return world
+
+
+def cut_ledger(source: Path, target: Path, num_records: int) -> None:
+    """A copy of the run folder as a crash after `num_records` records leaves it."""
+    shutil.copytree(source, target)
+    store = SqliteStore(target / "store.sqlite")
+    store._execute("DELETE FROM streams WHERE sequence > ?", (num_records,))
+    store.close()
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    store = SqliteStore(folder / "store.sqlite")
+    try:
+        return [record for _, record in store.read(f"ledger/{RUN_ID}")]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(("max_lag", "stride"), [(0, 1), (2, 3)])
+def test_every_crash_point_reaches_the_same_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_lag: int, stride: int
+) -> None:
+    # A crash comes before the pruning that the whole run did later.
+    monkeypatch.setattr(PayloadStore, "prune", lambda payloads, keep: None)
+    run = {"steps": 4, "groups_per_step": 2, "max_lag": max_lag, "checkpoint_every": 2}
+    config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True})
+    (tmp_path / "whole").mkdir()
+    whole = run_world(tmp_path / "whole", config)
+    rows = records(tmp_path / "whole")
+    assert len(rows) > 30
+    for crash in range(0, len(rows), stride):
+        folder = tmp_path / f"crash-{crash}"
+        cut_ledger(tmp_path / "whole", folder, crash)
+        saved = [r["step"] for r in rows[:crash] if r["kind"] == "checkpoint"]
+        checkpoints = {step: whole.checkpoints[step] for step in [0, *saved]}  # type: ignore
+        resumed = run_world(folder, config, checkpoints)
+        state = resumed.ledger.state
+        assert state.step == 4
+        ended = state.with_stage(Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
+        assert ended == sorted(state.groups) == list(range(8)), f"crash after {crash}"
+        assert max(resumed.lags(), default=0) <= max_lag
+        if max_lag == 0:
+            assert resumed.trainer.root == whole.trainer.root, f"crash after {crash}"
+        committed = [r for r in rows[:crash] if r["kind"] == "committed"]
+        published = [event[1] for event in resumed.events if event[0] == "publish"]
+        assert published[0] >= len(committed), "published a version before the recorded one"
+
+
+def crash_after_step(folder: Path, config: RunConfig, step: int, copy: Path) -> None:
+    rows = records(folder)
+    place = next(i for i, r in enumerate(rows, 1) if r["kind"] == "committed" and r["step"] == step)
+    cut_ledger(folder, copy, place)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    (tmp_path / "whole").mkdir()
+    run_world(tmp_path / "whole", make_config(run={"steps": 3, "checkpoint_every": 100}))
+    return tmp_path / "whole"
+
+
+def test_a_deterministic_run_that_diverges_stops_and_shows_both_roots(
+    finished: Path, tmp_path: Path
+) -> None:
+    config = make_config(run={"steps": 3, "checkpoint_every": 100, "deterministic": True})
+    crash_after_step(finished, config, 2, tmp_path / "crash")
+    recorded = next(r["root"] for r in records(finished) if r["kind"] == "committed")
+    with pytest.raises(DivergedError, match=rf"step 1 has root \w+, recorded is {recorded}"):
+        run_world(tmp_path / "crash", config, salt="another kernel")
+
+
+def test_otherwise_a_difference_opens_a_new_lineage(finished: Path, tmp_path: Path) -> None:
+    config = make_config(run={"steps": 3, "checkpoint_every": 100})
+    crash_after_step(finished, config, 2, tmp_path / "crash")
+    resumed = run_world(tmp_path / "crash", config, salt="another kernel")
+    state = resumed.ledger.state
+    assert state.lineage == 1
+    versions = [entry.version for entry in state.steps]
+    assert [(v.lineage, v.step) for v in versions if v] == [(1, 1), (1, 2), (1, 3)]
+    assert state.steps[2].root == resumed.trainer.root
+    # and a later resume compares with the new lineage's roots
+    again = run_world(tmp_path / "crash", config, salt="another kernel")
+    assert again.ledger.state.lineage == 1
+    assert [r["kind"] for r in records(tmp_path / "crash")].count("lineage") == 1
+
+
+def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
+    finished: Path, tmp_path: Path
+) -> None:
+    config = make_config(run={"steps": 3, "checkpoint_every": 100})
+    rows = records(finished)
+    place = next(i for i, r in enumerate(rows, 1) if r["kind"] == "consumed" and r["step"] == 2)
+    cut_ledger(finished, tmp_path / "crash", place)
+    roots = {r["step"]: str(r["root"]) for r in rows if r["kind"] == "committed"}
+    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})  # type: ignore
+    assert [e for e in resumed.events if e[0] in ("train", "live")][:2] == [
+        ("live", 2),
+        ("train", 3),
+    ]
+    assert resumed.ledger.state.steps[1].root == roots[2]
+
+
+def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path) -> None:
+    config = make_config(run={"steps": 3, "checkpoint_every": 100})
+    crash_after_step(finished, config, 1, tmp_path / "crash")
+    with pytest.raises(OutOfOrderError, match="stands at step 3, but the ledger ends at step 1"):
+        run_world(tmp_path / "crash", config, {0: "root-0", 3: "x"})
+    (tmp_path / "new").mkdir()
+    with pytest.raises(OutOfOrderError, match="ledger is empty"):
+        run_world(tmp_path / "new", config, {0: "root-0", 3: "x"})
+
+
+def test_payloads_are_kept_back_to_the_oldest_kept_checkpoint(tmp_path: Path) -> None:
+    run = {"steps": 6, "groups_per_step": 2, "checkpoint_every": 2, "keep_checkpoints": 2}
+    world = run_world(tmp_path, make_config(run=run))
+    left = {path.name for path in (tmp_path / "payloads").iterdir()}
+    state = world.ledger.state
+    assert state.checkpoints == [2, 4, 6]
+    assert left == {state.groups[n].payload for entry in state.steps[4:] for n in entry.groups}

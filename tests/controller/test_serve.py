@@ -1,0 +1,367 @@
+"""The controller process against real gRPC servers with fake insides."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.controller import server as controller
+from tests.controller.fakes import digest, make_config
+from trimaran import rpc, wire
+from trimaran.clients import RunClient
+from trimaran.config import RunConfig
+from trimaran.errors import InputError, TrimaranError
+from trimaran.telemetry import GREEDY_ACCURACY, REWARD_MEAN, read_json_lines
+from trimaran.types import (
+    Origin,
+    PolicyVersion,
+    Replica,
+    Routing,
+    RunEvent,
+    RunState,
+    Score,
+    Segment,
+    VersionId,
+    VersionState,
+)
+from trimaran.v1 import (
+    reward_pb2,
+    reward_pb2_grpc,
+    rollout_pb2,
+    rollout_pb2_grpc,
+    trainer_pb2,
+    trainer_pb2_grpc,
+    weight_sync_pb2,
+    weight_sync_pb2_grpc,
+)
+
+STEPS, GROUPS, SAMPLES = 4, 2, 3
+
+
+class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
+    """Streams each completion in two chunks; the first stream of group 1 breaks after the first."""
+
+    def __init__(self, name: str, pool: "Pool") -> None:
+        self.name, self.pool = name, pool
+
+    async def Generate(self, request: Any, context: Any) -> Any:
+        assert self.pool.live
+        yield rollout_pb2.GenerateResponse(
+            opened=rollout_pb2.Opened(prompt_token_ids=wire.encode_token_ids([7, 8]))
+        )
+        starts = {c.index: len(wire.decode_token_ids(c.token_ids)) for c in request.continuations}
+        starts = starts or dict.fromkeys(range(request.sampling.num_samples), 0)
+        self.pool.starts.append((request.number, request.attempt, starts))
+        for index, start in starts.items():
+            if start == 0:
+                yield self._chunk(index, 0)
+                if request.number == 1 and request.attempt == 1:
+                    await context.abort(rpc.STATUS[rpc.errors.UnavailableError], "killed")
+            yield self._chunk(index, 1)
+            right = int(digest(request.number, index), 16) % 2
+            finished = rollout_pb2.Finished(
+                index=index,
+                finish_reason="stop",
+                text=request.prompt.answer if right else "?",
+            )
+            yield rollout_pb2.GenerateResponse(finished=finished)
+
+    def _chunk(self, index: int, start: int) -> Any:
+        segment = Segment(start, start + 1, self.pool.live.version, Origin.GENERATED, self.name)
+        chunk = rollout_pb2.SegmentChunk(
+            index=index,
+            segment=wire.encode_segment(segment),
+            token_ids=wire.encode_token_ids([start]),
+            logprobs=wire.encode_logprobs([-0.5]),
+        )
+        return rollout_pb2.GenerateResponse(chunk=chunk)
+
+
+class Reward(reward_pb2_grpc.RewardServiceServicer):
+    async def ScoreGroup(self, request: Any, context: Any) -> Any:
+        group = wire.decode_group(request.group)
+        verdicts = [Score(float(c.text == group.prompt.answer)) for c in group.completions_G]
+        return reward_pb2.ScoreGroupResponse(verdicts=[wire.encode_verdict(v) for v in verdicts])
+
+
+class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
+    def __init__(self, pool: "Pool") -> None:
+        self.pool = pool
+        self.step = 0
+        self.during_step: Callable[[int], Awaitable[None]] = lambda step: asyncio.sleep(0)
+
+    @property
+    def policy(self) -> PolicyVersion:
+        root = f"root-{self.step}"
+        return PolicyVersion("run", VersionId(0, self.step), root, VersionState.STAGING)
+
+    async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.GetPolicyVersionResponse(version=wire.encode_policy(self.policy))
+
+    async def TrainBatch(self, request: Any, context: Any) -> Any:
+        await self.during_step(request.batch.step)
+        self.step = request.batch.step
+        return trainer_pb2.TrainBatchResponse(
+            version=wire.encode_policy(self.policy), metrics={"trainer/loss/mean": 0.1}
+        )
+
+    async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+        self.pool.saved.append(request.step)
+        return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
+
+    async def ExportModel(self, request: Any, context: Any) -> Any:
+        Path(request.path).mkdir()
+        return trainer_pb2.ExportModelResponse(path=request.path)
+
+
+class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
+    def __init__(self, pool: "Pool") -> None:
+        self.pool = pool
+        self.lost: dict[str, str] = {}
+
+    def routing(self) -> Any:
+        routable = tuple(r for r in self.pool.replicas if r.name not in self.lost)
+        return wire.encode_routing(Routing(self.pool.live, routable, self.lost))
+
+    async def GetRouting(self, request: Any, context: Any) -> Any:
+        return weight_sync_pb2.GetRoutingResponse(routing=self.routing())
+
+    async def PublishVersion(self, request: Any, context: Any) -> Any:
+        self.pool.live = wire.decode_policy(request.version)
+        return weight_sync_pb2.PublishVersionResponse(
+            routing=self.routing(), metrics={"weight_sync/pause/seconds": 0.2}
+        )
+
+    async def ReportReplica(self, request: Any, context: Any) -> Any:
+        self.lost[request.name] = request.reason
+        return weight_sync_pb2.ReportReplicaResponse()
+
+
+class Pool:
+    """All services but the controller, in this process."""
+
+    def __init__(self) -> None:
+        self.live: PolicyVersion | None = None
+        self.starts: list[tuple[int, int, dict[int, int]]] = []
+        self.saved: list[int] = []
+        self.replicas: list[Replica] = []
+        self.trainer = Trainer(self)
+        self.servers: list[rpc.Server] = []
+
+    async def start(self) -> dict[str, Any]:
+        rollouts = [
+            await self._serve(
+                rollout_pb2_grpc.add_RolloutServiceServicer_to_server,
+                Rollout(f"rollout-{i}", self),
+                "RolloutService",
+            )
+            for i in range(2)
+        ]
+        self.replicas = [Replica(f"rollout-{i}", a) for i, a in enumerate(rollouts)]
+        return {
+            "controller": "127.0.0.1:0",
+            "rollout": rollouts,
+            "reward": await self._serve(
+                reward_pb2_grpc.add_RewardServiceServicer_to_server, Reward(), "RewardService"
+            ),
+            "trainer": [
+                await self._serve(
+                    trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
+                    self.trainer,
+                    "TrainerService",
+                )
+            ],
+            "weight_sync": await self._serve(
+                weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server,
+                WeightSync(self),
+                "WeightSyncService",
+            ),
+        }
+
+    async def _serve(self, add: Callable[..., None], servicer: Any, name: str) -> str:
+        def add_service(server: Any) -> str:
+            add(servicer, server)
+            return f"trimaran.v1.{name}"
+
+        server = rpc.Server("127.0.0.1:0", [add_service])
+        await server.start()
+        self.servers.append(server)
+        return server.address
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+
+def configure(folder: Path, endpoints: dict[str, Any], **run: Any) -> RunConfig:
+    rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(10)]
+    for name, part in (("train", rows[:8]), ("heldout", rows[8:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    return make_config(
+        run={"steps": STEPS, "groups_per_step": GROUPS, "checkpoint_every": 3, "max_lag": 1, **run},
+        data={"train": str(folder / "train.jsonl"), "validation": str(folder / "heldout.jsonl")},
+        rollout={"group_size": SAMPLES, "replicas": 2},
+        validation={"every": 2, "samples": 1, "final_samples": 2},
+        endpoints=endpoints,
+        start_timeout=10,
+    )
+
+
+async def free_address() -> str:
+    server = rpc.Server("127.0.0.1:0", [])
+    await server.start()
+    await server.stop()
+    return server.address
+
+
+async def watch(address: str, events: list[RunEvent]) -> None:
+    await rpc.wait_until_serving(address, 10)
+    async with RunClient(address) as client:
+        async for event in client.watch_run():
+            events.append(event)
+
+
+async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
+    """A whole run, watched from outside."""
+    run_folder = folder / "run"
+    run_folder.mkdir(exist_ok=True)
+    endpoints = {**await pool.start(), "controller": await free_address()}
+    events: list[RunEvent] = []
+    watcher = asyncio.create_task(watch(endpoints["controller"], events))
+    try:
+        await asyncio.wait_for(
+            controller.serve(configure(folder, endpoints, **run), run_folder), 60
+        )
+    finally:
+        await asyncio.wait_for(watcher, 10)
+        await pool.stop()
+    return events
+
+
+def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
+    pool = Pool()
+    events = asyncio.run(serve(tmp_path, pool))
+    folder = tmp_path / "run"
+
+    kinds = [event.kind for event in events]
+    assert [kind for kind in kinds if kind not in ("state", "replica_lost")] == [
+        *("validation", "step", "step", "validation", "step", "checkpoint", "step"),
+        *("checkpoint", "validation", "finished"),
+    ]
+    assert kinds.count("replica_lost") == 1
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+    assert events[-1].text == str(folder)
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == STEPS
+    assert (
+        summary["heldout_before"] == summary["heldout_after"] != {"greedy": None, "sampled": None}
+    )
+    assert summary["samples_per_second"] == pytest.approx(
+        STEPS * GROUPS * SAMPLES / summary["seconds"]
+    )
+    assert {"seed", "skipped", "run_folder", "tokens_per_second_per_device"} <= summary.keys()
+
+    rows = read_json_lines(folder / "metrics.jsonl")
+    steps = [row for row in rows if row["kind"] == "step"]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    wanted = {REWARD_MEAN, "trainer/loss/mean", "weight_sync/pause/seconds"}
+    assert wanted <= steps[0].keys()
+    validations = [row for row in rows if row["kind"] == "validation"]
+    assert [row["step"] for row in validations] == [0, 2, 4]
+    assert all(GREEDY_ACCURACY in row for row in validations)
+    assert {p.name for p in (folder / "samples").iterdir()} == {
+        f"step-{step:05d}.jsonl" for step in (0, 2, 4)
+    }
+    activities = {row["activity"] for row in read_json_lines(folder / "timeline.jsonl")}
+    assert activities == {"generating", "scoring", "training", "syncing", "validating"}
+    assert pool.saved == [3, 4]
+    assert (folder / "model").is_dir()
+    assert (folder / "curve.png").stat().st_size > 0
+    assert (folder / "timeline.png").stat().st_size > 0
+
+
+def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
+    pool = Pool()
+    asyncio.run(serve(tmp_path, pool))
+    tries = [(attempt, starts) for number, attempt, starts in pool.starts if number == 1]
+    assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 1, 1: 0, 2: 0})]
+
+
+def test_a_failure_is_told_to_watchers_and_raised(tmp_path: Path) -> None:
+    pool = Pool()
+
+    async def fail(step: int) -> None:
+        if step == 2:
+            raise TrimaranError
+
+    async def body() -> None:
+        pool.trainer.during_step = fail
+        events: list[RunEvent] = []
+        run_folder = tmp_path / "run"
+        run_folder.mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        watcher = asyncio.create_task(watch(endpoints["controller"], events))
+        with pytest.raises(TrimaranError):
+            await controller.serve(configure(tmp_path, endpoints), run_folder)
+        await asyncio.wait_for(watcher, 10)
+        await pool.stop()
+        assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.FAILED)
+        assert events[-1].run.error
+
+    asyncio.run(body())
+
+
+def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
+    pool = Pool()
+
+    async def body() -> list[RunEvent]:
+        run_folder = tmp_path / "run"
+        run_folder.mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+
+        async def cancel(step: int) -> None:
+            async with RunClient(endpoints["controller"], "run") as client:
+                assert (await client.cancel_run()).state is RunState.RUNNING
+
+        pool.trainer.during_step = cancel
+        events: list[RunEvent] = []
+        watcher = asyncio.create_task(watch(endpoints["controller"], events))
+        await controller.serve(configure(tmp_path, endpoints), run_folder)
+        await watcher
+        await pool.stop()
+        return events
+
+    events = asyncio.run(body())
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.CANCELLED, 1)
+    assert pool.saved == [1]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
+
+
+def test_another_runs_id_is_refused(tmp_path: Path) -> None:
+    pool = Pool()
+
+    async def ask(endpoints: dict[str, Any]) -> None:
+        await rpc.wait_until_serving(endpoints["controller"], 10)
+        async with RunClient(endpoints["controller"], "other") as client:
+            with pytest.raises(InputError, match="other: not here"):
+                await client.get_run()
+
+    async def body() -> None:
+        (tmp_path / "run").mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        config = configure(tmp_path, endpoints, steps=1)
+        await asyncio.gather(controller.serve(config, tmp_path / "run"), ask(endpoints))
+        await pool.stop()
+
+    asyncio.run(body())
+
+
+def test_an_empty_dataset_ends_before_anything_starts(tmp_path: Path) -> None:
+    config = configure(tmp_path, {"controller": "127.0.0.1:0"})
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(InputError, match="holds no rows"):
+        asyncio.run(controller.serve(config, tmp_path))

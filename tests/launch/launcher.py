@@ -1,0 +1,19 @@
+"""A launcher in a process of its own: `launcher.py FOLDER NAME=WHAT …`, the first one leads."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.launch.services import make_services
+from trimaran.launch import local
+from trimaran.launch.local import Processes
+
+local.LEADER_STOP_SECONDS = local.STOP_SECONDS = local.ORPHAN_SECONDS = 1.0
+
+
+async def main(folder: Path, services: list[str]) -> None:
+    async with Processes(make_services(folder, dict(s.split("=") for s in services))) as processes:
+        await processes.wait(on_lost=print)
+
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError
+from trimaran.launch.run_folder import locked, make_run_folder, open_run_folder, write_config
+
+
+def configure(folder: Path) -> RunConfig:
+    return parse_config(
+        {
+            "run": {"folder": str(folder), "name": "sums"},
+            "model": {"path": "m"},
+            "data": {"train": "d"},
+            "reward": {"rules": {"exact_match": 1}},
+        }
+    )
+
+
+def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    folders = {make_run_folder(config) for _ in range(3)}
+    assert len(folders) == 3
+    assert all(f.name.startswith("sums-") and (f / "logs").is_dir() for f in folders)
+
+
+def test_a_run_folder_gives_its_configuration_back(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    folder = make_run_folder(config)
+    write_config(folder, config)
+    opened, resolved = open_run_folder(str(folder))
+    assert opened == folder
+    assert resolved.run == config.run
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run folder"):
+        open_run_folder(str(tmp_path))
+    with pytest.raises(InputError, match=r"run\.folder"):
+        (tmp_path / "file").touch()
+        make_run_folder(configure(tmp_path / "file"))
+
+
+def test_one_launcher_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(InputError, match="still going on"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass

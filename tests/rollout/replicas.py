@@ -1,0 +1,184 @@
+"""A replica in a process of its own, with the real weight transfer and a fake weight sync."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from services.weight_sync.sender import WeightSender
+from services.weight_sync.snapshot import take_snapshot
+from trimaran import rpc, wire
+from trimaran.clients import GroupAssembly, RolloutClient
+from trimaran.config import dump_config, parse_config
+from trimaran.device import pick
+from trimaran.types import (
+    Caller,
+    Message,
+    PolicyVersion,
+    Prompt,
+    Sampling,
+    TransferGroup,
+    VersionId,
+    VersionState,
+)
+from trimaran.v1 import rollout_pb2, weight_sync_pb2, weight_sync_pb2_grpc
+
+CALLER = Caller("run", 1)
+PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
+TIMEOUT = 60.0
+MAX_TOKENS = 1024
+MAX_PROMPT_TOKENS = 64
+
+SERVE = """
+import asyncio, logging, sys
+from pathlib import Path
+from services.rollout.server import serve
+from trimaran.config import load_config
+logging.basicConfig(level=logging.INFO)
+asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2])))
+"""
+
+
+class FakeWeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
+    def __init__(self):
+        self.registered: asyncio.Queue = asyncio.Queue()
+
+    async def RegisterReplica(self, request, context):
+        self.registered.put_nowait((request.run_id, wire.decode_replica(request.replica)))
+        return weight_sync_pb2.RegisterReplicaResponse()
+
+    def add_to(self, server):
+        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(self, server)
+        return "trimaran.v1.WeightSyncService"
+
+
+@dataclass
+class RunningReplica:
+    process: subprocess.Popen
+    address: str
+    log: str
+    sender: WeightSender = field(default_factory=lambda: WeightSender(pick("cpu")))
+    num_published: int = 0
+
+    @asynccontextmanager
+    async def client(self):
+        async with RolloutClient(self.address, CALLER) as client:
+            yield client
+
+    async def stage(self, client, tensors) -> PolicyVersion:
+        """Send the tensors as the next version, in a transfer group of their own."""
+        self.num_published += 1
+        snapshot = take_snapshot(tensors.items())
+        version = PolicyVersion(
+            CALLER.run_id,
+            VersionId(0, self.num_published),
+            snapshot.manifest.root,
+            VersionState.STAGING,
+        )
+        group = self.sender.open(
+            TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, ""), TIMEOUT
+        )
+        sending = asyncio.to_thread(self.sender.send, snapshot, group.group_id, 1 << 20, TIMEOUT)
+        staging = client.stage_weights(version, snapshot.manifest, group, 1, 1 << 20, TIMEOUT)
+        root, _ = await asyncio.gather(staging, sending)
+        assert root == version.root
+        return version
+
+    async def publish(self, client, tensors) -> VersionId:
+        version = await self.stage(client, tensors)
+        await client.commit_weights(version, TIMEOUT)
+        return version.version
+
+    async def num_running(self, client) -> int:
+        request = rollout_pb2.GetReplicaRequest(caller=wire.encode_caller(CALLER))
+        return (await rpc.call(client._stub.GetReplica, request, TIMEOUT)).num_running
+
+
+def start_replica(engine: str, model, folder) -> RunningReplica:
+    """Returns once the replica has registered itself."""
+    sync_port, port = free_ports(2)
+    config = parse_config(
+        {
+            "model": {"path": str(model), "dtype": "float32"},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {
+                "engine": engine,
+                "device": "cpu",
+                "max_tokens": MAX_TOKENS,
+                "max_prompt_tokens": MAX_PROMPT_TOKENS,
+                "max_concurrency": 16,
+            },
+            "endpoints": {
+                "weight_sync": f"127.0.0.1:{sync_port}",
+                "rollout": [f"127.0.0.1:{port}"],
+            },
+        }
+    )
+    (folder / "config.yaml").write_text(dump_config(config))
+    run_folder = folder / CALLER.run_id
+    run_folder.mkdir()
+    return asyncio.run(_start(config, folder, run_folder))
+
+
+async def _start(config, folder, run_folder) -> RunningReplica:
+    fake = FakeWeightSync()
+    server = rpc.Server(config.endpoints.weight_sync, [fake.add_to])
+    log = folder / "log.txt"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(folder / "config.yaml"), str(run_folder)],
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        )
+    # Weight sync comes up after the replica started: registration must be tried again.
+    await asyncio.sleep(1)
+    await server.start()
+    waiting = asyncio.create_task(fake.registered.get())
+    while not waiting.done():
+        assert process.poll() is None, log.read_text()
+        await asyncio.wait({waiting}, timeout=0.5)
+    run_id, replica = waiting.result()
+    assert (run_id, replica.name) == (CALLER.run_id, "rollout-0")
+    assert replica.address == config.endpoints.rollout[0]
+    await server.stop()
+    return RunningReplica(process, replica.address, str(log))
+
+
+def stop(replica: RunningReplica) -> None:
+    replica.sender.close()
+    if replica.process.poll() is None:
+        replica.process.send_signal(signal.SIGKILL)
+    replica.process.wait(TIMEOUT)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [found.getsockname()[1] for found in sockets]
+    for found in sockets:
+        found.close()
+    return ports
+
+
+async def generate(client, sampling, *, number=0, prompt=PROMPT, least=VersionId(0, 0), into=None):
+    assembly = into or GroupAssembly(sampling.num_samples)
+    return await client.generate(number, 1, prompt, sampling, least, assembly, TIMEOUT)
+
+
+async def until_tokens(assembly, count) -> None:
+    """Returns once the unfinished completions have `count` tokens together, or all are finished."""
+    while not assembly.complete:
+        if sum(len(part.token_ids_T) for part in assembly.unfinished().values()) >= count:
+            return
+        await asyncio.sleep(0.02)
+
+
+def sampling(num_samples, max_tokens, temperature=1.0, seed=0) -> Sampling:
+    return Sampling(temperature, max_tokens, num_samples, seed)

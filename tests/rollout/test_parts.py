@@ -1,0 +1,104 @@
+"""The sampler, the signs of life and the version marks of a vLLM stream, each by itself."""
+
+import asyncio
+
+import pytest
+import torch
+
+from services.rollout.engine import Chunk
+from services.rollout.life import with_signs_of_life
+from services.rollout.vllm_stream import Stream, merge
+from services.rollout.vllm_worker import sample_inverse_cdf
+from trimaran.types import VersionId
+
+OLD, NEW, NEWER = VersionId(0, 1), VersionId(0, 2), VersionId(0, 3)
+
+
+def test_the_fast_sampler_draws_from_the_softmax():
+    probabilities_V = torch.tensor([0.5, 0.0, 0.25, 0.2, 0.05, 0.0])
+    num_draws = 40_000
+    torch.manual_seed(0)
+    tokens_N = sample_inverse_cdf(probabilities_V.log().expand(num_draws, -1))
+    found_V = torch.bincount(tokens_N, minlength=6) / num_draws
+    deviation_V = (probabilities_V * (1 - probabilities_V) / num_draws).sqrt()
+    assert ((found_V - probabilities_V).abs() <= 5 * deviation_V).all()
+    assert found_V[1] == found_V[5] == 0
+
+
+def test_the_fast_sampler_draws_each_row_from_its_own_logits():
+    torch.manual_seed(0)
+    logits_NV = torch.full((64, 50_000), -torch.inf)
+    wanted_N = torch.randint(50_000, (64,))
+    logits_NV[torch.arange(64), wanted_N] = 0.0
+    assert torch.equal(sample_inverse_cdf(logits_NV), wanted_N)
+
+
+def test_the_fast_sampler_knows_long_tails():
+    """Half of the mass lies on 25 000 tokens, each far below one float32 step of a running sum of 1."""
+    torch.manual_seed(0)
+    logits_NV = torch.zeros(4000, 25_001)
+    logits_NV[:, 0] = torch.log(torch.tensor(25_000.0))
+    share = (sample_inverse_cdf(logits_NV) == 0).float().mean().item()
+    assert share == pytest.approx(0.5, abs=5 * 0.5 / 4000**0.5)
+
+
+def test_a_stream_cuts_tokens_where_the_version_changed():
+    stream = Stream("r", {4: 0, 7: 10}, OLD)
+    assert list(stream.chunks(0, [1, 2], [-1.0, -2.0])) == [Chunk(4, 0, OLD, (1, 2), (-1.0, -2.0))]
+    # Three tokens of the first sample were made before the update; the second had ended.
+    stream.mark({0: 3}, NEW)
+    assert list(stream.chunks(0, [3, 4, 5], [-3.0, -4.0, -5.0])) == [
+        Chunk(4, 2, OLD, (3,), (-3.0,)),
+        Chunk(4, 3, NEW, (4, 5), (-4.0, -5.0)),
+    ]
+    assert list(stream.chunks(1, [6, 7], [-6.0, -7.0])) == [Chunk(7, 10, OLD, (6, 7), (-6.0, -7.0))]
+
+
+def test_a_stream_that_made_nothing_between_two_updates_has_no_segment_there():
+    stream = Stream("r", {0: 0}, OLD)
+    stream.mark({0: 0}, NEW)
+    stream.mark({0: 0}, NEWER)
+    assert list(stream.chunks(0, [1], [-1.0])) == [Chunk(0, 0, NEWER, (1,), (-1.0,))]
+
+
+def test_merged_streams_end_with_their_first_error():
+    ended = []
+
+    async def part(fails):
+        try:
+            yield Chunk(0, 0, OLD, (1,), (0.0,))
+            if fails:
+                raise LookupError("gone")
+            await asyncio.sleep(60)
+        finally:
+            ended.append(fails)
+
+    async def main():
+        async for _ in merge([part(True), part(False)]):
+            pass
+
+    with pytest.raises(LookupError):
+        asyncio.run(main())
+    assert sorted(ended) == [False, True]
+
+
+def test_a_waiting_stream_shows_life_only_while_others_move_on():
+    made = 0
+
+    async def waiting(done):
+        await done.wait()
+        yield "token"
+
+    async def main():
+        nonlocal made
+        done = asyncio.Event()
+        stream = with_signs_of_life(waiting(done), 0.01, lambda: made)
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.1)
+        assert not first.done()
+        made = 1
+        assert await first is None
+        done.set()
+        return [event async for event in stream]
+
+    assert asyncio.run(main()) == ["token"]

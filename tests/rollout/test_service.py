@@ -1,0 +1,315 @@
+"""Both engines behind the real server, in a process of its own, over gRPC and gloo."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.rollout import replicas
+from tests.rollout.replicas import generate, sampling
+from trimaran import rpc, wire
+from trimaran.clients import GroupAssembly
+from trimaran.errors import BehindError, InputError, PromptTooLongError, TransferError
+from trimaran.types import Message, Origin, Prompt, VersionId
+from trimaran.v1 import rollout_pb2
+
+END = 1
+EMBEDDING = "model.embed_tokens.weight"
+TOLERANCE = 5e-5
+"""Of a log-probability in float32."""
+
+
+@pytest.fixture(scope="module", params=["transformers", "vllm"])
+def replica(request, model, tmp_path_factory):
+    running = replicas.start_replica(
+        request.param, model, tmp_path_factory.mktemp(f"replica-{request.param}")
+    )
+    yield running
+    replicas.stop(running)
+
+
+@pytest.fixture(scope="module")
+def reference(model):
+    return transformers.AutoModelForCausalLM.from_pretrained(model).eval()
+
+
+@pytest.fixture(scope="module")
+def weights(reference):
+    """The version that every test starts from."""
+    return {name: value.detach().clone() for name, value in reference.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def other_weights(weights):
+    torch.manual_seed(7)
+    noisy = {name: value + 0.03 * torch.randn_like(value) for name, value in weights.items()}
+    return noisy | {EMBEDDING: weights[EMBEDDING]}
+
+
+def with_client(replica, body):
+    async def run():
+        async with replica.client() as client:
+            return await body(client)
+
+    return asyncio.run(run())
+
+
+def logprobs_of(reference, weights, prompt_token_ids, token_ids, temperature):
+    reference.load_state_dict(weights, strict=False)
+    tokens_1L = torch.tensor([[*prompt_token_ids, *token_ids]])
+    with torch.no_grad():
+        logits_LV = reference(tokens_1L).logits[0, len(prompt_token_ids) - 1 : -1]
+    logprobs_LV = (logits_LV / temperature).log_softmax(-1)
+    return logprobs_LV.gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
+
+
+def assert_made_by(reference, weights_of, group, completion, temperature=1.0):
+    """Each segment's log-probabilities are those of its version, given everything before it."""
+    assert [segment.start for segment in completion.segments][0] == 0
+    assert completion.segments[-1].end == len(completion.token_ids_T)
+    for segment in completion.segments:
+        expected = logprobs_of(
+            reference,
+            weights_of[segment.version],
+            group.prompt_token_ids,
+            completion.token_ids_T,
+            temperature,
+        )[segment.start : segment.end]
+        found = torch.tensor(completion.logprobs_T[segment.start : segment.end])
+        assert (found - expected).abs().max() < TOLERANCE, segment
+
+
+def test_nothing_is_generated_before_the_first_version(replica):
+    async def body(client):
+        with pytest.raises(BehindError, match="rollout-0"):
+            await generate(client, sampling(1, 4))
+
+    if replica.num_published == 0:
+        with_client(replica, body)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
+    replica, reference, weights, temperature
+):
+    async def body(client):
+        version = await replica.publish(client, weights)
+        group = await generate(client, sampling(6, 24, temperature), least=version)
+        assert len(set(completion.token_ids_T for completion in group.completions_G)) == 6
+        for completion in group.completions_G:
+            assert_made_by(reference, {version: weights}, group, completion, temperature)
+            (segment,) = completion.segments
+            assert (segment.origin, segment.replica) == (Origin.GENERATED, "rollout-0")
+            assert completion.finish_reason == "length"
+            assert len(completion.token_ids_T) == 24
+
+    with_client(replica, body)
+
+
+def test_temperature_zero_takes_the_most_likely_token(replica, reference, weights):
+    async def body(client):
+        version = await replica.publish(client, weights)
+        group = await generate(client, sampling(2, 16, 0.0), least=version)
+        first, second = group.completions_G
+        assert first.token_ids_T == second.token_ids_T
+        assert_made_by(reference, {version: weights}, group, first)
+        reference.load_state_dict(weights, strict=False)
+        prompt = torch.tensor([group.prompt_token_ids])
+        expected = reference.generate(prompt, do_sample=False, max_new_tokens=16, eos_token_id=END)
+        assert first.token_ids_T == tuple(expected[0, prompt.shape[1] :].tolist())
+
+    with_client(replica, body)
+
+
+def test_the_end_token_ends_a_completion_and_stays_its_last_token(
+    replica, reference, weights, model
+):
+    ending = dict(weights)
+    ending[EMBEDDING] = weights[EMBEDDING].clone()
+    ending[EMBEDDING][END] = torch.randn(128, generator=torch.manual_seed(3))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+
+    async def body(client):
+        version = await replica.publish(client, ending)
+        group = await generate(client, sampling(8, 64), least=version)
+        stopped = [c for c in group.completions_G if c.finish_reason == "stop"]
+        assert stopped
+        for completion in stopped:
+            assert completion.token_ids_T[-1] == END
+            assert END not in completion.token_ids_T[:-1]
+            assert completion.text == tokenizer.decode(
+                completion.token_ids_T[:-1], skip_special_tokens=True
+            )
+            assert_made_by(reference, {version: ending}, group, completion)
+
+    with_client(replica, body)
+
+
+def test_an_interrupted_group_goes_on_from_its_prefixes(replica, reference, weights):
+    async def body(client):
+        version = await replica.publish(client, weights)
+        whole = await generate(client, sampling(3, 20), number=4, least=version)
+        begun = interrupted(whole, [5, 0, 20])
+        begun_tokens = [
+            whole.completions_G[0].token_ids_T[:5],
+            (),
+            whole.completions_G[2].token_ids_T,
+        ]
+        group = await generate(client, sampling(3, 20), number=4, least=version, into=begun)
+        for completion, prefix in zip(group.completions_G, begun_tokens, strict=True):
+            assert completion.token_ids_T[: len(prefix)] == prefix
+            assert (len(completion.token_ids_T), completion.finish_reason) == (20, "length")
+            assert len(completion.text) > 0
+            assert_made_by(reference, {version: weights}, group, completion)
+
+    with_client(replica, body)
+
+
+def interrupted(group, lengths):
+    """What a caller holds when the stream of `group` broke after so many tokens a completion."""
+    assembly = GroupAssembly(len(lengths))
+    opened = rollout_pb2.Opened(prompt_token_ids=wire.encode_token_ids(group.prompt_token_ids))
+    assembly.take(rollout_pb2.GenerateResponse(opened=opened))
+    for index, length in enumerate(lengths):
+        completion = group.completions_G[index]
+        segment = completion.segments[0]
+        chunk = rollout_pb2.SegmentChunk(
+            index=index,
+            segment=wire.encode_segment(segment),
+            token_ids=wire.encode_token_ids(completion.token_ids_T[:length]),
+            logprobs=wire.encode_logprobs(completion.logprobs_T[:length]),
+        )
+        chunk.segment.end = length
+        if length:
+            assembly.take(rollout_pb2.GenerateResponse(chunk=chunk))
+    return assembly
+
+
+def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
+    replica, reference, weights, other_weights
+):
+    async def body(client):
+        old = await replica.publish(client, weights)
+        staged = await replica.stage(client, other_weights)
+        assembly = GroupAssembly(4)
+        task = asyncio.create_task(generate(client, sampling(4, 1000), least=old, into=assembly))
+        await replicas.until_tokens(assembly, 1)
+        pause = await client.commit_weights(staged, replicas.TIMEOUT)
+        assert await client.commit_weights(staged, replicas.TIMEOUT) == 0 < pause
+        group = await task
+        versions_of = [[s.version for s in c.segments] for c in group.completions_G]
+        assert [old, staged.version] in versions_of
+        for completion in group.completions_G:
+            assert_made_by(
+                reference, {old: weights, staged.version: other_weights}, group, completion
+            )
+
+    with_client(replica, body)
+
+
+def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
+    replica, reference, weights, other_weights
+):
+    torn = dict(other_weights)
+    del torn["model.layers.1.mlp.up_proj.weight"]
+
+    async def body(client):
+        old = await replica.publish(client, weights)
+        staged = await replica.stage(client, torn)
+        assembly = GroupAssembly(2)
+        task = asyncio.create_task(generate(client, sampling(2, 1000), least=old, into=assembly))
+        await replicas.until_tokens(assembly, 1)
+        with pytest.raises(TransferError, match="lacks"):
+            await client.commit_weights(staged, replicas.TIMEOUT)
+        with pytest.raises(BehindError):
+            await task
+        for part in assembly.unfinished().values():
+            assert {segment.version for segment in part.segments} <= {old}
+        with pytest.raises(BehindError):
+            await generate(client, sampling(1, 4))
+        version = await replica.publish(client, weights)
+        group = await generate(client, sampling(2, 16), least=version)
+        for completion in group.completions_G:
+            assert_made_by(reference, {version: weights}, group, completion)
+
+    with_client(replica, body)
+
+
+def test_staging_that_is_aborted_leaves_the_live_version(replica, weights, other_weights):
+    async def body(client):
+        live = await replica.publish(client, weights)
+        staged = await replica.stage(client, other_weights)
+        await client.abort_weights(staged.version)
+        group = await generate(client, sampling(1, 4), least=live)
+        assert group.completions_G[0].segments[0].version == live
+        with pytest.raises(BehindError):
+            await generate(client, sampling(1, 4), least=staged.version)
+
+    with_client(replica, body)
+
+
+def test_a_caller_that_goes_away_frees_the_engine(replica, weights):
+    async def body(client):
+        await replica.publish(client, weights)
+        request = rollout_pb2.GenerateRequest(
+            caller=wire.encode_caller(replicas.CALLER),
+            prompt=wire.encode_prompt(replicas.PROMPT),
+            sampling=wire.encode_sampling(sampling(4, 1000)),
+            min_version=wire.encode_version(VersionId(0, 0)),
+        )
+        async with aclosing(rpc.stream(client._stub.Generate, request, 60)) as events:
+            async for event in events:
+                if event.WhichOneof("event") == "chunk":
+                    break
+            assert await replica.num_running(client) == 4
+        for _ in range(600):
+            if not await replica.num_running(client):
+                break
+            await asyncio.sleep(0.1)
+        assert await replica.num_running(client) == 0
+        assert len((await generate(client, sampling(1, 4))).completions_G) == 1
+
+    with_client(replica, body)
+
+
+def test_a_prompt_that_is_too_long_is_refused(replica, weights):
+    long = Prompt("train.jsonl:2", (Message("user", "1" * 100),), "addition", "3")
+
+    async def body(client):
+        await replica.publish(client, weights)
+        with pytest.raises(PromptTooLongError, match=r"train.jsonl:2: \d+ tokens"):
+            await generate(client, sampling(1, 4), prompt=long)
+        with pytest.raises(InputError, match=r"rollout.max_tokens"):
+            await generate(client, sampling(1, replicas.MAX_TOKENS + 1))
+
+    with_client(replica, body)
+
+
+def test_a_killed_server_takes_its_engine_with_it(replica):
+    children = Path(f"/proc/{replica.process.pid}/task/{replica.process.pid}/children")
+    found = [int(child) for child in children.read_text().split()]
+    replica.process.kill()
+    replica.process.wait(replicas.TIMEOUT)
+    for child in found:
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+        for _ in range(600):
+            if is_gone(child):
+                break
+            asyncio.run(asyncio.sleep(0.1))
+        assert is_gone(child)
+
+
+def is_gone(process: int) -> bool:
+    """A zombie counts: nobody in a container may be there to wait for it."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"

@@ -1,0 +1,106 @@
+"""What the transformers engine promises beyond the port: the same tokens whatever else happens."""
+
+import asyncio
+
+import pytest
+import torch
+
+from services.rollout.batch import draws, inverse_cdf
+from services.rollout.engine import Chunk, GenerationRequest, create_engine
+from services.weight_sync.shadow import Shadow
+from services.weight_sync.snapshot import take_snapshot
+from trimaran.config import parse_config
+from trimaran.device import pick
+from trimaran.types import Message, Sampling, VersionId
+
+MESSAGES = (Message("user", "What is 1 + 2?"),)
+
+
+@pytest.fixture(scope="module")
+def with_engine(model):
+    """with_engine(body) -> await body(engine), with random weights loaded as version 0.0."""
+    config = parse_config(
+        {
+            "model": {"path": str(model), "dtype": "float32"},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {"engine": "transformers", "device": "cpu"},
+        }
+    )
+
+    def run(body):
+        async def main():
+            engine = create_engine(config, pick("cpu"))
+            await engine.start()
+            try:
+                await engine.load_weights(shadow_of(model), VersionId(0, 0))
+                return await body(engine)
+            finally:
+                await engine.close()
+
+        return asyncio.run(main())
+
+    return run
+
+
+def shadow_of(model):
+    from safetensors.torch import load_file
+
+    snapshot = take_snapshot(load_file(model / "model.safetensors").items())
+    shadow = Shadow(snapshot.manifest)
+    shadow.buffer.copy_(snapshot.buffer)
+    return shadow
+
+
+async def tokens_of(engine, number, *, seed=3, starts=None, num_samples=3):
+    starts = starts or dict.fromkeys(range(num_samples), ())
+    tokens = {index: list(start) for index, start in starts.items()}
+    prompt = engine.tokenize(MESSAGES)
+    sampling = Sampling(1.0, 24, num_samples, seed)
+    async for event in engine.generate(GenerationRequest(number, prompt, sampling, starts)):
+        if isinstance(event, Chunk):
+            assert event.start == len(tokens[event.index])
+            tokens[event.index].extend(event.token_ids_T)
+    return tokens
+
+
+def test_tokens_do_not_depend_on_what_else_runs(with_engine):
+    async def body(engine):
+        alone = await tokens_of(engine, 5)
+        among = await asyncio.gather(*(tokens_of(engine, number) for number in range(8)))
+        return alone, among
+
+    alone, among = with_engine(body)
+    assert among[5] == alone
+    assert len({str(tokens) for tokens in among}) == 8
+
+
+def test_tokens_depend_on_seed_group_and_completion(with_engine):
+    async def body(engine):
+        return [await tokens_of(engine, 5, seed=seed) for seed in (3, 3, 4)]
+
+    first, again, other = with_engine(body)
+    assert first == again != other
+    assert len({str(tokens) for tokens in first.values()}) == 3
+
+
+def test_a_continuation_makes_the_tokens_that_the_whole_would_have(with_engine):
+    async def body(engine):
+        whole = await tokens_of(engine, 5)
+        starts = {0: tuple(whole[0][:7]), 2: tuple(whole[2][:1])}
+        return whole, await tokens_of(engine, 5, starts=starts)
+
+    whole, continued = with_engine(body)
+    assert continued == {0: whole[0], 2: whole[2]}
+
+
+def test_inverse_cdf_takes_the_first_token_beyond_the_draw():
+    probabilities_BV = torch.tensor([[0.2, 0.5, 0.0, 0.3]] * 5)
+    draws_B = torch.tensor([0.0, 0.19, 0.21, 0.71, 0.999], dtype=torch.float64)
+    assert inverse_cdf(probabilities_BV.log(), draws_B).tolist() == [0, 0, 1, 3, 3]
+
+
+def test_draws_are_the_completions_own():
+    assert torch.equal(draws(1, 2, 3, 8)[:4], draws(1, 2, 3, 4))
+    keys = [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3), (12, 3, 0), (1, 23, 0)]
+    assert len({draws(*key, 1).item() for key in keys}) == len(keys)

@@ -1,0 +1,55 @@
+"""Tiny random models of both families, as Hugging Face folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def make_model(family: str) -> torch.nn.Module:
+    """qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3 rope."""
+    torch.manual_seed(0)
+    if family == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, vocab_size=97, tie_word_embeddings=True))
+    else:
+        config = LlamaConfig(
+            **SHAPE, vocab_size=96, tie_word_embeddings=False, rope_parameters=LLAMA3
+        )
+        model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Norms and biases start at 1 and 0, which would hide a mistake in their mapping.
+            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else 0.05))
+    return model
+
+
+def save_model(folder: Path, family: str) -> Path:
+    make_model(family).save_pretrained(folder)
+    words = {f"w{i}": i for i in range(96)}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    return folder

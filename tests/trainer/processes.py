@@ -1,0 +1,52 @@
+"""Trainer ranks as processes of their own, and a client of rank 0."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from trimaran import rpc
+from trimaran.clients import TrainerClient
+from trimaran.config import RunConfig, dump_config
+from trimaran.types import Caller
+
+START_SECONDS = 120.0
+ANSWER_SECONDS = 120.0
+
+
+def free_addresses(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+@contextlib.asynccontextmanager
+async def running_ranks(config: RunConfig, run_folder: Path) -> AsyncIterator[TrainerClient]:
+    run_folder.mkdir(exist_ok=True)
+    file = run_folder / "config.yaml"
+    file.write_text(dump_config(config))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.trainer.serve_rank"]
+            + [str(file), str(run_folder), str(index)],
+            env=environment,
+        )
+        for index in range(config.num_trainer_ranks)
+    ]
+    try:
+        await rpc.wait_until_serving(config.endpoints.trainer[0], START_SECONDS)
+        async with TrainerClient(config.endpoints.trainer[0], Caller(run_folder.name, 1)) as client:
+            yield client
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,100 @@
+"""GRPO written out on plain transformers, one sequence at a time: what ours must equal."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import torch
+
+from trimaran.config import RunConfig
+from trimaran.types import Completion, Group, Origin, Score, ScoredGroup, TrainingBatch
+
+
+def sequence_logprobs(
+    model: torch.nn.Module,
+    prompt: tuple[int, ...],
+    completion: Completion,
+    temperature: float,
+) -> torch.Tensor:
+    ids = torch.tensor([prompt + completion.token_ids_T])
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature
+    targets = torch.tensor(completion.token_ids_T)[:, None]
+    return logits.log_softmax(-1).gather(-1, targets)[:, 0]
+
+
+@torch.no_grad()
+def with_rollout_logprobs(
+    model: torch.nn.Module, batch: TrainingBatch, temperature: float
+) -> TrainingBatch:
+    """The batch as an engine with exactly these weights would have made it."""
+
+    def fill(group: Group) -> Group:
+        completions = tuple(
+            replace(
+                one,
+                logprobs_T=tuple(
+                    sequence_logprobs(model, group.prompt_token_ids, one, temperature).tolist()
+                ),
+            )
+            for one in group.completions_G
+        )
+        return replace(group, completions_G=completions)
+
+    groups = tuple(ScoredGroup(fill(one.group), one.verdicts_G) for one in batch.groups)
+    return TrainingBatch(batch.step, groups)
+
+
+def loss_of(model: torch.nn.Module, batch: TrainingBatch, config: RunConfig) -> torch.Tensor:
+    """On-policy GRPO with the token mean: ratio 1, importance weights against the rollout."""
+    terms, num_tokens = [], 0
+    for scored in batch.groups:
+        rewards = [v.reward for v in scored.verdicts_G if isinstance(v, Score)]
+        mean, spread = statistics.fmean(rewards), statistics.stdev(rewards)
+        for one, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True):
+            if not isinstance(verdict, Score):
+                continue
+            advantage = (verdict.reward - mean) / (spread + 1e-4)
+            logprobs = sequence_logprobs(
+                model, scored.group.prompt_token_ids, one, config.rollout.temperature
+            )
+            generated = torch.zeros(len(one.token_ids_T))
+            for segment in one.segments:
+                if segment.origin is Origin.GENERATED:
+                    generated[segment.start : segment.end] = 1.0
+            old = logprobs.detach()
+            weight = (old - torch.tensor(one.logprobs_T)).exp().clamp(max=2.0)
+            ratio = (logprobs - old).exp()
+            terms.append(-(generated * weight * ratio * advantage).sum())
+            num_tokens += int(generated.sum())
+    return torch.stack(terms).sum() / num_tokens
+
+
+class ReferenceTrainer:
+    def __init__(self, model: torch.nn.Module, config: RunConfig) -> None:
+        self.model, self.config = model, config
+        section = config.trainer
+        parameters = list(model.parameters())
+        self._optimizer = torch.optim.AdamW(
+            [
+                {
+                    "params": [p for p in parameters if p.ndim > 1],
+                    "weight_decay": section.weight_decay,
+                },
+                {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+            ],
+            lr=section.learning_rate,
+            betas=(section.beta1, section.beta2),
+            eps=section.epsilon,
+        )
+
+    def step(self, batch: TrainingBatch) -> tuple[float, float]:
+        """Loss and gradient norm."""
+        self._optimizer.zero_grad()
+        loss = loss_of(self.model, batch, self.config)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self.config.trainer.clip_grad
+        )
+        self._optimizer.step()
+        return loss.item(), norm.item()

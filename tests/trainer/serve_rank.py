@@ -1,0 +1,13 @@
+"""One trainer rank as a process: `python -m tests.trainer.serve_rank CONFIG RUN_FOLDER INDEX`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from services.trainer.server import serve
+from trimaran.config import load_config
+
+if __name__ == "__main__":
+    asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

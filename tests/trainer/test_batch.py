@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import torch
+
+from services.trainer.batch import pack, prepare_mini_batch
+from tests.trainer.batches import completion, scored_group
+from trimaran.config import AlgorithmSection
+
+CPU = torch.device("cpu")
+
+
+def test_one_sequence_packs_prompt_and_completion_without_its_last_token() -> None:
+    answers = [completion([7, 8, 9], [-0.1, -0.2, -0.3]), completion([6], [-0.4])]
+    group = scored_group([4, 5], answers, [1.0, 0.0])
+    (samples,) = prepare_mini_batch([group], AlgorithmSection(normalize_std=False))
+    packed = pack(samples, CPU)
+    assert packed.token_ids_N.tolist() == [4, 5, 7, 8, 4, 5]
+    assert packed.lengths == (4, 2)
+    assert packed.sources_M.tolist() == [1, 2, 3, 5]
+    assert packed.targets_M.tolist() == [7, 8, 9, 6]
+    assert packed.rollout_logprobs_M.tolist() == torch.tensor([-0.1, -0.2, -0.3, -0.4]).tolist()
+    assert packed.advantages_M.tolist() == [0.5, 0.5, 0.5, -0.5]
+    assert packed.weights_M.tolist() == [0.25] * 4
+
+
+def test_given_tokens_are_read_but_not_trained() -> None:
+    answers = [completion([7, 8, 9], given=2), completion([6, 6], given=2)]
+    group = scored_group([4, 5], answers, [1.0, 0.0])
+    (samples,) = prepare_mini_batch([group], AlgorithmSection())
+    packed = pack(samples, CPU)
+    assert packed.token_ids_N.tolist() == [4, 5, 7, 8]
+    assert packed.targets_M.tolist() == [9]
+    assert packed.weights_M.tolist() == [1.0]
+
+
+def test_an_unscored_completion_is_left_out_of_the_denominator() -> None:
+    answers = [completion([7]), completion([8]), completion([9, 9, 9])]
+    group = scored_group([4], answers, [1.0, 0.0, None])
+    (samples,) = prepare_mini_batch([group], AlgorithmSection())
+    assert [sample.completion.token_ids_T for sample in samples] == [(7,), (8,)]
+    assert [sample.weight for sample in samples] == [0.5, 0.5]
+
+
+def test_a_group_without_signal_keeps_its_place_in_the_denominator() -> None:
+    mixed = scored_group([4], [completion([7]), completion([8])], [1.0, 0.0])
+    equal = scored_group([4], [completion([7, 7]), completion([8])], [1.0, 1.0])
+    samples = prepare_mini_batch([mixed, equal], AlgorithmSection())
+    assert [len(group) for group in samples] == [2, 0]
+    assert samples[0][0].weight == 1 / 5
+    samples = prepare_mini_batch([mixed, equal], AlgorithmSection(kl_coefficient=0.1))
+    assert [len(group) for group in samples] == [2, 2]
+    samples = prepare_mini_batch([mixed, equal], AlgorithmSection(aggregation="sequence_mean"))
+    assert samples[0][0].weight == 1 / 4

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trimaran.telemetry import (
+    JsonLines,
+    MetricsWriter,
+    TimelineWriter,
+    read_json_lines,
+    setup_logging,
+)
+
+
+def test_a_metrics_row_stands_in_the_file_and_in_tensorboard(tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path)
+    metrics.write("step", 1, {"a/b/c": 0.5, "a/b/d": float("nan")})
+    metrics.write("validation", 1, {"validation/greedy_accuracy": 1.0})
+    metrics.close()
+    first, second = read_json_lines(tmp_path / "metrics.jsonl")
+    assert (first["kind"], first["step"], first["a/b/c"], first["a/b/d"]) == ("step", 1, 0.5, None)
+    assert (second["kind"], second["validation/greedy_accuracy"]) == ("validation", 1.0)
+    assert first["time"] <= second["time"]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (scalar,) = events.Scalars("a/b/c")
+    assert (scalar.step, scalar.value) == (1, 0.5)
+
+
+def test_a_second_writer_goes_on_behind_the_first(tmp_path: Path) -> None:
+    for step in (1, 2):
+        metrics = MetricsWriter(tmp_path)
+        metrics.write("step", step, {})
+        metrics.close()
+    assert [row["step"] for row in read_json_lines(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_span_is_recorded_also_when_its_block_fails(tmp_path: Path) -> None:
+    timeline = TimelineWriter(tmp_path)
+    timeline.add("rollout-0", "generating", 1.0, 2.0, 7)
+    with pytest.raises(ZeroDivisionError), timeline.span("trainer-0", "training", 7):
+        _ = 1 / 0
+    timeline.close()
+    first, second = read_json_lines(tmp_path / "timeline.jsonl")
+    assert first == {
+        "process": "rollout-0",
+        "activity": "generating",
+        "start": 1.0,
+        "end": 2.0,
+        "step": 7,
+    }
+    assert (second["process"], second["activity"]) == ("trainer-0", "training")
+    assert second["start"] <= second["end"]
+
+
+def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert read_json_lines(path) == []
+    rows = JsonLines(path)
+    rows.append({"a": 1})
+    rows.close()
+    with path.open("a") as file:
+        file.write('{"a": 2')
+    assert read_json_lines(path) == [{"a": 1}]
+    assert json.loads(path.read_text().splitlines()[0]) == {"a": 1}
+
+
+def test_a_log_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> None:
+    before = logging.root.handlers[:]
+    try:
+        setup_logging("trainer-3")
+        logging.getLogger("somewhere").info("something")
+    finally:
+        logging.root.handlers[:] = before
+        logging.captureWarnings(False)
+    assert "trainer-3 INFO somewhere: something" in capsys.readouterr().err
