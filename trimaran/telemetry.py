@@ -34,10 +34,15 @@ LOG_FORMAT = "%(asctime)s %(process_name)s %(levelname)s %(name)s: %(message)s"
 
 
 def setup_logging(process_name: str) -> None:
-    """Every log line of this process goes to stderr and says which process wrote it."""
+    """Every log line of this process goes to stderr and says which process wrote it.
+
+    Ours from INFO on; libraries, some of which tell their whole configuration, from WARNING on.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(LOG_FORMAT, defaults={"process_name": process_name}))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("trimaran", "services"):
+        logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
 
 

@@ -52,12 +52,12 @@ def draw_curve(run_folder: Path) -> Path:
     top.set_ylabel("reward, accuracy")
     bottom.set_ylabel("length (tokens)")
     bottom.set_xlabel("optimizer step")
-    bottom.set_ylim(bottom=0)
+    longest = max((row.get(telemetry.LENGTH_MEAN) or 0 for row in steps), default=0)
+    bottom.set_ylim(0, 1.15 * (longest or 1))
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (top, bottom):
         axes.grid(**GRID)
-    if top.lines:
-        top.legend(frameon=False, loc="lower right")
+    figure.legend(handles=top.lines, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(run_folder.name, color=INK)
     return _save(figure, run_folder / "curve.png")
 

@@ -215,6 +215,7 @@ class Ledger:
         self.state, self._written, self._head = fold(run_id, store.read(self._stream))
         self._new_records: list[Record] = []
         self._new_payloads: dict[str, bytes] = {}
+        self._flushing = asyncio.Lock()
         # One thread, so that what is handed over first is written first, cancelled or not.
         self._writer = ThreadPoolExecutor(1, "ledger")
 
@@ -235,9 +236,11 @@ class Ledger:
 
     async def flush(self) -> None:
         """Returns when everything recorded so far is on the disk, payloads before their records."""
-        records, self._new_records = self._new_records, []
-        payloads, self._new_payloads = self._new_payloads, {}
-        await self._in_writer(self._write, records, payloads)
+        async with self._flushing:  # who waits here finds its records written with the others'
+            records, self._new_records = self._new_records, []
+            payloads, self._new_payloads = self._new_payloads, {}
+            if records or payloads:
+                await self._in_writer(self._write, records, payloads)
 
     async def prune_payloads(self, checkpoint: int) -> None:
         """Drop what no resume from `checkpoint` or later reads."""
@@ -252,8 +255,6 @@ class Ledger:
 
     def _write(self, records: list[Record], payloads: dict[str, bytes]) -> None:
         self._payloads.write(payloads)
-        if not records:
-            return
         try:
             self._store.extend(self._stream, records, after=self._written)
         except OutOfOrderError:

@@ -8,10 +8,11 @@ batch that was consumed but not committed is trained as step n+1, as it was abou
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.controller.ledger import OPEN, Ledger, Stage
-from trimaran.clients import TrainerClient
+from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, TrimaranError
 from trimaran.types import PolicyVersion, ScoredGroup, TrainingBatch
@@ -33,7 +34,10 @@ class OpenGroups:
 
 
 async def replay(
-    ledger: Ledger, trainer: TrainerClient, config: RunConfig
+    ledger: Ledger,
+    trainer: TrainerClient,
+    config: RunConfig,
+    on_step: Callable[[TrainingBatch, TrainAnswer], None] = lambda batch, answer: None,
 ) -> tuple[PolicyVersion, TrainingBatch | None]:
     """The version at the last committed step, and the batch that is consumed but not committed.
 
@@ -58,7 +62,10 @@ async def replay(
         )
     for step in range(start + 1, state.step + 1):
         diverged = state.lineage != lineage
-        policy = await _train_again(ledger, trainer, config, load_batch(ledger, step), diverged)
+        batch = load_batch(ledger, step)
+        answer = await _train_again(ledger, trainer, config, batch, diverged)
+        on_step(batch, answer)
+        policy = answer.version
     await ledger.flush()
     return policy, pending
 
@@ -99,22 +106,25 @@ def _begin(ledger: Ledger, policy: PolicyVersion) -> None:
 
 async def _train_again(
     ledger: Ledger, trainer: TrainerClient, config: RunConfig, batch: TrainingBatch, diverged: bool
-) -> PolicyVersion:
+) -> TrainAnswer:
     """`diverged`: an earlier step of this replay has already opened a new lineage."""
     timeout, state = config.trainer.step_timeout, ledger.state
-    policy = (await trainer.train_batch(batch, timeout, state.lineage)).version
-    if policy.root != state.root_at(batch.step) and not diverged:
-        difference = _difference("the replay does not reach its recorded weights", ledger, policy)
+    answer = await trainer.train_batch(batch, timeout, state.lineage)
+    if answer.version.root != state.root_at(batch.step) and not diverged:
+        difference = _difference(
+            "the replay does not reach its recorded weights", ledger, answer.version
+        )
         if config.run.deterministic:
             raise DivergedError(difference)
         logger.warning("%s; lineage %d opens", difference, state.lineage + 1)
         ledger.record("lineage", lineage=state.lineage + 1, step=batch.step)
         # The same step again is the same answer, now as a version of the new lineage.
-        policy = (await trainer.train_batch(batch, timeout, state.lineage)).version
+        answer = await trainer.train_batch(batch, timeout, state.lineage)
         diverged = True
     if diverged:
-        ledger.record("replayed", step=batch.step, lineage=state.lineage, root=policy.root)
-    return policy
+        root = answer.version.root
+        ledger.record("replayed", step=batch.step, lineage=state.lineage, root=root)
+    return answer
 
 
 def _difference(what: str, ledger: Ledger, policy: PolicyVersion) -> str:

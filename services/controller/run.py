@@ -25,12 +25,18 @@ from services.controller.resume import open_groups, replay
 from services.controller.router import Router
 from services.controller.validation import Validation, Validator
 from trimaran import rpc
-from trimaran.clients import RewardClient, RolloutClient, TrainerClient, WeightSyncClient
+from trimaran.clients import (
+    RewardClient,
+    RolloutClient,
+    TrainAnswer,
+    TrainerClient,
+    WeightSyncClient,
+)
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError
 from trimaran.store import SqliteStore
-from trimaran.telemetry import MetricsWriter, TimelineWriter
-from trimaran.types import Caller, Prompt, RunState
+from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
+from trimaran.types import Caller, Prompt, RunState, TrainingBatch
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +82,15 @@ async def _conduct(
     loop: Loop, run_folder: Path, store: SqliteStore, services: Services, began: float
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    version, pending = await replay(loop.ledger, loop.trainer, config)
+    rows = read_json_lines(run_folder / "metrics.jsonl")
+    written = {row["step"] for row in rows if row["kind"] == "step"}
+
+    def on_step(batch: TrainingBatch, answer: TrainAnswer) -> None:
+        """A crash between a step's commit and its row leaves the row to us."""
+        if batch.step not in written:
+            reporter.step(batch, answer.metrics, {})
+
+    version, pending = await replay(loop.ledger, loop.trainer, config, on_step)
     reporter.running(state.step)
     if pending:
         reporter.start_clock()

@@ -25,18 +25,16 @@ import grpc
 
 from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
 from services.rollout.life import with_signs_of_life
+from services.rollout.registration import register
 from trimaran import rpc, wire
-from trimaran.clients import WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import (
     BehindError,
-    DeadlineError,
     InputError,
     OutOfOrderError,
     PromptTooLongError,
     TransferError,
-    TrimaranError,
 )
 from trimaran.types import Caller, Origin, PolicyVersion, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
@@ -48,9 +46,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ATTEMPT_SECONDS = 5.0
-"""Deadline of one attempt to register."""
-RETRY_SECONDS = 0.5
 CHECK_SECONDS = 1.0
 """How often the engine is asked whether it lives."""
 SIGNS_PER_DEADLINE = 4
@@ -254,7 +249,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         await server.start()
         try:
             replica = Replica(f"rollout-{index}", server.address)
-            await _register(config, Caller(run_folder.name, 0), replica)
+            await register(config, Caller(run_folder.name, 0), replica)
             while True:
                 engine.check()
                 await asyncio.sleep(CHECK_SECONDS)
@@ -271,25 +266,3 @@ def _adder(servicer: RolloutServicer) -> Callable[[Any], str]:
         return rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 
     return add
-
-
-async def _register(config: RunConfig, caller: Caller, replica: Replica) -> None:
-    """Weight sync may start after us: try again until `start_timeout`."""
-    address = config.endpoints.weight_sync
-    if address is None:
-        raise InputError("endpoints.weight_sync: missing; a replica registers there")
-    deadline = time.monotonic() + config.start_timeout
-    async with WeightSyncClient(address, caller) as client:
-        while True:
-            try:
-                await client.register_replica(replica, ATTEMPT_SECONDS)
-            except TrimaranError as error:
-                if time.monotonic() > deadline:
-                    raise DeadlineError(
-                        f"{address}: weight sync did not take {replica.name} in"
-                        f" {config.start_timeout:g} s ({error})"
-                    ) from error
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                logger.info("%s is registered with weight sync", replica.name)
-                return

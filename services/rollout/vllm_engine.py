@@ -151,6 +151,9 @@ class VllmEngine:
                 )
             except _dead_error() as error:
                 raise UnavailableError("the vllm engine is dead; its log says why") from error
+            except asyncio.CancelledError:
+                await self._vllm.abort(stream.request_id)
+                raise
             self._streams.add(stream)
         return stream
 
@@ -180,13 +183,16 @@ class VllmEngine:
         async with self._lock:
             started = time.monotonic()
             try:
-                await self._vllm.pause_generation(mode="keep", clear_cache=True)
-                manifest_json = manifest_to_json(shadow.manifest)
-                await self._vllm.collective_rpc("load_shadow", args=(shadow.path, manifest_json))
+                async with asyncio.timeout(self._config.weight_sync.commit_timeout):
+                    await self._vllm.pause_generation(mode="keep", clear_cache=True)
+                    arguments = (shadow.path, manifest_to_json(shadow.manifest))
+                    await self._vllm.collective_rpc("load_shadow", args=arguments)
+                    await self._pass_outputs()
             except Exception as error:
                 self._fail_streams(version)
-                raise TransferError(f"version {version} did not load into vllm: {error}") from error
-            await self._pass_outputs()
+                raise TransferError(
+                    f"version {version} did not load into vllm: {error!r}"
+                ) from error
             made = self._count_made()
             for stream in self._streams:
                 stream.mark(made[stream.request_id], version)

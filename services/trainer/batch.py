@@ -53,7 +53,7 @@ def prepare_mini_batch(
     return [
         tuple(
             Sample(scored.group.prompt_token_ids, completion, trained, advantage, weight)
-            for (completion, trained, advantage), weight in zip(draft, weights)
+            for (completion, trained, advantage), weight in zip(draft, weights, strict=False)
             if trained and (advantage or algorithm.kl_coefficient)
         )
         for scored, draft in zip(groups, drafts, strict=True)
@@ -106,7 +106,7 @@ def pack(samples: Sequence[Sample], device: torch.device) -> PackedBatch:
     sources: list[int] = []
     targets: list[int] = []
     rollout_logprobs: list[float] = []
-    for sample, start in zip(samples, accumulate(lengths, initial=0)):
+    for sample, start in zip(samples, accumulate(lengths, initial=0), strict=False):
         completion = sample.completion
         token_ids += sample.prompt_token_ids + completion.token_ids_T[: sample.trained[-1]]
         before_first = start + len(sample.prompt_token_ids) - 1

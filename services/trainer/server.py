@@ -16,7 +16,7 @@ from services.weight_sync.sender import WeightSender
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
-from trimaran.errors import DeadlineError, InputError
+from trimaran.errors import DeadlineError, InputError, OutOfOrderError
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def TrainBatch(self, request: Any, context: Any) -> Any:
         batch = wire.decode_batch(request.batch)
-        answer = await self._together("TrainBatch", request, lambda: self._rank.train(batch, request.lineage))
+        answer = await self._together(
+            "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
+        )
         return trainer_pb2.TrainBatchResponse(
             version=wire.encode_policy(answer.version), metrics=answer.metrics
         )
@@ -75,7 +77,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.SaveCheckpointResponse(path=str(path))
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
-        return trainer_pb2.ExportModelResponse(path=str(await self._rank.export_model(request.path)))
+        return trainer_pb2.ExportModelResponse(
+            path=str(await self._rank.export_model(request.path))
+        )
 
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
         return trainer_pb2.GetPolicyVersionResponse(
@@ -100,18 +104,23 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             seconds=time.perf_counter() - begin, num_bytes=num_bytes
         )
 
-    async def _together(
-        self, method: str, request: Any, own: Callable[[], Awaitable[Any]]
-    ) -> Any:
-        return await self._others.run_everywhere(method, request, own(), self._timeout)
+    async def _together(self, method: str, request: Any, own: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await self._others.run_everywhere(method, request, own(), self._timeout)
+        except (InputError, OutOfOrderError):
+            raise  # refused before anything began, by every rank alike
+        except Exception as error:
+            self._rank.fail(f"{method} failed on a rank: {error}")
+            raise
 
 
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded."""
     addresses = config.endpoints.trainer
     if index >= len(addresses):
-        raise InputError(f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none")
-    # Bound first: a port in use is known before a model is loaded.
+        raise InputError(
+            f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
+        )
     device = pick(config.trainer.device)
     rank = TrainerRank(config, run_folder, index)
     others = OtherRanks(addresses[1:] if index == 0 else ())
@@ -122,6 +131,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)
         return SERVICE
 
+    # Bound first: a port in use is known before a model is loaded.
     server = rpc.Server(addresses[index], [add])
     try:
         await rank.start(lambda: build_policy(config, run_folder, device, index))

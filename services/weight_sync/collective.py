@@ -39,6 +39,8 @@ IN_FLIGHT = 2
 GRACE_SECONDS = 2.0
 """What torch may take beyond its own deadline before its thread is given up."""
 CLOSE_SECONDS = 10.0
+CONDEMNED_SECONDS = 0.2
+"""The same for a group that has failed: whoever waits for the next one must not wait for this one."""
 POLL_SECONDS = 0.0005
 SENDER = 0
 
@@ -54,7 +56,8 @@ class Collective:
         """False after any failure; nothing can travel through this end any more."""
         self._device = device
         self._index = index
-        self._store: Store | None = None
+        self._rendezvous: Store | None = None
+        """The sender's server. Dropping it releases everybody who waits to join."""
         self._process_group: Any = None
         self._thread: CallThread | None = CallThread(f"transfer-{group.group_id}-rank-{rank}")
 
@@ -67,7 +70,7 @@ class Collective:
         end = cls(device, index, opened, SENDER)
 
         def run() -> None:
-            end._store = _host_store(listener, timeout)
+            end._rendezvous = _host_store(listener, timeout)
 
         end._guarded("open its rendezvous", run, timeout)
         return end
@@ -96,9 +99,10 @@ class Collective:
     def give_up(self) -> None:
         """From another thread: a broadcast under way raises at once, and the group is condemned.
 
-        torch's own call ends later, by its deadline.
+        torch's own calls end later, by their deadline.
         """
         self.healthy = False
+        self._rendezvous = None
         if (thread := self._thread) is not None:
             thread.give_up()
 
@@ -107,8 +111,10 @@ class Collective:
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
-        if not thread.stop(self._release, CLOSE_SECONDS if self.healthy else GRACE_SECONDS):
-            logger.warning("%s: left behind, its peer is frozen", self._label)
+        if not thread.stop(self._release, CLOSE_SECONDS if self.healthy else CONDEMNED_SECONDS):
+            logger.warning(
+                "%s: torch is still waiting for a peer; left to its deadline", self._label
+            )
         self.healthy = False
 
     @property
@@ -133,9 +139,8 @@ class Collective:
         if self._process_group is not None:
             return
         self._device.activate(self._index)
-        if self._store is None:
-            self._store = _connect_store(self.group.rendezvous, _left(deadline))
-        store = PrefixStore(f"trimaran/{self.group.group_id}/{self.group.nonce}", self._store)
+        store = _connect_store(self.group.rendezvous, _left(deadline))
+        store = PrefixStore(f"trimaran/{self.group.group_id}/{self.group.nonce}", store)
         store.set_timeout(_left(deadline))
         make = MAKE_PROCESS_GROUP[self._device.backend]
         self._process_group = make(store, self.rank, self.group, _left(deadline))
@@ -149,16 +154,30 @@ class Collective:
     ) -> None:
         staging = self._make_staging(spans)
         pending: deque[tuple[Span, torch.Tensor, Any]] = deque()
-        for number, (start, end) in enumerate(spans):
-            piece = buffer[start:end]
-            travelling = piece if staging is None else staging[number % IN_FLIGHT][: end - start]
-            if staging is not None and self.rank == SENDER:
-                travelling.copy_(piece)
-            pending.append(((start, end), travelling, self._start(travelling, deadline)))
-            if len(pending) == IN_FLIGHT:
-                self._finish(buffer, pending.popleft(), deadline, arrived)
-        while pending:
-            self._finish(buffer, pending.popleft(), deadline, arrived)
+
+        def finish() -> None:
+            (start, end), bucket, work = pending[0]
+            self._wait(work, deadline)
+            if staging is not None and self.rank != SENDER:
+                buffer[start:end].copy_(bucket)
+            arrived(end)
+            pending.popleft()
+
+        try:
+            for number, (start, end) in enumerate(spans):
+                piece = buffer[start:end]
+                bucket = piece if staging is None else staging[number % IN_FLIGHT][: end - start]
+                if staging is not None and self.rank == SENDER:
+                    bucket.copy_(piece)
+                pending.append(((start, end), bucket, self._start(bucket, deadline)))
+                if len(pending) == IN_FLIGHT:
+                    finish()
+            while pending:
+                finish()
+        finally:
+            # A gloo group that is dropped with work under way blocks the whole interpreter.
+            while self._device.on_host and not all(work.is_completed() for _, _, work in pending):
+                time.sleep(POLL_SECONDS)
 
     def _make_staging(self, spans: Sequence[Span]) -> list[torch.Tensor] | None:
         """Buckets on the device; None where the host's own buffer can travel."""
@@ -174,26 +193,26 @@ class Collective:
         options.timeout = _left(deadline)
         return self._process_group.broadcast([tensor], options)
 
-    def _finish(
-        self,
-        buffer: torch.Tensor,
-        pending: tuple[Span, torch.Tensor, Any],
-        deadline: float,
-        arrived: Callable[[int], None],
-    ) -> None:
-        (start, end), travelling, work = pending
-        if not self._device.on_host:
-            # wait() only queues on an accelerator, and a later copy would then block for ever.
-            while self.healthy and not work.is_completed():
-                _left(deadline)
-                time.sleep(POLL_SECONDS)
+    def _wait(self, work: Any, deadline: float) -> None:
+        """Looked at again and again instead of waited for inside torch.
+
+        An accelerator's wait() only queues, and the copy after it would block
+        for ever; and a thread that is inside torch when the process ends
+        brings it down with an abort. gloo ends its work by the deadline.
+        """
+        while not work.is_completed():
+            if not self._device.on_host:
+                self._check_alive(deadline)
+            time.sleep(POLL_SECONDS)
         work.wait()
-        if not self._device.on_host and self.rank != SENDER:
-            buffer[start:end].copy_(travelling)
-        arrived(end)
+
+    def _check_alive(self, deadline: float) -> None:
+        if not self.healthy:
+            raise TimeoutError("given up by its caller")
+        _left(deadline)
 
     def _release(self) -> None:
-        process_group, self._process_group, self._store = self._process_group, None, None
+        process_group, self._process_group, self._rendezvous = self._process_group, None, None
         if process_group is not None and not self._device.on_host:
             _end_process_group(process_group, abort=not self.healthy)
 

@@ -15,6 +15,7 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
     def __init__(self, events: Sequence[RunEvent], break_behind: int) -> None:
         self._events, self._break_behind = events, break_behind
         self.asked_behind: list[int] = []
+        self.num_cancels = 0
 
     async def WatchRun(
         self, request: run_pb2.WatchRunRequest, context: Any
@@ -25,6 +26,12 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
             yield run_pb2.WatchRunResponse(event=wire.encode_event(event))
             if first and event.sequence == self._break_behind:
                 raise UnavailableError("the stream broke")
+
+    async def CancelRun(
+        self, request: run_pb2.CancelRunRequest, context: Any
+    ) -> run_pb2.CancelRunResponse:
+        self.num_cancels += 1
+        return run_pb2.CancelRunResponse(run=wire.encode_run(self._events[-1].run))
 
     def add(self, server: Any) -> str:
         run_pb2_grpc.add_RunServiceServicer_to_server(self, server)

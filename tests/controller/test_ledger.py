@@ -219,5 +219,19 @@ def test_payloads_are_checked_and_pruned(tmp_path: Path) -> None:
         payloads.read("a" * 64)
 
 
+def test_pruning_keeps_what_a_resume_from_the_checkpoint_reads() -> None:
+    state = LedgerState()
+    for number in range(3):
+        state.apply({"kind": "issued", "group": number, "attempt": 1})
+        state.apply({"kind": "generated", "group": number, "attempt": 1})
+        state.apply({"kind": "scored", "group": number, "attempt": 1, "payload": f"x{number}"})
+    for step in (1, 2):
+        state.apply({"kind": "consumed", "step": step, "groups": [[step - 1, 1]]})
+        state.apply({"kind": "committed", "step": step, "lineage": 0, "root": "r"})
+    assert state.payloads_after(0) == {"x0", "x1", "x2"}
+    assert state.payloads_after(1) == {"x1", "x2"}
+    assert state.payloads_after(2) == {"x2"}
+
+
 def test_records_are_plain_json() -> None:
     assert json.loads(json.dumps(chained("run", RECORDS)[5][1]))["root"] == "r"

@@ -15,7 +15,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.types import Group, Prompt, Unscored, Verdict
+from trimaran.types import Group, Prompt, Score, Unscored, Verdict
 
 GROUPS = 4
 
@@ -94,25 +94,26 @@ def test_a_poisonous_prompt_is_skipped_and_the_next_takes_its_slot(tmp_path: Pat
     assert sum(event[0] == "skipped" for event in world.events) == 1
 
 
-def test_a_prompt_that_kills_replicas_takes_no_innocent_one_with_it(tmp_path: Path) -> None:
-    config = make_config(run={"max_attempts": 3, "steps": 3}, rollout={"max_concurrency": 16})
+def test_a_prompt_that_kills_replicas_takes_no_innocent_one_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.controller.router.POLL_SECONDS", 0.01)
+    config = make_config(run={"max_attempts": 2, "steps": 2}, rollout={"replicas": 1})
     world = World(tmp_path, config)
-    in_flight: dict[str, int] = {}
-    dead: dict[str, int] = {}
+    alive = [asyncio.Event()]
 
     async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
-        life = dead.setdefault(replica, 0)
-        in_flight[replica] = in_flight.get(replica, 0) + 1
-        try:
-            if number == 2:
-                await asyncio.sleep(0.01)
-                dead[replica] += 1
-                raise UnavailableError("Socket closed")
+        death = alive[-1]
+        if number == 2:
             await asyncio.sleep(0.02)
-            if dead[replica] != life:
-                raise UnavailableError("Socket closed")
-        finally:
-            in_flight[replica] -= 1
+            alive.append(asyncio.Event())
+            death.set()
+        try:
+            async with asyncio.timeout(0.05):
+                await death.wait()
+        except TimeoutError:
+            return
+        raise UnavailableError("Socket closed")
 
     async def heal() -> None:
         while True:
@@ -130,7 +131,7 @@ def test_a_prompt_that_kills_replicas_takes_no_innocent_one_with_it(tmp_path: Pa
     finally:
         world.close()
     assert world.ledger.state.with_stage(Stage.SKIPPED) == [2]
-    assert world.trained_numbers() == [n for n in range(3 * GROUPS + 1) if n != 2]
+    assert world.trained_numbers() == [n for n in range(2 * GROUPS + 1) if n != 2]
 
 
 def test_a_dead_replica_is_reported_once_and_its_groups_go_elsewhere(tmp_path: Path) -> None:
@@ -202,17 +203,11 @@ def test_a_partly_unscored_group_trains(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
 
     async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        return (Unscored("overload"), *[Unscored("x")] * 0, _score()) if group.number == 3 else None
+        return (Unscored("overload"), Score(1.0)) if group.number == 3 else None
 
     world.reward.faults = faults
     run(world)
     assert isinstance(world.trainer.batches[0].groups[3].verdicts_G[0], Unscored)
-
-
-def _score() -> Verdict:
-    from trimaran.types import Score
-
-    return Score(1.0)
 
 
 def test_a_replaced_controller_ends_with_the_refusal(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.ledger import Stage
+from services.controller.ledger import Ledger, Stage
 from services.controller.payloads import PayloadStore
-from services.controller.resume import DivergedError
-from tests.controller.fakes import RUN_ID, World, make_config
+from services.controller.resume import DivergedError, open_groups
+from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.store import SqliteStore
+from trimaran.types import Completion, Group, Origin, Score, ScoredGroup, Segment, VersionId
+from trimaran.wire import serialize_scored_group
 
 
 def run_world(
@@ -49,12 +51,12 @@ def test_every_crash_point_reaches_the_same_state(
 ) -> None:
     # A crash comes before the pruning that the whole run did later.
     monkeypatch.setattr(PayloadStore, "prune", lambda payloads, keep: None)
-    run = {"steps": 4, "groups_per_step": 2, "max_lag": max_lag, "checkpoint_every": 2}
+    run = {"steps": 3, "groups_per_step": 2, "max_lag": max_lag, "checkpoint_every": 2}
     config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True})
     (tmp_path / "whole").mkdir()
     whole = run_world(tmp_path / "whole", config)
     rows = records(tmp_path / "whole")
-    assert len(rows) > 30
+    assert len(rows) > 25
     for crash in range(0, len(rows), stride):
         folder = tmp_path / f"crash-{crash}"
         cut_ledger(tmp_path / "whole", folder, crash)
@@ -62,9 +64,9 @@ def test_every_crash_point_reaches_the_same_state(
         checkpoints = {step: whole.checkpoints[step] for step in [0, *saved]}  # type: ignore
         resumed = run_world(folder, config, checkpoints)
         state = resumed.ledger.state
-        assert state.step == 4
+        assert state.step == 3
         ended = state.with_stage(Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
-        assert ended == sorted(state.groups) == list(range(8)), f"crash after {crash}"
+        assert ended == sorted(state.groups) == list(range(6)), f"crash after {crash}"
         assert max(resumed.lags(), default=0) <= max_lag
         if max_lag == 0:
             assert resumed.trainer.root == whole.trainer.root, f"crash after {crash}"
@@ -135,6 +137,36 @@ def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path
     (tmp_path / "new").mkdir()
     with pytest.raises(OutOfOrderError, match="ledger is empty"):
         run_world(tmp_path / "new", config, {0: "root-0", 3: "x"})
+
+
+@pytest.mark.parametrize(("max_lag", "reused"), [(0, []), (1, [3, 5]), (2, [3, 4, 5])])
+def test_scored_groups_are_reused_only_within_the_lag(
+    tmp_path: Path, max_lag: int, reused: list[int]
+) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    ledger = Ledger(store, PayloadStore(tmp_path / "payloads"), RUN_ID)
+
+    def record(number: int, version: int) -> None:
+        segment = Segment(0, 1, VersionId(0, version), Origin.GENERATED, "rollout-0")
+        completion = Completion((1,), (0.0,), "", "stop", (segment,))
+        group = Group(number, 1, PROMPTS[number], (1,), (completion,))
+        payload = ledger.keep(serialize_scored_group(ScoredGroup(group, (Score(1.0),))))
+        ledger.record("issued", group=number, attempt=1, prompt="p")
+        ledger.record("generated", group=number, attempt=1, digest="d")
+        ledger.record("scored", group=number, attempt=1, payload=payload)
+
+    for number, version in enumerate((0, 0, 0, 0, 0, 1)):
+        record(number, version)
+    ledger.record("consumed", step=1, groups=[[0, 1], [1, 1]])
+    ledger.record("committed", step=1, lineage=0, root="r")
+    ledger.record("issued", group=2, attempt=2, prompt="p")
+    asyncio.run(ledger.flush())
+    # With weights of step 1, groups 2 and 3 train next (lag 1 each), then 4 and 5 (2 and 1).
+    groups = open_groups(ledger, make_config(run={"groups_per_step": 2, "max_lag": max_lag}))
+    ledger.close()
+    store.close()
+    assert [scored.group.number for scored in groups.reused] == reused
+    assert sorted([*groups.reissued, *reused]) == [2, 3, 4, 5]
 
 
 def test_payloads_are_kept_back_to_the_oldest_kept_checkpoint(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
                 if request.number == 1 and request.attempt == 1:
                     await context.abort(rpc.STATUS[rpc.errors.UnavailableError], "killed")
             yield self._chunk(index, 1)
-            right = int(digest(request.number, index), 16) % 2
+            right = int(digest(request.prompt.prompt_id, index), 16) % 2
             finished = rollout_pb2.Finished(
                 index=index,
                 finish_reason="stop",
@@ -339,6 +339,52 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
     assert (events[-1].run.state, events[-1].run.step) == (RunState.CANCELLED, 1)
     assert pool.saved == [1]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
+
+
+def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
+    async def first_life() -> None:
+        pool, arrived = Pool(), asyncio.Event()
+
+        async def hang(step: int) -> None:
+            if step == 3:
+                arrived.set()
+                await asyncio.Event().wait()
+
+        pool.trainer.during_step = hang
+        (tmp_path / "run").mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        life = asyncio.create_task(
+            controller.serve(configure(tmp_path, endpoints), tmp_path / "run")
+        )
+        await asyncio.wait_for(arrived.wait(), 30)
+        life.cancel()  # as SIGTERM does
+        with pytest.raises(asyncio.CancelledError):
+            await life
+        await pool.stop()
+
+    asyncio.run(first_life())
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if '"kind": "step", "step": 2' not in line]
+    assert len(kept) == len(lines) - 1
+    metrics.write_text("".join(kept))  # as if it had been killed before the row of step 2
+    pool = Pool()
+    trained: list[int] = []
+
+    async def note(step: int) -> None:
+        trained.append(step)
+        if step <= 3:
+            assert pool.live is None, "published before the run stood where it had stood"
+
+    pool.trainer.during_step = note
+    events = asyncio.run(serve(tmp_path, pool))
+    assert trained == [1, 2, 3, 4]  # 1 and 2 again from their payloads, 3 as it was consumed
+    assert [event.run.step for event in events if event.kind == "step"] == [2, 3, 4]
+    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "step"] == [1, 2, 3, 4]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == STEPS
+    assert summary["heldout_before"] == summary["heldout_after"]
 
 
 def test_another_runs_id_is_refused(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(write_run, tmp_path)
     weights = "model/model.safetensors"
     assert (whole / weights).read_bytes() == (broken / weights).read_bytes()
     rewards = [
-        {row["step"]: row["reward/mean"] for row in runs.rows(run, "step")}
+        {row["step"]: row["reward/completion/mean"] for row in runs.rows(run, "step")}
         for run in (whole, broken)
     ]
     assert rewards[0] == rewards[1]

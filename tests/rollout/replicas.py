@@ -31,6 +31,7 @@ from trimaran.v1 import rollout_pb2, weight_sync_pb2, weight_sync_pb2_grpc
 
 CALLER = Caller("run", 1)
 PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
+ANY_VERSION = VersionId(0, 0)
 TIMEOUT = 60.0
 MAX_TOKENS = 1024
 MAX_PROMPT_TOKENS = 64
@@ -167,7 +168,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-async def generate(client, sampling, *, number=0, prompt=PROMPT, least=VersionId(0, 0), into=None):
+async def generate(client, sampling, *, number=0, prompt=PROMPT, least=ANY_VERSION, into=None):
     assembly = into or GroupAssembly(sampling.num_samples)
     return await client.generate(number, 1, prompt, sampling, least, assembly, TIMEOUT)
 

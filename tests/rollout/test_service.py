@@ -71,7 +71,7 @@ def logprobs_of(reference, weights, prompt_token_ids, token_ids, temperature):
 
 def assert_made_by(reference, weights_of, group, completion, temperature=1.0):
     """Each segment's log-probabilities are those of its version, given everything before it."""
-    assert [segment.start for segment in completion.segments][0] == 0
+    assert completion.segments[0].start == 0
     assert completion.segments[-1].end == len(completion.token_ids_T)
     for segment in completion.segments:
         expected = logprobs_of(
@@ -101,7 +101,7 @@ def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
     async def body(client):
         version = await replica.publish(client, weights)
         group = await generate(client, sampling(6, 24, temperature), least=version)
-        assert len(set(completion.token_ids_T for completion in group.completions_G)) == 6
+        assert len({completion.token_ids_T for completion in group.completions_G}) == 6
         for completion in group.completions_G:
             assert_made_by(reference, {version: weights}, group, completion, temperature)
             (segment,) = completion.segments

@@ -34,10 +34,10 @@ async def running_ranks(config: RunConfig, run_folder: Path) -> AsyncIterator[Tr
     file = run_folder / "config.yaml"
     file.write_text(dump_config(config))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.trainer.serve_rank"]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.trainer.serve_rank"]
-            + [str(file), str(run_folder), str(index)],
+            [*command, str(file), str(run_folder), str(index)],
             env=environment,
         )
         for index in range(config.num_trainer_ranks)

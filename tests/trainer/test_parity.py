@@ -15,9 +15,10 @@ from tests.trainer.batches import random_batch
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from trimaran.config import RunConfig
+from trimaran.errors import OutOfOrderError
 
 STEPS = 4
-LAYOUTS = [("qwen2", 2, 1), ("qwen2", 1, 2), ("llama", 2, 1), ("llama", 1, 1)]
+LAYOUTS = [("qwen2", 2, 1), ("qwen2", 1, 2), ("llama", 2, 1)]
 
 
 @pytest.mark.parametrize(("family", "tensor_parallel", "data_parallel"), LAYOUTS)
@@ -52,9 +53,15 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
                 assert answer.metrics["trainer/logprob_diff/mean"] < 4e-6
                 assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=2e-6)
                 assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
+                assert await client.train_batch(batch, ANSWER_SECONDS) == answer
+            with pytest.raises(OutOfOrderError, match="send step 5"):
+                await client.train_batch(random_batch(6), ANSWER_SECONDS)
+            await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
 
     asyncio.run(train())
+    shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
+    assert shards[1:] == [f"tensor-rank-{rank}.safetensors" for rank in range(tensor_parallel)]
     trained = load_tensors(tmp_path / "run" / "model", tied=family == "qwen2")
     start = load_tensors(model_folders[family], tied=family == "qwen2")
     for name, tensor in trained.items():

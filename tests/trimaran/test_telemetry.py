@@ -73,8 +73,11 @@ def test_a_log_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> Non
     before = logging.root.handlers[:]
     try:
         setup_logging("trainer-3")
-        logging.getLogger("somewhere").info("something")
+        logging.getLogger("services.trainer").info("something")
+        logging.getLogger("library").info("chatter")
     finally:
         logging.root.handlers[:] = before
         logging.captureWarnings(False)
-    assert "trainer-3 INFO somewhere: something" in capsys.readouterr().err
+    log = capsys.readouterr().err
+    assert "trainer-3 INFO services.trainer: something" in log
+    assert "chatter" not in log

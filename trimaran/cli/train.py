@@ -16,6 +16,7 @@ from trimaran.cli.summary import show_summary
 from trimaran.cli.view import View, choose_view
 from trimaran.clients import RunClient
 from trimaran.config import RunConfig, load_config
+from trimaran.errors import UnavailableError
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import Processes, ServiceDiedError, run_services
 from trimaran.launch.run_folder import locked, make_run_folder, open_run_folder, write_config
@@ -41,7 +42,13 @@ def resume(run: str) -> int:
 def cancel(address: str) -> int:
     async def ask() -> Run:
         async with RunClient(address) as client:
-            return await client.cancel_run()
+            try:
+                return await client.cancel_run()
+            except UnavailableError:
+                raise UnavailableError(
+                    f"{address}: no controller answers there; the config.yaml of its run folder"
+                    " names it (endpoints.controller)"
+                ) from None
 
     run = asyncio.run(ask())
     print(f"{run.run_id}: ends after step {run.step}")

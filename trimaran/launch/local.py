@@ -30,6 +30,7 @@ ORPHAN_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
 NUM_LAST_LINES = 20
+LONGEST_LINE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,15 @@ class Processes:
         `on_lost` is told, in one line, of each service that the run goes on without.
         """
         while True:
-            exit = await self._exits.get()
-            if exit.service.leads and exit.code == 0:
+            ended = await self._exits.get()
+            if ended.service.leads and ended.code == 0:
                 return
-            if self._can_go_on(exit.service):
-                on_lost(f"{exit.service.name} died ({_how(exit.code)}); the run goes on without it")
+            if self._can_go_on(ended.service):
+                on_lost(
+                    f"{ended.service.name} died ({_how(ended.code)}); the run goes on without it"
+                )
                 continue
-            raise self._died(await self._first_cause(exit))
+            raise self._died(await self._first_cause(ended))
 
     async def stop(self) -> None:
         """Ends every process: SIGTERM, a deadline, SIGKILL to what is left of its group."""
@@ -171,26 +174,27 @@ class Processes:
         exits = [first]
         while not self._exits.empty():
             exits.append(self._exits.get_nowait())
-        return min(exits, key=lambda exit: (exit.code != 2, exit.service.leads))
+        return min(exits, key=lambda ended: (ended.code != 2, ended.service.leads))
 
-    def _died(self, exit: _Exit) -> ServiceDiedError:
-        service = exit.service
+    def _died(self, ended: _Exit) -> ServiceDiedError:
+        service = ended.service
         when = "died" if self.running else "died at start"
         lines = self._last_lines(service) or ["(it wrote nothing)"]
         text = "\n".join(
             [
-                f"{service.name} {when} ({_how(exit.code)}). Its last lines:",
+                f"{service.name} {when} ({_how(ended.code)}). Its last lines:",
                 *(f"  {line}" for line in lines),
                 f"its whole log: {service.log}",
             ]
         )
-        return ServiceDiedError(text, 2 if exit.code == 2 else 1, self.running)
+        return ServiceDiedError(text, 2 if ended.code == 2 else 1, self.running)
 
     def _last_lines(self, service: Service) -> list[str]:
         with service.log.open("rb") as log:
             log.seek(self._log_starts[service.name])
             text = log.read().decode(errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()][-NUM_LAST_LINES:]
+        lines = [line.rstrip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
+        return lines[-NUM_LAST_LINES:]
 
 
 def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Service]:

@@ -76,12 +76,17 @@ def build_layout(
         num_rows += len(members) * longest
     tokens = torch.full((num_rows,), -1, dtype=torch.int64)
     tokens[rows] = torch.arange(starts[-1])
-    places = Places(rows.to(device), tokens.clamp(0).to(device), (tokens < 0).nonzero()[:, 0].to(device))
+    places = Places(
+        rows.to(device), tokens.clamp(0).to(device), (tokens < 0).nonzero()[:, 0].to(device)
+    )
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
     angles = positions[:, None].float() * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
     return PackedLayout(
-        grids=tuple(grids), places=places, cos_ND=angles.cos().to(dtype), sin_ND=angles.sin().to(dtype)
+        grids=tuple(grids),
+        places=places,
+        cos_ND=angles.cos().to(dtype),
+        sin_ND=angles.sin().to(dtype),
     )
 
 
@@ -176,8 +181,13 @@ class PackedAttention(MegatronModule):
         query = rotate(query.squeeze(1), layout.cos_ND, layout.sin_ND)
         key = rotate(key.squeeze(1), layout.cos_ND, layout.sin_ND)
         sizes = [grid.num_sequences * grid.length for grid in layout.grids]
-        parts = [_ToRows.apply(x, layout.places).split(sizes) for x in (query, key, value.squeeze(1))]
-        rows = [_attend(grid, *part) for grid, part in zip(layout.grids, zip(*parts), strict=True)]
+        parts = [
+            _ToRows.apply(x, layout.places).split(sizes) for x in (query, key, value.squeeze(1))
+        ]
+        rows = [
+            _attend(grid, *part)
+            for grid, part in zip(layout.grids, zip(*parts, strict=True), strict=True)
+        ]
         packed = _ToPacked.apply(torch.cat(rows) if len(rows) > 1 else rows[0], layout.places)
         return packed.flatten(1).unsqueeze(1)
 

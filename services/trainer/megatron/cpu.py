@@ -12,7 +12,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -91,13 +91,26 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 @functools.cache
 def let_megatron_run_on_cpu() -> None:
     """Load the parts of megatron-core that we use and give them the proxy. Once a process."""
-    for name in MODULES:
-        importlib.import_module(f"megatron.core.{name}")
+    with _without_compilers():
+        for name in MODULES:
+            importlib.import_module(f"megatron.core.{name}")
     proxy = _TorchProxy()
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and vars(module).get("torch") is torch:
             vars(module)["torch"] = proxy
     _scope_tensor_methods()
+
+
+@contextlib.contextmanager
+def _without_compilers() -> Iterator[None]:
+    """Decorating with torch.compile loads its compilers, seconds of start, for fusions that we
+    keep off."""
+    real = torch.compile
+    torch.compile = lambda function: function  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = real
 
 
 def _scope_tensor_methods() -> None:

@@ -39,8 +39,8 @@ class _VocabParallelLogprobs(torch.autograd.Function):
         local = local.clamp(0, num_entries - 1)
         normalizers = torch.empty(len(targets_M), dtype=torch.float32, device=logits.device)
         for rows in _chunks(len(targets_M)):
-            normalizers[rows] = (logits[rows].float() / temperature).logsumexp(dim=-1)
-        chosen = logits.gather(-1, local[:, None]).squeeze(-1).float() / temperature
+            normalizers[rows] = _scaled(logits[rows], temperature).logsumexp(dim=-1)
+        chosen = _scaled(logits.gather(-1, local[:, None]).squeeze(-1), temperature)
         chosen = torch.where(here, chosen, 0.0)
         if group is not None:
             normalizers, chosen = _combine(normalizers, chosen, group)
@@ -53,11 +53,17 @@ class _VocabParallelLogprobs(torch.autograd.Function):
         hidden, weight, logits, normalizers, local, here = ctx.saved_tensors
         scaled = (gradients[0] / ctx.temperature)[:, None]
         for rows in _chunks(len(normalizers)):
-            probs = (logits[rows].float() / ctx.temperature).sub_(normalizers[rows, None]).exp_()
+            probs = _scaled(logits[rows], ctx.temperature).sub_(normalizers[rows, None]).exp_()
             probs.mul_(-scaled[rows])
             probs.scatter_add_(-1, local[rows, None], scaled[rows] * here[rows, None])
             logits[rows] = probs.to(logits.dtype)
         return logits @ weight, logits.t() @ hidden, None, None, None, None
+
+
+def _scaled(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """In fp32; at temperature 1 without another pass over the vocabulary."""
+    logits = logits.float()
+    return logits if temperature == 1.0 else logits / temperature
 
 
 def _chunks(num_rows: int) -> list[slice]:

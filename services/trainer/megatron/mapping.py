@@ -127,6 +127,15 @@ def parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter
         yield re.sub(r"^(module\.)+", "", name), parameter
 
 
+def mark_shards(model: torch.nn.Module, architecture: Architecture) -> None:
+    """Say which parameters are shards: else the gradient's norm counts only those of rank 0.
+
+    megatron-core does so itself only while it initialises weights, which we load instead.
+    """
+    for name, parameter in parameters(model):
+        parameter.tensor_model_parallel = not rule_for(name, architecture).replicated  # type: ignore[attr-defined]
+
+
 def load_weights(
     model: torch.nn.Module,
     architecture: Architecture,

@@ -16,6 +16,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from services.trainer.megatron.architecture import Architecture, inverse_frequencies
 from services.trainer.megatron.attention import PackedAttention, build_layout
 from services.trainer.megatron.logprobs import vocab_parallel_logprobs
+from services.trainer.megatron.mapping import mark_shards
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -41,6 +42,7 @@ class PackedGPT(GPTModel):
         self._dtype = dtype
         frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
         self._inverse_frequencies = frequencies.to(device)
+        mark_shards(self, architecture)
         self.to(device)
 
     def forward(
@@ -57,9 +59,7 @@ class PackedGPT(GPTModel):
         """
         layout = build_layout(lengths, self._inverse_frequencies, self._dtype)
         hidden = self.embedding(input_ids=token_ids_N[None], position_ids=None)
-        hidden = self.decoder(
-            hidden_states=hidden, attention_mask=None, packed_seq_params=layout
-        )
+        hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
         hidden = hidden.squeeze(1).index_select(0, sources_M)
         hidden = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
         weight, first_entry = self._output_weight()
@@ -119,7 +119,8 @@ def _transformer_config(architecture: Architecture, dtype: torch.dtype) -> Trans
 
 def _block_spec(num_layers: int) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
-    layer.submodules.input_layernorm = RMSNorm
-    layer.submodules.pre_mlp_layernorm = RMSNorm
-    layer.submodules.self_attention.submodules.core_attention = PackedAttention
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)
+    parts: Any = layer.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    parts.self_attention.submodules.core_attention = PackedAttention
+    norm: Any = RMSNorm
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.cli.fake_controller import FakeController, event, serve
+from trimaran.cli.main import main
+from trimaran.launch.endpoints import free_address
+
+
+def test_cancel_reaches_the_controller(capsys: pytest.CaptureFixture[str]) -> None:
+    controller, address = FakeController([event(1, "step", 3)], break_behind=0), free_address(set())
+
+    async def run() -> int:
+        server = await serve(controller, address)
+        try:
+            return await asyncio.to_thread(main, ["cancel", address])
+        finally:
+            await server.stop()
+
+    assert asyncio.run(run()) == 0
+    assert controller.num_cancels == 1
+    assert capsys.readouterr().out == "run: ends after step 3\n"
+
+
+def test_where_no_controller_is_the_message_says_how_to_find_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = free_address(set())
+    assert main(["cancel", address]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {address}: no controller answers there")

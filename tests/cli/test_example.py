@@ -1,0 +1,64 @@
+"""The example as it stands in the repository."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.controller.datasets import load_prompts
+from services.reward.rules import check_rules
+from trimaran.cli.preflight import check_dataset
+from trimaran.config import load_config
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "addition"
+
+
+def test_its_configuration_and_data_fit_together() -> None:
+    config = load_config(EXAMPLE / "run.yaml")
+    check_rules(config.reward.rules)
+    train, heldout = config.data.train, config.data.validation
+    assert heldout
+    for path in (train, heldout):
+        check_dataset(path, config.data, tuple(config.reward.rules))
+    questions = [
+        {prompt.messages[-1].text for prompt in load_prompts(path, config.data)}
+        for path in (train, heldout)
+    ]
+    assert [len(part) for part in questions] == [80, 20]
+    assert not questions[0] & questions[1]
+
+
+def test_the_files_are_what_the_script_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = runpy.run_path(str(EXAMPLE / "make_data.py"))
+    monkeypatch.setitem(script["main"].__globals__, "FOLDER", tmp_path)
+    script["main"]()
+    for name in ("train.jsonl", "heldout.jsonl"):
+        assert (tmp_path / name).read_text() == (EXAMPLE / name).read_text()
+
+
+def test_every_digit_is_held_out_equally_often() -> None:
+    rows = [json.loads(line) for line in (EXAMPLE / "heldout.jsonl").read_text().splitlines()]
+    operands = [row["prompt"].removeprefix("What is ").strip("?").split(" + ") for row in rows]
+    for side in zip(*operands, strict=True):
+        assert all(side.count(str(digit)) == 2 for digit in range(10))
+    assert all(
+        int(a) + int(b) == int(row["answer"]) for (a, b), row in zip(operands, rows, strict=True)
+    )
+
+
+def test_a_complete_model_folder_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = runpy.run_path(str(EXAMPLE / "make_model.py"))
+    for name in script["COMPLETE"]:
+        (tmp_path / name).write_text("mine")
+    monkeypatch.setattr(sys, "argv", ["make_model.py", str(tmp_path)])
+    script["main"]()
+    assert "already complete" in capsys.readouterr().out
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}

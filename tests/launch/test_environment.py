@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError
+from trimaran.launch.environment import process_name, service_address, service_environment
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"train": "d"},
+            "reward": {"rules": {"exact_match": 1}},
+            "rollout": {"threads": 3},
+            "trainer": {"threads": 2},
+            "endpoints": {"rollout": ["127.0.0.1:7001"], "reward": "127.0.0.1:7000"},
+        }
+    )
+
+
+def test_each_service_gets_the_threads_that_its_section_names(config: RunConfig) -> None:
+    kinds = ("controller", "reward", "weight-sync", "rollout", "trainer")
+    threads = [service_environment(config, kind, {})["OMP_NUM_THREADS"] for kind in kinds]
+    assert threads == ["1", "1", "1", "3", "2"]
+
+
+def test_the_shells_own_settings_win_but_for_the_threads(config: RunConfig) -> None:
+    shell = {"OMP_NUM_THREADS": "64", "GLOO_SOCKET_IFNAME": "eth1", "HOME": "/h"}
+    environment = service_environment(config, "trainer", shell)
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["GLOO_SOCKET_IFNAME"] == "eth1"
+    assert environment["HOME"] == "/h"
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_a_second_look_changes_nothing(config: RunConfig) -> None:
+    """`serve` starts anew when the environment differs: it must not do so for ever."""
+    once = service_environment(config, "rollout", {"PATH": "/bin"})
+    assert service_environment(config, "rollout", once) == once
+
+
+def test_only_what_computes_keeps_freed_memory(config: RunConfig) -> None:
+    assert "MALLOC_MMAP_MAX_" in service_environment(config, "rollout", {})
+    assert "MALLOC_MMAP_MAX_" not in service_environment(config, "controller", {})
+
+
+def test_names_and_addresses(config: RunConfig) -> None:
+    assert (process_name("rollout", 1), process_name("weight-sync", 0)) == (
+        "rollout-1",
+        "weight-sync",
+    )
+    assert service_address(config, "rollout", 0) == "127.0.0.1:7001"
+    assert service_address(config, "reward", 0) == "127.0.0.1:7000"
+    for kind, index in (("rollout", 1), ("rollout", -1), ("weight-sync", 0), ("trainer", 0)):
+        with pytest.raises(InputError, match=r"endpoints\.(rollout|weight_sync|trainer)"):
+            service_address(config, kind, index)

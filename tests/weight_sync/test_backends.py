@@ -1,0 +1,122 @@
+"""The nccl and hccl branches against recorded facts, and the path through device buckets on gloo."""
+
+import importlib
+import json
+import sys
+import threading
+import types
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.weight_sync import collective
+from services.weight_sync.collective import Collective, _end_process_group
+from tests.weight_sync.test_transport import LONG, make_snapshot
+from trimaran.errors import TransferError
+from trimaran.types import TransferGroup
+
+FACTS = json.loads((Path(__file__).parents[1] / "trimaran" / "device_facts.json").read_text())
+GROUP = TransferGroup(7, "nonce", 3, "127.0.0.1:1")
+
+
+class Options:
+    pass
+
+
+class FakeProcessGroup:
+    Options = Options
+
+    def __init__(self, store, rank, size, options):
+        self.arguments = {"store": store, "rank": rank, "size": size, "options": options}
+        self.events = []
+
+    def shutdown(self):
+        self.events.append("shutdown")
+
+
+class FakeHccl(FakeProcessGroup):
+    def abort_hccl_comm(self, reason):
+        self.events.append("abort_hccl_comm")
+
+
+class FakeNccl(FakeProcessGroup):
+    def abort(self):
+        self.events.append("abort")
+
+
+def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
+    facts = FACTS["npu"]["process_group"]
+    module_name, _, class_name = facts["class"].rpartition(".")
+    module = types.ModuleType(module_name)
+    setattr(module, class_name, FakeHccl)
+    parents = module_name.split(".")
+    for depth in range(1, len(parents)):
+        name = ".".join(parents[:depth])
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module_name, module)
+    assert importlib.import_module(module_name) is module
+
+    made = collective.MAKE_PROCESS_GROUP["hccl"]("store", 1, GROUP, timedelta(seconds=5))
+    assert list(made.arguments) == facts["arguments"]
+    options = made.arguments.pop("options")
+    assert made.arguments == {"store": "store", "rank": 1, "size": 3}
+    assert sorted(vars(options)) == sorted(facts["options"])
+    assert options.global_ranks_in_group == [0, 1, 2]
+    assert (options.group_id, options.is_high_priority_stream) == ("trimaran-7-nonce", False)
+    _end_process_group(made, abort=False)
+    _end_process_group(made, abort=True)
+    assert made.events == facts["ends_with"]
+
+
+def test_nccl_outlives_our_deadline(monkeypatch):
+    """Its watchdog ends the process, so our own deadline must come first."""
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
+    made = collective.MAKE_PROCESS_GROUP["nccl"]("store", 2, GROUP, timedelta(seconds=5))
+    assert made.arguments["options"]._timeout > timedelta(minutes=1)
+    _end_process_group(made, abort=True)
+    assert made.events == ["abort"]
+
+
+class StandIn:
+    """A device whose tensors do not lie in the host's buffer, made of host memory."""
+
+    backend = "gloo"
+    on_host = False
+
+    def __init__(self):
+        self.threads = []
+
+    def activate(self, index):
+        self.threads.append((threading.current_thread().name, index))
+
+    def torch_device(self, index):
+        return torch.device("cpu")
+
+
+@pytest.mark.parametrize("num_buckets", [1, 2, 5])
+def test_device_buckets_carry_every_byte(monkeypatch, num_buckets):
+    # An accelerator's group is shut down; gloo's ends with its last reference.
+    monkeypatch.setattr(collective, "_end_process_group", lambda group, abort: None)
+    device = StandIn()
+    sent = make_snapshot().buffer
+    received = torch.zeros_like(sent)
+    size = -(-sent.numel() // num_buckets)
+    spans = [(start, min(start + size, sent.numel())) for start in range(0, sent.numel(), size)]
+    sender = Collective.host(device, 4, TransferGroup(1, "nonce", 2, ""), LONG)
+    receiver = Collective(device, 4, sender.group, 1)
+    ends = []
+    thread = threading.Thread(
+        target=receiver.broadcast, args=(received, spans, LONG, ends.append), daemon=True
+    )
+    thread.start()
+    sender.broadcast(sent, spans, LONG)
+    thread.join(LONG)
+    assert torch.equal(received, sent)
+    assert ends == [end for _, end in spans]
+    assert sorted(device.threads) == [("transfer-1-rank-0", 4), ("transfer-1-rank-1", 4)]
+    sender.close()
+    receiver.close()
+    with pytest.raises(TransferError, match="closed; open a new group"):
+        sender.broadcast(sent, spans, LONG)
