@@ -12,8 +12,8 @@ CHAT_TEMPLATE = (
 )
 SHAPE = {
     "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 128,
+    "hidden_size": 128,
+    "intermediate_size": 256,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

@@ -31,6 +31,9 @@ class OtherRanks:
         self._channels = [rpc.connect(address) for address in addresses]
         self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
 
+    def __len__(self) -> int:
+        return len(self._stubs)
+
     async def run_everywhere(
         self, method: str, request: Any, own: Awaitable[Any], timeout: float
     ) -> Any:
@@ -110,7 +113,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         except (InputError, OutOfOrderError):
             raise  # refused before anything began, by every rank alike
         except Exception as error:
-            self._rank.fail(f"{method} failed on a rank: {error}")
+            if self._others:
+                self._rank.fail(f"{method} failed on a rank: {error}")
             raise
 
 

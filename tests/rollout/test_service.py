@@ -21,8 +21,9 @@ from trimaran.v1 import rollout_pb2
 
 END = 1
 EMBEDDING = "model.embed_tokens.weight"
-TOLERANCE = 5e-5
-"""Of a log-probability in float32."""
+TOLERANCE = 5e-4
+"""Of a log-probability in float32: rounding reached 1e-4 once in 4000 tokens of this random model;
+a token under wrong weights is off by 0.1 and more."""
 
 
 @pytest.fixture(scope="module", params=["transformers", "vllm"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros(qwen: Architectu
 def test_rope_frequencies_equal_those_of_transformers(
     family: str, model_folders: dict[str, Path]
 ) -> None:
-    config = AutoConfig.from_pretrained(model_folders[family])
+    config: Any = AutoConfig.from_pretrained(model_folders[family])
     architecture = read_architecture(model_folders[family])
     plain = LlamaRotaryEmbedding(config).inv_freq
     ours = inverse_frequencies(architecture.rope, architecture.facts.head_dim)

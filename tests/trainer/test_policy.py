@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,9 +62,10 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     policy.zero_gradients()
     (ours * factors).sum().backward()
     (plain * factors).sum().backward()
+    model_parameters: Any = mapping.parameters(policy._model)
     gradients = {
         hf_name: gradient
-        for name, parameter in mapping.parameters(policy._model)
+        for name, parameter in model_parameters
         for rule in [mapping.rule_for(name, read_architecture(config.model.path))]
         for hf_name, gradient in zip(rule.names, rule.join([parameter.main_grad]), strict=True)
     }

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -191,9 +192,10 @@ def test_the_exported_folder_loads_in_plain_transformers(
             return {name: tensor.clone() for name, tensor in rank._policy.export()}
 
     weights = asyncio.run(scenario())
-    model, notes = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         tmp_path / "model", dtype="auto", output_loading_info=True
     )
+    model, notes = loaded
     assert not any(notes.values())
     assert model.dtype == torch.bfloat16
     for name, parameter in model.named_parameters():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.models.gpt import GPTModel
@@ -30,9 +31,10 @@ class PackedGPT(GPTModel):
     def __init__(self, architecture: Architecture, dtype: torch.dtype, device: torch.device):
         config = _transformer_config(architecture, dtype)
         parallel = config.tensor_model_parallel_size
+        spec: Any = _block_spec(architecture.facts.num_layers)
         super().__init__(
             config=config,
-            transformer_layer_spec=_block_spec(architecture.facts.num_layers),
+            transformer_layer_spec=spec,
             vocab_size=-(-architecture.facts.vocab_size // parallel) * parallel,
             max_sequence_length=architecture.facts.max_positions,
             share_embeddings_and_output_weights=architecture.facts.tied,
@@ -45,7 +47,7 @@ class PackedGPT(GPTModel):
         mark_shards(self, architecture)
         self.to(device)
 
-    def forward(
+    def logprobs(
         self,
         token_ids_N: torch.Tensor,
         lengths: Sequence[int],
@@ -64,12 +66,12 @@ class PackedGPT(GPTModel):
         hidden = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
         weight, first_entry = self._output_weight()
         return vocab_parallel_logprobs(
-            hidden, weight, targets_M, first_entry, temperature, _tensor_group()
+            hidden, weight, targets_M, first_entry, temperature, tensor_group()
         )
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""
-        weight = (
+        weight: Any = (
             self.shared_embedding_or_output_weight()
             if self.architecture.facts.tied
             else self.output_layer.weight
@@ -79,10 +81,11 @@ class PackedGPT(GPTModel):
         return (weight if real == weight.shape[0] else weight[:real]), first
 
 
-def _tensor_group() -> torch.distributed.ProcessGroup | None:
+def tensor_group() -> dist.ProcessGroup | None:
+    """None where there is nobody to share with."""
     if parallel_state.get_tensor_model_parallel_world_size() == 1:
         return None
-    return parallel_state.get_tensor_model_parallel_group()
+    return cast(dist.ProcessGroup, parallel_state.get_tensor_model_parallel_group())
 
 
 def _transformer_config(architecture: Architecture, dtype: torch.dtype) -> TransformerConfig:

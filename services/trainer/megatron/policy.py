@@ -14,7 +14,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.mapping import export_weights, load_weights, parameters
-from services.trainer.megatron.model import PackedGPT
+from services.trainer.megatron.model import PackedGPT, tensor_group
 from services.trainer.model_files import load_tensors
 from trimaran.config import RunConfig
 
@@ -56,7 +56,7 @@ class MegatronPolicy:
         return self._logprobs(self._reference, packed)
 
     def _logprobs(self, model: PackedGPT, packed: PackedBatch) -> torch.Tensor:
-        return model(
+        return model.logprobs(
             packed.token_ids_N,
             packed.lengths,
             packed.sources_M,
@@ -86,9 +86,7 @@ class MegatronPolicy:
 
         All tensor-parallel ranks of data-parallel rank 0 must iterate together.
         """
-        size = parallel_state.get_tensor_model_parallel_world_size()
-        group = parallel_state.get_tensor_model_parallel_group() if size > 1 else None
-        return export_weights(self._model, self._architecture, group)
+        return export_weights(self._model, self._architecture, tensor_group())
 
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's fp32 main weights and AdamW moments, live."""
