@@ -16,7 +16,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,8 +59,6 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._config = config
         self._engine = engine
         self._receiver = receiver
-        # The receiver's calls follow one another in one thread.
-        self._receiving = ThreadPoolExecutor(1, thread_name_prefix="receiver")
         self._live: PolicyVersion | None = None
         self._updating = asyncio.Lock()
         self._num_events = 0
@@ -168,7 +165,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.StageWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.StageWeightsResponse:
         started = time.monotonic()
-        root = await self._receive(
+        root = await asyncio.to_thread(
             self._receiver.stage,
             wire.decode_policy(request.version),
             wire.decode_manifest(request.manifest),
@@ -205,7 +202,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 raise
             self._live = version
             del staged
-            await self._receive(self._receiver.discard, version.version)
+            await asyncio.to_thread(self._receiver.discard, version.version)
             logger.info("version %s is live after a pause of %.3f s", version.version, pause)
             return pause
 
@@ -213,8 +210,9 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.AbortWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.AbortWeightsResponse:
         version = wire.decode_version(request.version)
+        # It interrupts a stage under way, but waits for a commit, which reads the shadow.
         async with self._updating:
-            await self._receive(self._receiver.discard, version)
+            await asyncio.to_thread(self._receiver.discard, version)
         return rollout_pb2.AbortWeightsResponse()
 
     async def GetReplica(
@@ -226,13 +224,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             num_running=self._engine.num_running,
         )
 
-    async def _receive(self, function: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._receiving, function, *arguments)
-
     async def close(self) -> None:
-        await self._receive(self._receiver.close)
-        self._receiving.shutdown()
+        await asyncio.to_thread(self._receiver.close)
 
 
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:

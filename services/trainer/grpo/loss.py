@@ -22,7 +22,7 @@ def token_weights(num_tokens_B: Sequence[int], aggregation: str) -> list[float]:
     without trained tokens counts in neither.
     """
     if aggregation == "token_mean":
-        total = len(num_tokens_B)
+        total = sum(num_tokens_B)
         return [1.0 / total if count else 0.0 for count in num_tokens_B]
     sequences = sum(1 for count in num_tokens_B if count)
     return [1.0 / (sequences * count) if count else 0.0 for count in num_tokens_B]
