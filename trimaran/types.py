@@ -89,7 +89,21 @@ class Routing:
     """None until a version is live."""
     routable: tuple[Replica, ...]
     unroutable: Mapping[str, str] = field(default_factory=dict)
-    """Registered replicas that do not hold the live version, with the reason."""
+    """Registered replicas that do not hold the live version, each with its fault.
+
+    The text is empty while a replica has no fault and is only about to take the version.
+    """
+
+    @property
+    def faults(self) -> dict[str, str]:
+        return {name: fault for name, fault in self.unroutable.items() if fault}
+
+    def describe_unroutable(self) -> str:
+        """Example: "rollout-0: connection refused; rollout-1: has no fault, is being updated"."""
+        replicas = sorted(self.unroutable.items())
+        return "; ".join(
+            f"{name}: {fault or 'has no fault, is being updated'}" for name, fault in replicas
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,10 @@ class Router:
         async with self._changed:
             self._routing = routing
             self._changed.notify_all()
-        lost = {r.name for r in before.routable} - {r.name for r in routing.routable}
-        for name in sorted(lost):
-            self._on_lost(name, routing.unroutable.get(name, "gone"))
+        # One that is only behind while a version is being published is not lost.
+        for name, fault in sorted(routing.faults.items()):
+            if name not in before.faults:
+                self._on_lost(name, fault)
 
     async def report(self, name: str, reason: str) -> None:
         """The replica could not be reached: it takes no more groups until it is proven again."""
@@ -122,7 +123,8 @@ class Router:
             if time.monotonic() >= deadline:
                 raise DeadlineError(
                     f"no rollout replica was routable for {self._patience:g} s:"
-                    f" {_describe(self._routing)}; see the logs of the rollout processes"
+                    f" {self._routing.describe_unroutable() or 'none has registered with weight sync'};"
+                    " see the logs of the rollout processes"
                 )
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
@@ -149,8 +151,3 @@ class Router:
             client = self._connect(replica.address)
             self._clients[replica.name] = (replica.address, client)
         return client
-
-
-def _describe(routing: Routing) -> str:
-    faults = [f"{name}: {reason}" for name, reason in sorted(routing.unroutable.items())]
-    return "; ".join(faults) or "none has registered with weight sync"

@@ -5,16 +5,19 @@ Axes: T tokens of a completion, N packed tokens, M trained tokens among them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import TypeVar
 
 import torch
 
 from services.trainer.grpo.advantages import group_advantages
 from services.trainer.grpo.loss import token_weights
+from services.trainer.packing import GroupLengths
 from trimaran.config import AlgorithmSection
 from trimaran.types import Completion, Origin, Score, ScoredGroup
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,18 @@ class Sample:
     """Of one trained token, with the denominator of the whole mini-batch in it."""
 
     @property
-    def num_packed_tokens(self) -> int:
-        """Prompt and completion up to the token that predicts the last trained one."""
-        return len(self.prompt_token_ids) + self.trained[-1]
+    def num_inputs(self) -> int:
+        """Tokens of the completion that are read: up to the one that predicts the last trained."""
+        return self.trained[-1]
 
 
 GroupSamples = tuple[Sample, ...]
+"""Samples of one group, which share its prompt."""
+
+
+def group_lengths(samples: GroupSamples) -> GroupLengths:
+    prompt = len(samples[0].prompt_token_ids) if samples else 0
+    return GroupLengths(prompt, tuple(sample.num_inputs for sample in samples))
 
 
 def prepare_mini_batch(
@@ -90,8 +99,8 @@ class PackedBatch:
     """The tensors of one micro-batch."""
 
     token_ids_N: torch.Tensor
-    """The sequences one after the other; each ends before its last trained token."""
-    lengths: tuple[int, ...]
+    """Group by group: the prompt, then the completions, each up to before its last trained token."""
+    groups: tuple[GroupLengths, ...]
     sources_M: torch.Tensor
     """The place among N whose output predicts each trained token."""
     targets_M: torch.Tensor
@@ -100,30 +109,33 @@ class PackedBatch:
     weights_M: torch.Tensor
 
 
-def pack(samples: Sequence[Sample], device: torch.device) -> PackedBatch:
-    lengths = tuple(sample.num_packed_tokens for sample in samples)
+def pack(groups: Sequence[GroupSamples], device: torch.device) -> PackedBatch:
+    """Of groups with at least one sample each."""
     token_ids: list[int] = []
     sources: list[int] = []
-    targets: list[int] = []
-    rollout_logprobs: list[float] = []
-    for sample, start in zip(samples, accumulate(lengths, initial=0), strict=False):
-        completion = sample.completion
-        token_ids += sample.prompt_token_ids + completion.token_ids_T[: sample.trained[-1]]
-        before_first = start + len(sample.prompt_token_ids) - 1
-        sources += [before_first + place for place in sample.trained]
-        targets += [completion.token_ids_T[place] for place in sample.trained]
-        rollout_logprobs += [completion.logprobs_T[place] for place in sample.trained]
+    for group in groups:
+        token_ids += group[0].prompt_token_ids
+        before_first = len(token_ids) - 1
+        for sample in group:
+            start = len(token_ids)
+            sources += [start + place - 1 if place else before_first for place in sample.trained]
+            token_ids += sample.completion.token_ids_T[: sample.num_inputs]
+    samples = [sample for group in groups for sample in group]
+    counts = torch.tensor([len(sample.trained) for sample in samples])
 
-    def per_token(values: Sequence[float]) -> torch.Tensor:
-        counts = torch.tensor([len(sample.trained) for sample in samples])
+    def per_sample(values: Sequence[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
+
+    def per_token(values: Callable[[Completion], Sequence[T]], dtype: torch.dtype) -> torch.Tensor:
+        chosen = [values(one.completion)[place] for one in samples for place in one.trained]
+        return torch.tensor(chosen, dtype=dtype, device=device)
 
     return PackedBatch(
         token_ids_N=torch.tensor(token_ids, device=device),
-        lengths=lengths,
+        groups=tuple(group_lengths(group) for group in groups),
         sources_M=torch.tensor(sources, device=device),
-        targets_M=torch.tensor(targets, device=device),
-        rollout_logprobs_M=torch.tensor(rollout_logprobs, dtype=torch.float32, device=device),
-        advantages_M=per_token([sample.advantage for sample in samples]),
-        weights_M=per_token([sample.weight for sample in samples]),
+        targets_M=per_token(lambda completion: completion.token_ids_T, torch.int64),
+        rollout_logprobs_M=per_token(lambda completion: completion.logprobs_T, torch.float32),
+        advantages_M=per_sample([sample.advantage for sample in samples]),
+        weights_M=per_sample([sample.weight for sample in samples]),
     )

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from services.trainer.batch import PackedBatch, pack, prepare_mini_batch
+from services.trainer.batch import PackedBatch, group_lengths, pack, prepare_mini_batch
 from services.trainer.grpo.advantages import has_signal
 from services.trainer.grpo.loss import TokenValues, grpo_loss
 from services.trainer.packing import plan_micro_batches
@@ -113,12 +113,12 @@ def _pack_share(
 ) -> list[PackedBatch]:
     """This rank's micro-batches of one mini-batch."""
     samples = prepare_mini_batch(groups, config.algorithm)
-    group_tokens = [sum(sample.num_packed_tokens for sample in group) for group in samples]
+    group_tokens = [group_lengths(group).num_tokens for group in samples]
     plan = plan_micro_batches(
         group_tokens, config.trainer.data_parallel, config.trainer.micro_batch_tokens
     )
     return [
-        pack([sample for place in places for sample in samples[place]], policy.device)
+        pack([samples[place] for place in places], policy.device)
         for places in plan[policy.data_rank]
     ]
 

@@ -3,12 +3,29 @@
     plan_micro_batches([50, 70, 60, 40], data_parallel=2, micro_batch_tokens=100)
     -> (((1,), (3,)), ((2,), (0,)))   # [rank][micro-batch] -> places of groups
 
-A group is never split, so its prompt can later be computed once.
+A group is never split, because its completions share one prompt:
+
+    [ prompt | completion 0 | completion 1 | … ] [ prompt | completion 0 | … ] …
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLengths:
+    """Packed tokens of one group: its prompt, once, and each of its completions."""
+
+    prompt: int
+    completions: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """0 for a group of which nothing is computed."""
+        return self.prompt + sum(self.completions) if self.completions else 0
+
 
 MicroBatch = tuple[int, ...]
 """Places of groups in the mini-batch."""

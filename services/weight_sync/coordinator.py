@@ -236,10 +236,9 @@ class Coordinator:
             await self._pool.wait_for_change(left)
 
     def _nobody(self, version: PolicyVersion) -> str:
-        reasons = "; ".join(f"{name}: {why}" for name, why in self.routing().unroutable.items())
         return (
             f"no replica took version {version.version} within"
-            f" {self._config.join_timeout:g} s ({reasons or 'none has registered'})"
+            f" {self._config.join_timeout:g} s ({self.routing().describe_unroutable() or 'none has registered'})"
         )
 
     def _start_catch_ups(self) -> None:

@@ -17,8 +17,8 @@ class Member:
     """Counts registrations: a replica that came back is another member of the same name."""
     version: VersionId | None = None
     """What it is known to have loaded; None after a registration or a fault."""
-    reason: str = "joining"
-    """Why it is not routable; empty when it is."""
+    reason: str = ""
+    """Its last fault; empty once it holds a version again."""
     failures: int = 0
     """Faults in a row."""
 
@@ -70,11 +70,7 @@ class Members:
         return tuple(m.replica for m in self if live is not None and m.version == live)
 
     def unroutable(self, live: VersionId | None) -> dict[str, str]:
-        return {
-            m.name: m.reason or f"holds version {m.version}"
-            for m in self
-            if live is None or m.version != live
-        }
+        return {m.name: m.reason for m in self if live is None or m.version != live}
 
     def behind(self, live: VersionId | None) -> tuple[Member, ...]:
         return tuple(m for m in self if m.version != live)

@@ -7,6 +7,29 @@ import torch
 from services.trainer.batch import PackedBatch
 
 
+def plain_logprobs(model: torch.nn.Module, packed: PackedBatch, temperature: float) -> torch.Tensor:
+    """Each completion with its own copy of the prompt, one sequence at a time."""
+    logits = torch.cat([_group_logits(model, part) for part in _split(packed)])
+    logprobs = (logits[packed.sources_M].float() / temperature).log_softmax(-1)
+    return logprobs.gather(-1, packed.targets_M[:, None])[:, 0]
+
+
+def _split(packed: PackedBatch) -> list[tuple[torch.Tensor, ...]]:
+    """Group -> prompt, completions."""
+    groups = packed.token_ids_N.split([group.num_tokens for group in packed.groups])
+    return [
+        ids.split([group.prompt, *group.completions])
+        for ids, group in zip(groups, packed.groups, strict=True)
+    ]
+
+
+def _group_logits(model: torch.nn.Module, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    prompt, *completions = parts
+    sequences = [torch.cat([prompt, ids])[None] for ids in completions]
+    logits = [model(input_ids=ids).logits[0] for ids in sequences]
+    return torch.cat([logits[0][: len(prompt)], *(one[len(prompt) :] for one in logits)])
+
+
 class PlainPolicy:
     """Implements `learner.Policy` as one of several data-parallel ranks, without the others."""
 
@@ -26,10 +49,7 @@ class PlainPolicy:
         return self._logprobs(packed)
 
     def _logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        parts = packed.token_ids_N.split(list(packed.lengths))
-        logits = torch.cat([self.model(input_ids=ids[None]).logits[0] for ids in parts])
-        logprobs = (logits[packed.sources_M].float() / self._temperature).log_softmax(-1)
-        return logprobs.gather(-1, packed.targets_M[:, None])[:, 0]
+        return plain_logprobs(self.model, packed, self._temperature)
 
     def zero_gradients(self) -> None:
         self.model.zero_grad()

@@ -3,31 +3,33 @@ from __future__ import annotations
 import torch
 
 from services.trainer.batch import pack, prepare_mini_batch
+from services.trainer.packing import GroupLengths
 from tests.trainer.batches import completion, scored_group
 from trimaran.config import AlgorithmSection
 
 CPU = torch.device("cpu")
 
 
-def test_one_sequence_packs_prompt_and_completion_without_its_last_token() -> None:
+def test_a_group_packs_its_prompt_once_and_each_completion_without_its_last_token() -> None:
     answers = [completion([7, 8, 9], [-0.1, -0.2, -0.3]), completion([6], [-0.4])]
     group = scored_group([4, 5], answers, [1.0, 0.0])
     (samples,) = prepare_mini_batch([group], AlgorithmSection(normalize_std=False))
-    packed = pack(samples, CPU)
-    assert packed.token_ids_N.tolist() == [4, 5, 7, 8, 4, 5]
-    assert packed.lengths == (4, 2)
-    assert packed.sources_M.tolist() == [1, 2, 3, 5]
-    assert packed.targets_M.tolist() == [7, 8, 9, 6]
-    assert packed.rollout_logprobs_M.tolist() == torch.tensor([-0.1, -0.2, -0.3, -0.4]).tolist()
-    assert packed.advantages_M.tolist() == [0.5, 0.5, 0.5, -0.5]
-    assert packed.weights_M.tolist() == [0.25] * 4
+    packed = pack([samples, samples], CPU)
+    assert packed.token_ids_N.tolist() == [4, 5, 7, 8] * 2
+    assert packed.groups == (GroupLengths(2, (2, 0)),) * 2
+    assert packed.sources_M.tolist() == [1, 2, 3, 1, 5, 6, 7, 5]
+    assert packed.targets_M.tolist() == [7, 8, 9, 6] * 2
+    logprobs = torch.tensor([-0.1, -0.2, -0.3, -0.4] * 2)
+    assert torch.equal(packed.rollout_logprobs_M, logprobs)
+    assert packed.advantages_M.tolist() == [0.5, 0.5, 0.5, -0.5] * 2
+    assert packed.weights_M.tolist() == [0.25] * 8
 
 
 def test_given_tokens_are_read_but_not_trained() -> None:
     answers = [completion([7, 8, 9], given=2), completion([6, 6], given=2)]
     group = scored_group([4, 5], answers, [1.0, 0.0])
     (samples,) = prepare_mini_batch([group], AlgorithmSection())
-    packed = pack(samples, CPU)
+    packed = pack([samples], CPU)
     assert packed.token_ids_N.tolist() == [4, 5, 7, 8]
     assert packed.targets_M.tolist() == [9]
     assert packed.weights_M.tolist() == [1.0]

@@ -60,10 +60,13 @@ def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
     assert metrics["trainer/loss"] == pytest.approx(loss.item(), abs=1e-6)
     scored = [group for group in random_batch(1).groups if group.group.number != 2]
     needed = sum(
-        len(group.group.prompt_token_ids) + len(one.token_ids_T) - 1
+        len(group.group.prompt_token_ids)
+        + sum(
+            len(one.token_ids_T) - 1
+            for one, verdict in zip(group.group.completions_G, group.verdicts_G, strict=True)
+            if hasattr(verdict, "reward")
+        )
         for group in scored
-        for one, verdict in zip(group.group.completions_G, group.verdicts_G, strict=True)
-        if hasattr(verdict, "reward")
     )
     assert metrics["trainer/tokens"] == needed
     assert metrics["trainer/equal_reward_groups/share"] == 0.25

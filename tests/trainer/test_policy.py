@@ -14,6 +14,7 @@ from services.trainer.batch import PackedBatch, pack, prepare_mini_batch
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
 from tests.trainer.batches import random_batch
+from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import AlgorithmSection, RunConfig
 
 pytestmark = pytest.mark.usefixtures("single_rank")
@@ -28,14 +29,7 @@ def make_policy(config: RunConfig):
 
 def whole_batch() -> PackedBatch:
     groups = prepare_mini_batch(random_batch(1).groups, AlgorithmSection(kl_coefficient=1.0))
-    return pack([sample for group in groups for sample in group], CPU)
-
-
-def plain_logprobs(model: torch.nn.Module, packed: PackedBatch, temperature: float) -> torch.Tensor:
-    parts = packed.token_ids_N.split(list(packed.lengths))
-    logits = torch.cat([model(input_ids=ids[None]).logits[0] for ids in parts])
-    logprobs = (logits[packed.sources_M].float() / temperature).log_softmax(-1)
-    return logprobs.gather(-1, packed.targets_M[:, None])[:, 0]
+    return pack(groups, CPU)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])

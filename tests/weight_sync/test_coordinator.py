@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from services.weight_sync import catch_up, staging
 from services.weight_sync.coordinator import Coordinator
-from tests.weight_sync.fakes import CALLER, RUN, FakeReplica, RecordingStore, World, version_of
+from tests.weight_sync.fakes import (
+    CALLER,
+    RUN,
+    FakeReplica,
+    FakeRollout,
+    RecordingStore,
+    World,
+    version_of,
+)
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     InputError,
@@ -70,7 +78,7 @@ def test_a_version_is_staged_recorded_and_committed_in_this_order(world, tmp_pat
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a", "b")
             assert coordinator.routing().live is None
-            assert coordinator.routing().unroutable == {"a": "joining", "b": "joining"}
+            assert coordinator.routing().unroutable == {"a": "", "b": ""}
             routing, metrics = await publish(coordinator, world)
             assert routing.live == replace(version_of(1), state=VersionState.ACTIVE)
             assert [replica.name for replica in routing.routable] == ["a", "b"]
@@ -156,6 +164,30 @@ def test_a_root_that_differs_is_never_committed(world, tmp_path):
     assert "b commits 0.1" not in world.events
 
 
+def test_replicas_that_are_being_updated_show_no_fault(world, tmp_path):
+    seen = []
+
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish(coordinator, world, 1)
+            commit = FakeRollout.commit_weights
+
+            async def watched(self, version, timeout):
+                seen.append(coordinator.routing())
+                return await commit(self, version, timeout)
+
+            FakeRollout.commit_weights = watched
+            try:
+                await publish(coordinator, world, 2)
+            finally:
+                FakeRollout.commit_weights = commit
+
+    asyncio.run(scenario())
+    assert [(r.live.version.step, r.routable) for r in seen] == [(2, ())] * 2
+    assert not any(r.faults for r in seen)
+
+
 def test_after_the_record_replicas_only_roll_forward(world, tmp_path):
     async def scenario():
         async with running(world, tmp_path) as coordinator:
@@ -197,7 +229,7 @@ def test_a_joiner_waits_while_the_trainer_is_ahead(world, tmp_path):
             world.step = 2  # trained, not yet published
             await join(coordinator, world, "b")
             await asyncio.sleep(5 * PAUSE)
-            assert coordinator.routing().unroutable == {"b": "joining"}
+            assert coordinator.routing().unroutable == {"b": ""}
             await publish(coordinator, world, 2)
             assert names(coordinator) == ["a", "b"]
 

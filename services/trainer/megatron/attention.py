@@ -1,25 +1,30 @@
-"""Attention over packed sequences, for any torch device.
+"""Attention over packed groups, for any torch device.
 
 Axes: N packed tokens, S sequences of a grid, T its longest length, H heads,
-K key/value heads, R = H / K, D channels of a head.
+K key/value heads, R = H / K, D channels of a head, P prompt tokens of all
+groups, C completions of the largest group.
 
-Tokens stay packed everywhere else; inside the attention they are laid out in
-grids [S, T] of sequences of like length. Short rows are computed in two plain
-matrix products, because the CPU's fused kernel is slow on them; long rows go
-to `scaled_dot_product_attention`, which never holds a T x T matrix.
+Tokens are packed everywhere else, and a group's prompt stands there once. Only
+here are they laid out as whole sequences, prompt and completion, in grids
+[S, T] of like length: a prompt's rows are copied for each of its completions.
+That costs little, as nearly all the time goes into the linear layers. Short
+rows are computed in two plain matrix products, because the CPU's fused kernel
+is slow on them; long rows go to `scaled_dot_product_attention`, which never
+holds a T x T matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
+
+from services.trainer.packing import GroupLengths
 
 EXPLICIT_MAX_LENGTH = 256
 GRID_MIN_FILL = 0.7
@@ -34,14 +39,20 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The one-to-one map between packed tokens and rows of the grids, int64."""
+    """Where packed tokens stand among the rows of all grids, int64."""
 
-    rows_N: torch.Tensor
-    """For each packed token its row among the rows of all grids."""
     tokens: torch.Tensor
     """For each row its packed token; a padding row repeats token 0."""
-    padding: torch.Tensor
-    """The rows that hold no token."""
+    owners_N: torch.Tensor
+    """For each packed token the row whose output it takes."""
+    unread: torch.Tensor
+    """The rows whose output nobody takes: padding, and all copies of a prompt but the first."""
+    prompts_P: torch.Tensor
+    """The packed tokens that are copied."""
+    copies_PC: torch.Tensor
+    """For each of them its rows; what a smaller group lacks repeats its first."""
+    is_copy_PC: torch.Tensor
+    """float32, 0 for such a repetition."""
 
 
 @dataclass
@@ -59,35 +70,88 @@ class PackedLayout(PackedSeqParams):
 
 
 def build_layout(
-    lengths: Sequence[int], inverse_frequencies: torch.Tensor, dtype: torch.dtype
+    groups: Sequence[GroupLengths], inverse_frequencies: torch.Tensor, dtype: torch.dtype
 ) -> PackedLayout:
-    """Lay sequences of these lengths (tokens, packed in this order) out in grids."""
-    device = inverse_frequencies.device
-    starts = list(accumulate(lengths, initial=0))
-    rows = torch.empty(starts[-1], dtype=torch.int64)
-    grids: list[Grid] = []
-    num_rows = 0
-    for members in _by_length(lengths):
-        longest = lengths[members[0]]
-        for row, member in enumerate(members):
-            first = num_rows + row * longest
-            rows[starts[member] : starts[member + 1]] = torch.arange(first, first + lengths[member])
-        grids.append(Grid(len(members), longest))
-        num_rows += len(members) * longest
-    tokens = torch.full((num_rows,), -1, dtype=torch.int64)
-    tokens[rows] = torch.arange(starts[-1])
-    places = Places(
-        rows.to(device), tokens.clamp(0).to(device), (tokens < 0).nonzero()[:, 0].to(device)
-    )
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
-    angles = positions[:, None].float() * inverse_frequencies
+    """Lay the sequences of these groups out in grids."""
+    sequences, positions = _sequences(groups)
+    grids, firsts = _grids([len(tokens) for tokens in sequences])
+    angles = positions[:, None].float().to(inverse_frequencies.device) * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
     return PackedLayout(
-        grids=tuple(grids),
-        places=places,
+        grids=grids,
+        places=_places(groups, sequences, grids, firsts, inverse_frequencies.device),
         cos_ND=angles.cos().to(dtype),
         sin_ND=angles.sin().to(dtype),
     )
+
+
+def _sequences(groups: Sequence[GroupLengths]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The packed tokens of each whole sequence, and the position of each packed token."""
+    sequences: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
+    start = 0
+    for group in groups:
+        prompt = torch.arange(start, start + group.prompt)
+        positions.append(torch.arange(group.prompt))
+        start += group.prompt
+        for length in group.completions:
+            sequences.append(torch.cat([prompt, torch.arange(start, start + length)]))
+            positions.append(torch.arange(group.prompt, group.prompt + length))
+            start += length
+    return sequences, torch.cat(positions)
+
+
+def _grids(lengths: Sequence[int]) -> tuple[tuple[Grid, ...], list[int]]:
+    """The grids, and the first row of each sequence."""
+    grids: list[Grid] = []
+    firsts = [0] * len(lengths)
+    num_rows = 0
+    for members in _by_length(lengths):
+        grid = Grid(len(members), lengths[members[0]])
+        for place, member in enumerate(members):
+            firsts[member] = num_rows + place * grid.length
+        grids.append(grid)
+        num_rows += grid.num_sequences * grid.length
+    return tuple(grids), firsts
+
+
+def _places(
+    groups: Sequence[GroupLengths],
+    sequences: Sequence[torch.Tensor],
+    grids: Sequence[Grid],
+    firsts: Sequence[int],
+    device: torch.device,
+) -> Places:
+    num_rows = sum(grid.num_sequences * grid.length for grid in grids)
+    tokens = torch.zeros(num_rows, dtype=torch.int64)
+    owners = torch.empty(sum(group.num_tokens for group in groups), dtype=torch.int64)
+    # Backwards, so that a prompt belongs to its group's first sequence.
+    for sequence, first in reversed(list(zip(sequences, firsts, strict=True))):
+        rows = torch.arange(first, first + len(sequence))
+        tokens[rows] = sequence
+        owners[sequence] = rows
+    unread = torch.ones(num_rows, dtype=torch.bool)
+    unread[owners] = False
+    prompts, copies, is_copy = _prompt_copies(groups, sequences, firsts)
+    parts = (tokens, owners, unread.nonzero()[:, 0], prompts, copies, is_copy)
+    return Places(*(part.to(device) for part in parts))
+
+
+def _prompt_copies(
+    groups: Sequence[GroupLengths], sequences: Sequence[torch.Tensor], firsts: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    most = max(len(group.completions) for group in groups)
+    prompts, copies, is_copy = [], [], []
+    place = 0
+    for group in groups:
+        size = len(group.completions)
+        starts = torch.tensor(firsts[place : place + size])
+        starts = torch.cat([starts, starts[:1].expand(most - size)])
+        prompts.append(sequences[place][: group.prompt])
+        copies.append(torch.arange(group.prompt)[:, None] + starts)
+        is_copy.append((torch.arange(most) < size).float().expand(group.prompt, most))
+        place += size
+    return torch.cat(prompts), torch.cat(copies), torch.cat(is_copy)
 
 
 def _by_length(lengths: Sequence[int]) -> list[list[int]]:
@@ -110,21 +174,27 @@ class _ToRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0].index_select(0, ctx.places.rows_N), None
+        rows, places = gradients[0], ctx.places
+        packed = rows.index_select(0, places.owners_N)
+        copies = rows.index_select(0, places.copies_PC.flatten())
+        copies = copies.view(*places.copies_PC.shape, -1).float()
+        summed = torch.einsum("pcx,pc->px", copies, places.is_copy_PC)
+        summed = summed.to(packed.dtype).view(-1, *packed.shape[1:])
+        return packed.index_copy_(0, places.prompts_P, summed), None
 
 
 class _ToPacked(torch.autograd.Function):
-    """Rows of the grids -> packed tokens; what stands in padding rows has no gradient."""
+    """Rows of the grids -> packed tokens; rows that nobody reads have no gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, places: Places) -> torch.Tensor:
         ctx.places = places
-        return rows.index_select(0, places.rows_N)
+        return rows.index_select(0, places.owners_N)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         rows = gradients[0].index_select(0, ctx.places.tokens)
-        return rows.index_fill_(0, ctx.places.padding, 0.0), None
+        return rows.index_fill_(0, ctx.places.unread, 0.0), None
 
 
 def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> torch.Tensor:

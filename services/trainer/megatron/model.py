@@ -18,6 +18,7 @@ from services.trainer.megatron.architecture import Architecture, inverse_frequen
 from services.trainer.megatron.attention import PackedAttention, build_layout
 from services.trainer.megatron.logprobs import vocab_parallel_logprobs
 from services.trainer.megatron.mapping import mark_shards
+from services.trainer.packing import GroupLengths
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -50,16 +51,16 @@ class PackedGPT(GPTModel):
     def logprobs(
         self,
         token_ids_N: torch.Tensor,
-        lengths: Sequence[int],
+        groups: Sequence[GroupLengths],
         sources_M: torch.Tensor,
         targets_M: torch.Tensor,
         temperature: float,
     ) -> torch.Tensor:
         """Log-probabilities, float32 [M], of `targets_M` after the tokens at `sources_M`.
 
-        `token_ids_N`: sequences of these `lengths`, one after the other.
+        `token_ids_N`: `groups` one after the other, each its prompt and then its completions.
         """
-        layout = build_layout(lengths, self._inverse_frequencies, self._dtype)
+        layout = build_layout(groups, self._inverse_frequencies, self._dtype)
         hidden = self.embedding(input_ids=token_ids_N[None], position_ids=None)
         hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
         hidden = hidden.squeeze(1).index_select(0, sources_M)

@@ -58,7 +58,7 @@ class MegatronPolicy:
     def _logprobs(self, model: PackedGPT, packed: PackedBatch) -> torch.Tensor:
         return model.logprobs(
             packed.token_ids_N,
-            packed.lengths,
+            packed.groups,
             packed.sources_M,
             packed.targets_M,
             self._config.rollout.temperature,
