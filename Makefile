@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTO_VENV := .cache/protos
+TRL_VENV := .cache/trl
 MODEL := models/SmolLM2-135M-Instruct
 SEED ?= 1
 # uv does not read pip's settings; hand its local wheels on.
@@ -20,7 +21,9 @@ $(VENV)/.installed: requirements/cpu.txt pyproject.toml
 	  || { echo "Python 3.11 is needed: make PYTHON=/path/to/python3.11 …"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet uv
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps -r requirements/cpu.txt
+	# Compiled once here: a start would compile 6,000 files anew where Python may not write.
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode \
+	  -r requirements/cpu.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -57,11 +60,20 @@ check-protos: $(PROTO_VENV)/.installed
 	diff -r --exclude=__init__.py --exclude=__pycache__ .cache/generated/trimaran/v1 trimaran/v1 \
 	  || { echo "generated code is not current: run make protos"; exit 1; }
 
-lock:
-	$(UV) pip compile --quiet --python-version 3.11 --override requirements/cpu-overrides.txt \
-	  --no-emit-find-links --no-header requirements/cpu.in -o requirements/cpu.txt
+LOCK = $(UV) pip compile --quiet --python-version 3.11 --no-header \
+	--override requirements/cpu-overrides.txt
 
-bench: install $(MODEL)/model.safetensors
+lock: install
+	$(LOCK) requirements/cpu.in -o requirements/cpu.txt
+	$(LOCK) --no-annotate requirements/trl.in -o requirements/trl.txt
+
+# TRL in an environment of its own.
+$(TRL_VENV)/.installed: requirements/trl.txt | $(VENV)/.installed
+	$(PYTHON) -m venv $(TRL_VENV)
+	$(UV) pip install --quiet --python $(TRL_VENV)/bin/python --no-deps -r requirements/trl.txt
+	touch $@
+
+bench: install $(MODEL)/model.safetensors $(TRL_VENV)/.installed
 	$(BIN)/python -m benchmarks.run
 
 clean:

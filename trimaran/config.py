@@ -16,22 +16,40 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from trimaran.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
-Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$")]
+
+
+def _check_port(address: str) -> str:
+    if int(address.rpartition(":")[2]) > LAST_PORT:
+        raise ValueError(f"there is no port above {LAST_PORT} (given: {address!r})")
+    return address
+
+
+LAST_PORT = 65535
+Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 class RunSection(Section):
-    name: str = "run"
+    name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")] = "run"
     """Run folders are called <name>-<date>-<time>."""
     folder: Path = Path("runs")
     """Where run folders are made; relative to the working directory."""
@@ -267,7 +285,11 @@ def _describe(fault: Any) -> str:
     if fault["type"] == "missing":
         return f"{key}: missing; it must be given"
     if fault["type"] == "value_error":
-        return str(fault["ctx"]["error"])
+        text = str(fault["ctx"]["error"])
+        return f"{key}: {text}" if location else text
+    if fault["type"] == "model_type":
+        known = ", ".join(_known_keys(location))
+        return f"{key}: must be a section of {known} (given: {fault['input']!r})"
     return f"{key}: {fault['msg']} (given: {fault['input']!r})"
 
 

@@ -108,3 +108,5 @@ def _facts(config: dict[str, Any], path: Path) -> ModelFacts:
         )
     except KeyError as error:
         raise InputError(f"model.path: {path} lacks {error.args[0]}") from None
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise InputError(f"model.path: {path} holds sizes that are none: {error}") from None

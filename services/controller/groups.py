@@ -118,7 +118,7 @@ class GroupMaker:
                 except StaleEpochError:
                     raise
                 except PromptTooLongError as error:
-                    raise PromptSkipped(f"too long: {error}") from None
+                    raise PromptSkipped(str(error)) from None
                 except TrimaranError as error:
                     if isinstance(error, REPLICA_FAULTS):
                         await self._router.report(lease.name, f"group {number}: {error}")

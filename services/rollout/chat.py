@@ -19,7 +19,13 @@ class ChatTokenizer:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from transformers import AutoTokenizer
 
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # whatever the tokenizer's own code stumbles over
+            raise InputError(
+                f"model.path: {folder} holds no tokenizer that transformers can load"
+                f" ({type(error).__name__}: {error}); is the download complete?"
+            ) from None
         self.stop_token_ids = frozenset(_stop_token_ids(folder, self._tokenizer.eos_token_id))
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:

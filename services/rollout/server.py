@@ -110,8 +110,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         prompt_token_ids = self._engine.tokenize(prompt.messages)
         if not 0 < len(prompt_token_ids) <= limits.max_prompt_tokens:
             raise PromptTooLongError(
-                f"{prompt.prompt_id}: {len(prompt_token_ids)} tokens; at least 1 and"
-                f" rollout.max_prompt_tokens ({limits.max_prompt_tokens}) at most"
+                f"too long: {len(prompt_token_ids)} tokens; rollout.max_prompt_tokens is"
+                f" {limits.max_prompt_tokens}"
+                if prompt_token_ids
+                else "the chat template makes no token of it"
             )
         starts: dict[int, tuple[int, ...]] = dict.fromkeys(range(sampling.num_samples), ())
         ended: list[Ended] = []
@@ -238,7 +240,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
 
     servicer = RolloutServicer(f"rollout-{index}", config, engine, WeightReceiver(device))
     try:
-        server = rpc.Server(config.endpoints.rollout[index], [_adder(servicer)])
+        server = rpc.Server(config.endpoints.rollout[index], [add_service(servicer)])
         await server.start()
         try:
             replica = Replica(f"rollout-{index}", server.address)
@@ -253,7 +255,9 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         await engine.close()
 
 
-def _adder(servicer: RolloutServicer) -> Callable[[Any], str]:
+def add_service(servicer: RolloutServicer) -> Callable[[Any], str]:
+    """For `rpc.Server`."""
+
     def add(server: Any) -> str:
         rollout_pb2_grpc.add_RolloutServiceServicer_to_server(servicer, server)
         return rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name

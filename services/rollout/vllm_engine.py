@@ -73,9 +73,9 @@ class VllmEngine:
             # vLLM chooses spawn here; a forked core has imported everything already.
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         os.register_at_fork(after_in_child=_in_child)
-        self._vllm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
-        await self._vllm.collective_rpc("end_with_parent")
-        if on_host and not all(await self._vllm.collective_rpc("install_fast_sampler")):
+        self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
+        await self.llm.collective_rpc("end_with_parent")
+        if on_host and not all(await self.llm.collective_rpc("install_fast_sampler")):
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
         logger.info(
             "vllm is up: imports %.1f s, engine %.1f s",
@@ -129,8 +129,8 @@ class VllmEngine:
                 passed_on = time.monotonic()
         finally:
             self._streams.discard(stream)
-            if stream.open and not self._vllm.errored:
-                await self._vllm.abort(stream.request_id)
+            if stream.open and not self.llm.errored:
+                await self.llm.abort(stream.request_id)
 
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
@@ -146,13 +146,13 @@ class VllmEngine:
             stream = Stream(f"{request.number}-{next(self._numbers)}", given, self._live)
             params = self._sampling_params(request.sampling, len(starts), len(prefix))
             try:
-                stream.collector = await self._vllm.add_request(
+                stream.collector = await self.llm.add_request(
                     stream.request_id, TokensPrompt(prompt_token_ids=tokens), params
                 )
             except _dead_error() as error:
                 raise UnavailableError("the vllm engine is dead; its log says why") from error
             except asyncio.CancelledError:
-                await self._vllm.abort(stream.request_id)
+                await self.llm.abort(stream.request_id)
                 raise
             self._streams.add(stream)
         return stream
@@ -184,9 +184,9 @@ class VllmEngine:
             started = time.monotonic()
             try:
                 async with asyncio.timeout(self._config.weight_sync.commit_timeout):
-                    await self._vllm.pause_generation(mode="keep", clear_cache=True)
+                    await self.llm.pause_generation(mode="keep", clear_cache=True)
                     arguments = (shadow.path, manifest_to_json(shadow.manifest))
-                    await self._vllm.collective_rpc("load_shadow", args=arguments)
+                    await self.llm.collective_rpc("load_shadow", args=arguments)
                     await self._pass_outputs()
             except Exception as error:
                 self._fail_streams(version)
@@ -197,7 +197,7 @@ class VllmEngine:
             for stream in self._streams:
                 stream.mark(made[stream.request_id], version)
             self._live = version
-            await self._vllm.resume_generation()
+            await self.llm.resume_generation()
             return time.monotonic() - started
 
     async def _pass_outputs(self) -> None:
@@ -208,7 +208,7 @@ class VllmEngine:
         """
         from vllm.v1.engine import EngineCoreOutputs
 
-        queue = self._vllm.engine_core.outputs_queue
+        queue = self.llm.engine_core.outputs_queue
         queue.put_nowait(EngineCoreOutputs())
         while not queue.empty():  # noqa: ASYNC110  it is vLLM's queue and tells nobody
             await asyncio.sleep(0.001)
@@ -216,7 +216,7 @@ class VllmEngine:
     def _count_made(self) -> dict[str, dict[int, int]]:
         """Request -> sample -> tokens made so far, for the samples that still run."""
         made: dict[str, dict[int, int]] = defaultdict(dict)
-        for state in self._vllm.output_processor.request_states.values():
+        for state in self.llm.output_processor.request_states.values():
             assert state.detokenizer is not None
             made[state.external_req_id][state.request_index] = state.detokenizer.num_output_tokens()
         return made
@@ -229,14 +229,14 @@ class VllmEngine:
 
     @property
     def num_running(self) -> int:
-        return self._vllm.output_processor.get_num_unfinished_requests()
+        return self.llm.output_processor.get_num_unfinished_requests()
 
     def check(self) -> None:
-        if self._vllm.errored:
+        if self.llm.errored:
             raise InternalError("the vllm engine is dead; its own lines above say why")
 
     async def close(self) -> None:
-        if vllm := self.__dict__.pop("_vllm", None):
+        if vllm := self.__dict__.pop("llm", None):
             vllm.shutdown(timeout=5.0)
 
 

@@ -23,11 +23,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
     """Memory-mapped tensors by Hugging Face name. Raises InputError when a file is broken."""
-    if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        files = sorted(set(index["weight_map"].values()))
-    else:
-        files = [WEIGHTS]
+    files = _indexed_files(folder / INDEX) if (folder / INDEX).is_file() else [WEIGHTS]
     tensors: dict[str, torch.Tensor] = {}
     for name in files:
         try:
@@ -37,6 +33,15 @@ def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
     if not tied and HEAD not in tensors and EMBEDDING in tensors:
         raise InputError(f"{folder}: config.json says untied, but {HEAD} is missing")
     return tensors
+
+
+def _indexed_files(path: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError(
+            f"{path}: does not name the weights' files; is the download complete?"
+        ) from None
 
 
 def write_model_folder(

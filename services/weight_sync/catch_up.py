@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ from services.weight_sync.members import Member, Members
 
 logger = logging.getLogger(__name__)
 
-MAX_FAILURES = 6
-"""In a row, after which a replica is left alone until it registers again."""
 FIRST_PAUSE_SECONDS = 1.0
-"""Before a replica is tried again; doubles with each failure."""
+"""Before a replica is tried again; doubles with each failure in a row."""
+LONGEST_PAUSE_SECONDS = 30.0
+"""A replica that was frozen for long is back this soon."""
 
 
 class CatchUps:
@@ -29,6 +30,9 @@ class CatchUps:
         self._bring_up = bring_up
         self._first_pause = first_pause
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._due: dict[str, tuple[Member, float]] = {}
+        """When a replica with these faults is tried again. It outlives the task: publications
+        that follow each other closely must not begin the pause anew each time."""
 
     def start(self, member: Member) -> None:
         """Takes the place of a catch-up of the same replica."""
@@ -44,18 +48,26 @@ class CatchUps:
         await cancel(tasks)
 
     async def _run(self, member: Member) -> None:
-        """Until the replica is live, has failed too often, or has registered again."""
+        """Until the replica is live or has registered again."""
         while self._members.is_current(member):
+            await asyncio.sleep(self._seconds_left(member.name))
             failures = self._members.get(member.name).failures
-            if failures >= MAX_FAILURES:
-                logger.error("%s failed %d times in a row; restart it", member.name, failures)
-                return
-            if failures:
-                await asyncio.sleep(self._first_pause * 2 ** (failures - 1))
             if await self._bring_up(member):
                 return
             if failures == self._members.get(member.name).failures:
                 await asyncio.sleep(self._first_pause)  # the trainer cannot send it yet
+
+    def _seconds_left(self, name: str) -> float:
+        """Of the pause after the replica's last fault."""
+        member, now = self._members.get(name), time.monotonic()
+        before, due = self._due.get(name, (None, now))
+        if member != before:
+            due = now
+            if member.failures:
+                pause = self._first_pause * 2.0 ** min(member.failures - 1, 30)
+                due += min(pause, LONGEST_PAUSE_SECONDS)
+            self._due[name] = member, due
+        return max(due - now, 0.0)
 
 
 async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

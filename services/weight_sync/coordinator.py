@@ -5,7 +5,7 @@
 
 Before the commit record the old version serves everywhere and an abort
 discards what was staged. After it replicas only roll forward: one that does
-not follow leaves routing with the reason, is tried again with growing pauses,
+not follow leaves routing with the reason, is tried again after growing pauses,
 and returns once it holds the live version.
 """
 

@@ -128,7 +128,7 @@ def test_a_port_in_use(write_run: WriteRun, refused: Refused) -> None:
 
 def test_an_address_off_this_machine(write_run: WriteRun, refused: Refused) -> None:
     message = refused("train", write_run(endpoints={"reward": "10.0.0.1:7000"}))
-    assert "10.0.0.1:7000" in message
+    assert "endpoints.reward: 10.0.0.1:7000" in message
     assert "loopback" in message
 
 
@@ -174,6 +174,9 @@ def test_a_service_alone_without_addresses(
         *("serve", "rollout", "--config", write_run(), "--run-folder", tmp_path, "--index", 3)
     )
     assert "endpoints.rollout[3]: missing" in message
+    path = write_run(endpoints={"rollout": ["127.0.0.1:7001"]})
+    message = refused("serve", "rollout", "--config", path, "--run-folder", tmp_path)
+    assert "endpoints.weight_sync: missing" in message
 
 
 def test_a_service_alone_without_its_run_folder(
@@ -184,3 +187,14 @@ def test_a_service_alone_without_its_run_folder(
     assert f"{missing} is not a folder" in refused(
         *("serve", "reward", "--config", path, "--run-folder", missing)
     )
+
+
+def test_ctrl_c_before_anything_is_started(
+    write_run: WriteRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trimaran.cli.train.check_run", interrupted)
+    assert main(["train", str(write_run())]) == 130
+    assert capsys.readouterr().err == "stopped\n"

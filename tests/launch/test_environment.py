@@ -52,8 +52,10 @@ def test_names_and_addresses(config: RunConfig) -> None:
         "rollout-1",
         "weight-sync",
     )
-    assert service_address(config, "rollout", 0) == "127.0.0.1:7001"
     assert service_address(config, "reward", 0) == "127.0.0.1:7000"
+    # A replica registers with weight sync, so that address is needed as well.
+    with pytest.raises(InputError, match=r"endpoints\.weight_sync: missing"):
+        service_address(config, "rollout", 0)
     for kind, index in (("rollout", 1), ("rollout", -1), ("weight-sync", 0), ("trainer", 0)):
         with pytest.raises(InputError, match=r"endpoints\.(rollout|weight_sync|trainer)"):
             service_address(config, kind, index)

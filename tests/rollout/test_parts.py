@@ -5,10 +5,12 @@ import asyncio
 import pytest
 import torch
 
+from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Chunk
 from services.rollout.life import with_signs_of_life
 from services.rollout.vllm_stream import Stream, merge
 from services.rollout.vllm_worker import sample_inverse_cdf
+from trimaran.errors import InputError
 from trimaran.types import VersionId
 
 OLD, NEW, NEWER = VersionId(0, 1), VersionId(0, 2), VersionId(0, 3)
@@ -102,3 +104,11 @@ def test_a_waiting_stream_shows_life_only_while_others_move_on():
         return [event async for event in stream]
 
     assert asyncio.run(main()) == ["token"]
+
+
+def test_a_broken_tokenizer_is_named_with_its_folder(model, tmp_path):
+    for path in model.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(InputError, match=f"model.path: {tmp_path} holds no tokenizer"):
+        ChatTokenizer(tmp_path)

@@ -284,7 +284,7 @@ def test_a_prompt_that_is_too_long_is_refused(replica, weights):
 
     async def body(client):
         await replica.publish(client, weights)
-        with pytest.raises(PromptTooLongError, match=r"train.jsonl:2: \d+ tokens"):
+        with pytest.raises(PromptTooLongError, match=r"too long: \d+ tokens"):
             await generate(client, sampling(1, 4), prompt=long)
         with pytest.raises(InputError, match=r"rollout.max_tokens"):
             await generate(client, sampling(1, replicas.MAX_TOKENS + 1))

@@ -47,6 +47,15 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("trainer", {"data_parallel": 3}, "must be a multiple"),
         ("endpoints", {"rollout": ["127.0.0.1:1", "127.0.0.1:2"]}, "endpoints.rollout names 2"),
         ("endpoints", {"reward": "somewhere"}, "endpoints.reward"),
+        (
+            "endpoints",
+            {"reward": "127.0.0.1:99999"},
+            "endpoints.reward: there is no port above 65535",
+        ),
+        ("reward", {"rules": {"exact": float("nan")}}, "reward.rules.exact"),
+        ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
+        ("run", {"name": "a/b"}, "run.name"),
+        ("run", "", "run: must be a section of name, folder"),
         ("data", {}, "data.train: missing"),
     ],
 )

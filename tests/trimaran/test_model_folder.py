@@ -53,6 +53,8 @@ def test_old_folders_leave_out_what_has_a_default(tmp_path: Path) -> None:
         ({**SMOLLM2, "model_type": "gpt2"}, "", "'gpt2'; supported are llama, qwen2"),
         ({"model_type": "llama"}, "", "lacks num_attention_heads"),
         ({**SMOLLM2, "use_sliding_window": True}, "", "sliding-window"),
+        ({**SMOLLM2, "hidden_size": "big"}, "", "holds sizes that are none"),
+        ({**SMOLLM2, "num_attention_heads": 0}, "", "holds sizes that are none"),
         ("{", "", "is not JSON"),
         ("[]", "", "not a model's configuration"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrimaranError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before anything was started, or after all of it had ended
+        print("stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -54,8 +54,9 @@ def check_answer(prompt: Prompt, rule: str, place: Path) -> None:
 
 
 def check_endpoints(config: RunConfig) -> None:
-    endpoints = config.endpoints
-    named = (endpoints.controller, endpoints.reward, endpoints.weight_sync)
-    for address in (*named, *endpoints.rollout, *endpoints.trainer):
-        if address is not None:
-            check_loopback(address)
+    for key, value in config.endpoints:
+        for address in (value,) if isinstance(value, str) else value or ():
+            try:
+                check_loopback(address)
+            except InputError as error:
+                raise InputError(f"endpoints.{key}: {error}") from None

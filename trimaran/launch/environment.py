@@ -27,6 +27,13 @@ COMPUTE = {
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
 }
 
+CALLS = {
+    "controller": ("reward", "weight-sync", "rollout", "trainer"),
+    "weight-sync": ("trainer",),
+    "rollout": ("weight-sync",),
+}
+"""Whom each kind calls at an address of the configuration."""
+
 
 def service_environment(
     config: RunConfig, kind: str, inherited: Mapping[str, str]
@@ -38,7 +45,7 @@ def service_environment(
 
 
 def service_address(config: RunConfig, kind: str, index: int) -> str:
-    """Where the service listens. Raises InputError when `endpoints` does not name it."""
+    """Where it listens. Raises InputError when `endpoints` does not name it and those it calls."""
     endpoints = config.endpoints
     addresses: dict[str, tuple[str | None, ...]] = {
         "controller": (endpoints.controller,),
@@ -51,11 +58,18 @@ def service_address(config: RunConfig, kind: str, index: int) -> str:
     address = known[index] if 0 <= index < len(known) else None
     if address is None:
         key = kind.replace("-", "_") + (f"[{index}]" if kind in ("rollout", "trainer") else "")
-        raise InputError(
-            f"endpoints.{key}: missing; a service that starts alone needs the host:port of each"
-            " service it serves or calls"
-        )
+        raise _missing(key)
+    for called in CALLS.get(kind, ()):
+        if not (addresses[called] and all(addresses[called])):
+            raise _missing(called.replace("-", "_"))
     return address
+
+
+def _missing(key: str) -> InputError:
+    return InputError(
+        f"endpoints.{key}: missing; a service that starts alone needs the host:port of each"
+        " service it serves or calls"
+    )
 
 
 def process_name(kind: str, index: int) -> str:

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 from trimaran.config import RunConfig
@@ -179,11 +180,13 @@ class Processes:
     def _died(self, ended: _Exit) -> ServiceDiedError:
         service = ended.service
         when = "died" if self.running else "died at start"
-        lines = self._last_lines(service) or ["(it wrote nothing)"]
+        lines = self._last_lines(service)
+        if ended.code == 2:  # it has said what is wrong: what stands before that only distracts
+            lines = [*dropwhile(lambda line: not line.startswith("error: "), lines)] or lines
         text = "\n".join(
             [
                 f"{service.name} {when} ({_how(ended.code)}). Its last lines:",
-                *(f"  {line}" for line in lines),
+                *(f"  {line}" for line in lines or ["(it wrote nothing)"]),
                 f"its whole log: {service.log}",
             ]
         )

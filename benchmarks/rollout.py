@@ -1,0 +1,185 @@
+"""(b) Rollout tokens a second through gRPC against the bare engine.
+
+One process holds vLLM's AsyncLLM and our server; a second one is the client. Each round asks for
+the same 8 x 8 completions of 24 tokens twice: straight from AsyncLLM, and through gRPC.
+
+`python -m benchmarks.rollout ADDRESS` is that client: one line in, one line of JSON out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results_file import Row
+from trimaran import rpc
+from trimaran.clients import GroupAssembly, RolloutClient
+from trimaran.config import RunConfig, parse_config
+from trimaran.types import (
+    Caller,
+    Message,
+    PolicyVersion,
+    Prompt,
+    Sampling,
+    TransferGroup,
+    VersionId,
+    VersionState,
+)
+
+CALLER = Caller("bench", 1)
+VERSION = VersionId(0, 0)
+SAMPLING = Sampling(temperature=1.0, max_tokens=24, num_samples=8)
+PROMPTS = [
+    Prompt(f"p{a}", (Message("user", f"Tell a long story about the number {a}."),), "bench", "")
+    for a in range(8)
+]
+TIMEOUT_SECONDS = 120.0
+BUCKET_BYTES = 64 << 20
+
+
+def measure_rollout(model: Path, rounds: int) -> tuple[list[Row], str]:
+    rates = asyncio.run(_measure(model, rounds))
+    medians = {side: statistics.median(values) for side, values in rates.items()}
+    rows = [
+        Row(
+            "rollout_tokens_per_second_grpc_against_bare",
+            medians["grpc"] / medians["bare"],
+            "ratio",
+            0.95,
+            True,
+        ),
+        *(
+            Row(f"rollout_tokens_per_second_{side}", rate, "tokens/s", None, True)
+            for side, rate in medians.items()
+        ),
+    ]
+    return (
+        rows,
+        f"{rounds} interleaved rounds of 64 completions of 24 tokens, one replica, 1 thread",
+    )
+
+
+async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
+    from services.rollout.server import RolloutServicer, add_service
+    from services.rollout.vllm_engine import VllmEngine
+    from services.weight_sync.receiver import WeightReceiver
+    from trimaran.device import pick
+
+    config, device = _config(model), pick("cpu")
+    engine = VllmEngine(config, device)
+    await engine.start()
+    servicer = RolloutServicer("rollout-0", config, engine, WeightReceiver(device))
+    server = rpc.Server("127.0.0.1:0", [add_service(servicer)])
+    await server.start()
+    await _publish(model, server.address, device)
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __name__, server.address, stdin=-1, stdout=-1
+    )
+    rates: dict[str, list[float]] = {"bare": [], "grpc": []}
+    try:
+        for number in range(rounds + 1):
+            bare, through_grpc = await _bare_rate(engine), await _grpc_rate(client)
+            if number:  # the first warms up
+                rates["bare"].append(bare)
+                rates["grpc"].append(through_grpc)
+                print(
+                    f"round {number} bare {bare:.0f}, grpc {through_grpc:.0f} tokens/s", flush=True
+                )
+    finally:
+        client.kill()
+        await client.wait()
+        await server.stop()
+        await servicer.close()
+        await engine.close()
+    return rates
+
+
+async def _publish(model: Path, address: str, device: Any) -> None:
+    """Bring the pretrained weights to the replica as weight sync would."""
+    from services.trainer.model_files import load_tensors
+    from services.weight_sync.sender import WeightSender
+    from services.weight_sync.snapshot import take_snapshot
+
+    snapshot = take_snapshot(load_tensors(model, tied=True).items())
+    policy = PolicyVersion(CALLER.run_id, VERSION, snapshot.manifest.root, VersionState.STAGING)
+    sender = WeightSender(device)
+    group = await asyncio.to_thread(sender.open, TransferGroup(1, "bench", 2, ""), TIMEOUT_SECONDS)
+    async with RolloutClient(address, CALLER) as client:
+        await asyncio.gather(
+            asyncio.to_thread(sender.send, snapshot, 1, BUCKET_BYTES, TIMEOUT_SECONDS),
+            client.stage_weights(
+                policy, snapshot.manifest, group, 1, BUCKET_BYTES, TIMEOUT_SECONDS
+            ),
+        )
+        await client.commit_weights(policy, TIMEOUT_SECONDS)
+    await asyncio.to_thread(sender.close)
+
+
+async def _bare_rate(engine: Any) -> float:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        n=SAMPLING.num_samples,
+        temperature=SAMPLING.temperature,
+        max_tokens=SAMPLING.max_tokens,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+    async def generate(prompt: Prompt) -> int:
+        inputs = {"prompt_token_ids": list(engine.tokenize(prompt.messages))}
+        name = f"bare-{prompt.prompt_id}-{time.monotonic_ns()}"
+        count = 0
+        async for output in engine.llm.generate(inputs, params, name):
+            count = sum(len(one.token_ids) for one in output.outputs)
+        return count
+
+    start = time.perf_counter()
+    counts = await asyncio.gather(*(generate(prompt) for prompt in PROMPTS))
+    return sum(counts) / (time.perf_counter() - start)
+
+
+async def _grpc_rate(client: asyncio.subprocess.Process) -> float:
+    assert client.stdin and client.stdout
+    client.stdin.write(b"\n")
+    await client.stdin.drain()
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        return json.loads(await client.stdout.readline())
+
+
+async def _serve_rounds(address: str) -> None:
+    async with RolloutClient(address, CALLER) as client:
+        while await asyncio.to_thread(sys.stdin.readline):
+            start = time.perf_counter()
+            groups = await asyncio.gather(
+                *(
+                    client.generate(
+                        number, 1, prompt, SAMPLING, VERSION, GroupAssembly(8), TIMEOUT_SECONDS
+                    )
+                    for number, prompt in enumerate(PROMPTS)
+                )
+            )
+            tokens = sum(len(c.token_ids_T) for group in groups for c in group.completions_G)
+            print(json.dumps(tokens / (time.perf_counter() - start)), flush=True)
+
+
+def _config(model: Path) -> RunConfig:
+    return parse_config(
+        {
+            "model": {"path": str(model)},
+            "data": {"train": "unused"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {"max_prompt_tokens": 72, "max_tokens": 24, "threads": 1},
+        }
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_rounds(sys.argv[1]))

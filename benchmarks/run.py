@@ -1,0 +1,89 @@
+"""`python -m benchmarks.run [demo] [rollout] [trainer] [start]`: measure, print, write results.
+
+Each bench runs in a process of its own, with the environment that the service itself would get.
+`make bench` runs all of them; quiet the machine first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.results_file import Row, write_results
+from trimaran.launch.environment import COMPUTE
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
+TRL_PYTHON = ROOT / ".cache" / "trl" / "bin" / "python"
+THREADS = {"demo": 1, "rollout": 1, "trainer": 2, "start": 1}
+ROUNDS = {"demo": 3, "rollout": 5, "trainer": 5, "start": 3}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("benches", nargs="*", choices=[[], *THREADS], default=list(THREADS))
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    for bench in arguments.benches:
+        if arguments.here:
+            _measure_here(bench)
+        else:
+            _measure_in_own_process(bench)
+
+
+def _measure_in_own_process(bench: str) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": str(THREADS[bench]), "HF_HUB_OFFLINE": "1"}
+    if bench in ("rollout", "trainer"):
+        environment |= COMPUTE
+    command = [sys.executable, "-m", "benchmarks.run", bench, "--here"]
+    subprocess.run(command, env=environment, cwd=ROOT, check=True)
+
+
+def _measure_here(bench: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows, method = BENCHES[bench](Path(folder), ROUNDS[bench])
+    print(f"{write_results(bench, rows, method).relative_to(ROOT)}:")
+    for row in rows:
+        goal = f"   goal {'>=' if row.higher_is_better else '<='} {row.goal:g}" if row.goal else ""
+        print(f"  {row.name:48} {row.value:10.2f} {row.unit}{goal}")
+
+
+def _demo(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.demo import measure_throughput
+
+    return measure_throughput(MODEL, TRL_PYTHON, work, rounds)
+
+
+def _rollout(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.rollout import measure_rollout
+
+    return measure_rollout(MODEL, rounds)
+
+
+def _trainer(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.trainer import measure_trainer
+
+    return measure_trainer(MODEL, work, rounds)
+
+
+def _start(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.demo import measure_start
+
+    return measure_start(work, rounds)
+
+
+BENCHES: dict[str, Callable[[Path, int], tuple[Sequence[Row], str]]] = {
+    "demo": _demo,
+    "rollout": _rollout,
+    "trainer": _trainer,
+    "start": _start,
+}
+
+
+if __name__ == "__main__":
+    main()
