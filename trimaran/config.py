@@ -100,7 +100,7 @@ class RolloutSection(Section):
     """A longer prompt is skipped, counted and reported."""
     max_concurrency: Positive = 64
     """Completions that one replica decodes at the same time."""
-    kv_cache_gib: Positive = 1
+    kv_cache_gib: Annotated[float, Field(gt=0)] = 1
     """Room for keys and values on the CPU."""
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""

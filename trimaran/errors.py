@@ -1,6 +1,12 @@
 """Errors that cross a service boundary. `rpc.STATUS` maps each to one gRPC status code."""
 
 
+def first_error(errors: BaseExceptionGroup) -> BaseException:
+    """The error that ended a group of tasks."""
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
+
+
 class TrimaranError(Exception):
     """Base of every error that we raise on purpose; its text names the thing and the remedy."""
 

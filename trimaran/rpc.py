@@ -47,6 +47,8 @@ OPTIONS = [
 ]
 
 STOP_GRACE_SECONDS = 2.0
+GRPC_DEADLINE = "Deadline Exceeded"
+"""What gRPC itself says when a call's time is over."""
 
 
 class EpochFence:
@@ -119,7 +121,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
 async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if not isinstance(error, errors.TrimaranError):
+    if not isinstance(error, errors.TrimaranError) or type(error) not in STATUS:
         logger.exception("unforeseen error in a handler")
         error = errors.InternalError(f"{type(error).__name__}: {error}")
     await context.abort(STATUS[type(error)], str(error))
@@ -191,6 +193,11 @@ async def call(method: Callable[..., Any], request: Any, timeout: float) -> Any:
     try:
         return await method(request, timeout=timeout)
     except grpc.aio.AioRpcError as error:
+        if error.details() == GRPC_DEADLINE:
+            name = request.DESCRIPTOR.full_name.removesuffix("Request")
+            raise errors.DeadlineError(
+                f"{name}: no answer within {timeout:g} s; the service is frozen or too slow"
+            ) from None
         raise _translate(error) from None
 
 

@@ -89,7 +89,9 @@ class SqliteStore:
         return rows[0][0]
 
     def close(self) -> None:
-        self._connection.close()
+        # SQLite crashes the process when a connection is closed under a statement.
+        with self._lock:
+            self._connection.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -128,12 +128,15 @@ class GroupMaker:
     async def score(self, group: Group) -> ScoredGroup:
         """Raises PromptSkipped(filtered) when nothing of the group can be scored."""
         fault = ""
-        for _ in range(self._max_attempts):
+        for attempt in range(1, self._max_attempts + 1):
             try:
                 verdicts_G = await self._verdicts(group)
             except (StaleEpochError, UnavailableError):
                 raise
             except TrimaranError as error:
+                # A rule that hangs has its own deadline: here the service itself is frozen.
+                if isinstance(error, DeadlineError) and attempt == self._max_attempts:
+                    raise
                 fault = str(error)
                 continue
             if not all(isinstance(verdict, Unscored) for verdict in verdicts_G):

@@ -8,9 +8,8 @@
 
     _roll_out    waits for a free slot, a replica with room, its completions, their scores
     _train       waits for a batch in prompt order, the trainer, weight sync
-    watch        (router) follows which replicas are routable
 
-Each arrow is first written to the ledger. `_train` is the only loop that ends; it takes the
+The router follows which replicas are routable, also while nothing but a validation runs. Each arrow is first written to the ledger. `_train` is the only loop that ends; it takes the
 others with it.
 """
 
@@ -31,7 +30,7 @@ from services.controller.router import Router
 from services.controller.validation import Validator
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
-from trimaran.errors import TrimaranError
+from trimaran.errors import TrimaranError, first_error
 from trimaran.types import PolicyVersion, Prompt, Sampling, ScoredGroup, TrainingBatch
 from trimaran.wire import serialize_group, serialize_scored_group
 
@@ -63,8 +62,7 @@ class Loop:
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
             async with asyncio.TaskGroup() as tasks:
-                helpers = [tasks.create_task(self.router.watch())]
-                helpers += [tasks.create_task(self._roll_out()) for _ in range(num_workers)]
+                helpers = [tasks.create_task(self._roll_out()) for _ in range(num_workers)]
                 await self._train()
                 for helper in helpers:
                     helper.cancel()
@@ -187,9 +185,3 @@ class Loop:
             with self.reporter.validating(step):
                 validation = await self.validator.validate(step, num_samples)
             self.reporter.validation(step, validation)
-
-
-def first_error(errors: BaseExceptionGroup) -> BaseException:
-    """The error that ended a group of tasks."""
-    error = errors.exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from services.controller.activity import Activity
 from trimaran.clients import RolloutClient, WeightSyncClient
-from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.errors import DeadlineError, UnavailableError, first_error
 from trimaran.types import Replica, Routing, VersionId
 
 logger = logging.getLogger(__name__)
@@ -93,8 +93,18 @@ class Router:
             await self.update(Routing(self._routing.live, others, unroutable))
             await self._weight_sync.report_replica(name, reason)
 
-    async def watch(self) -> None:
-        """Follow the routing for ever: replicas leave, and come back once they are proven."""
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Inside, replicas that left come back once they are proven."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(self._watch())
+                yield
+                watch.cancel()
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
+
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:

@@ -98,7 +98,19 @@ async def _conduct(
         version = answer.version
         reporter.step(pending, answer.metrics, {})
     await loop.publish(version)
-    heldout_before = f"heldout_before/{run_folder.name}"
+    async with loop.router.watching():
+        await _train_and_validate(loop, run_folder, store)
+    await loop.trainer.export_model(str(run_folder / "model"), config.trainer.step_timeout)
+    before = store.get(_heldout_key(run_folder))
+    summary = _summary(loop, run_folder, before, time.monotonic() - began)
+    await asyncio.to_thread(_write_json, run_folder / "summary.json", summary)
+    await asyncio.to_thread(_draw_figures, run_folder)
+    return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
+
+
+async def _train_and_validate(loop: Loop, run_folder: Path, store: SqliteStore) -> None:
+    config, reporter, state = loop.config, loop.reporter, loop.ledger.state
+    heldout_before = _heldout_key(run_folder)
     if state.step == 0 and store.get(heldout_before) is None:
         await loop.validate(0, config.validation.final_samples)
         store.put(heldout_before, _accuracies(reporter.validations.get(0)))
@@ -107,11 +119,10 @@ async def _conduct(
     await loop.save_checkpoint()
     if state.step == config.run.steps:
         await loop.validate(state.step, config.validation.final_samples)
-    await loop.trainer.export_model(str(run_folder / "model"), config.trainer.step_timeout)
-    summary = _summary(loop, run_folder, store.get(heldout_before), time.monotonic() - began)
-    await asyncio.to_thread(_write_json, run_folder / "summary.json", summary)
-    await asyncio.to_thread(_draw_figures, run_folder)
-    return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
+
+
+def _heldout_key(run_folder: Path) -> str:
+    return f"heldout_before/{run_folder.name}"
 
 
 def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from services.controller.events import RunLog
-from services.controller.loop import first_error
 from services.controller.run import conduct
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
-from trimaran.errors import InputError
+from trimaran.errors import InputError, first_error
 from trimaran.store import SqliteStore
 from trimaran.types import RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc

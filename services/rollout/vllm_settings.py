@@ -32,7 +32,6 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
     }
     if on_host:
         defaults |= {
-            "VLLM_CPU_KVCACHE_SPACE": str(config.rollout.kv_cache_gib),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             # Otherwise the core starts one more process for its worker, and both spin.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if config.rollout.tensor_parallel == 1 else "1",
@@ -64,5 +63,9 @@ def engine_arguments(config: RunConfig, on_host: bool) -> dict[str, Any]:
         "enable_log_requests": False,
     }
     if on_host:
-        arguments |= {"enforce_eager": True, "block_size": BLOCK_TOKENS}
+        arguments |= {
+            "enforce_eager": True,
+            "block_size": BLOCK_TOKENS,
+            "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
+        }
     return arguments

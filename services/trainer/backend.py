@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int)
     Returns when all ranks are there and the weights are loaded. Raises
     InputError for a model that we cannot train in this layout.
     """
+    # What it can do without, at each start: it would bury our own last lines.
+    warnings.filterwarnings("ignore", module=r"megatron\.core")
     # On an NPU the vendor's adaptor must be in place before megatron-core is imported.
     device.activate(rank, megatron=True)
     import torch

@@ -16,6 +16,7 @@ from tests.cli.conftest import WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.launch import local
+from trimaran.store import SqliteStore
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +69,24 @@ def test_a_run_that_ends_well_leaves_a_resolved_configuration(
     assert tree["endpoints"]["controller"].startswith("127.0.0.1:")
     assert len(tree["endpoints"]["trainer"]) == 1
     assert main(["train", "--resume", str(config.parent)]) == 0
+
+
+def test_a_run_that_has_finished_is_not_resumed(
+    write_run: WriteRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in(monkeypatch, tmp_path, {"controller": "die0"})
+    assert main(["train", str(write_run())]) == 0
+    (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
+    folder = config.parent
+    store = SqliteStore(folder / "store.sqlite")
+    store.put(f"run/{folder.name}", {"state": "succeeded", "step": 20, "error": ""})
+    store.close()
+    monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: pytest.fail("started"))
+    assert main(["train", "--resume", str(folder)]) == 0
+    assert "has finished" in capsys.readouterr().out
 
 
 def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_path: Path) -> None:

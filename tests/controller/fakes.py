@@ -256,16 +256,16 @@ class World:
         await loop.publish(version)
         state = self.ledger.state
         groups = open_groups(self.ledger, self.config)
-        await loop.run(
-            Buffer(
-                self.config.run.groups_per_step,
-                self.config.run.max_lag,
-                self.config.run.steps - state.step,
-                state.next_number,
-                groups.reissued,
-                groups.reused,
-            )
+        buffer = Buffer(
+            self.config.run.groups_per_step,
+            self.config.run.max_lag,
+            self.config.run.steps - state.step,
+            state.next_number,
+            groups.reissued,
+            groups.reused,
         )
+        async with router.watching():
+            await loop.run(buffer)
         return loop
 
     def connect(self, address: str) -> FakeRollout:

@@ -199,6 +199,18 @@ def test_a_group_that_cannot_be_scored_is_filtered(tmp_path: Path) -> None:
     assert "worker killed" in world.ledger.state.groups[3].reason
 
 
+def test_a_frozen_reward_service_ends_the_run_and_is_not_the_prompts_fault(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config())
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        raise DeadlineError("ScoreGroup: no answer within 1 s")
+
+    world.reward.faults = faults
+    with pytest.raises(DeadlineError, match="ScoreGroup"):
+        run(world)
+    assert not world.ledger.state.with_stage(Stage.FILTERED)
+
+
 def test_a_partly_unscored_group_trains(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
 

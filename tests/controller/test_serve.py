@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from services.controller import server as controller
+from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from trimaran import rpc, wire
 from trimaran.clients import RunClient
@@ -42,7 +43,7 @@ STEPS, GROUPS, SAMPLES = 4, 2, 3
 
 
 class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
-    """Streams each completion in two chunks; the first stream of group 1 breaks after the first."""
+    """Streams each completion in two chunks; a stream that `pool.breaks` ends after the first."""
 
     def __init__(self, name: str, pool: "Pool") -> None:
         self.name, self.pool = name, pool
@@ -58,7 +59,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
         for index, start in starts.items():
             if start == 0:
                 yield self._chunk(index, 0)
-                if request.number == 1 and request.attempt == 1:
+                if self.pool.breaks(self.name, request):
                     await context.abort(rpc.STATUS[rpc.errors.UnavailableError], "killed")
             yield self._chunk(index, 1)
             right = int(digest(request.prompt.prompt_id, index), 16) % 2
@@ -137,6 +138,8 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
 
     async def ReportReplica(self, request: Any, context: Any) -> Any:
         self.lost[request.name] = request.reason
+        if self.pool.heals:
+            asyncio.get_running_loop().call_later(0.5, self.lost.pop, request.name, None)
         return weight_sync_pb2.ReportReplicaResponse()
 
 
@@ -150,6 +153,9 @@ class Pool:
         self.replicas: list[Replica] = []
         self.trainer = Trainer(self)
         self.servers: list[rpc.Server] = []
+        self.breaks: Callable[[str, Any], bool] = lambda name, r: (r.number, r.attempt) == (1, 1)
+        self.heals = False
+        """A replica that was reported is proven again soon."""
 
     async def start(self) -> dict[str, Any]:
         rollouts = [
@@ -238,6 +244,21 @@ async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
         await asyncio.wait_for(watcher, 10)
         await pool.stop()
     return events
+
+
+def test_replicas_come_back_while_only_a_validation_runs(tmp_path: Path) -> None:
+    pool = Pool()
+    broken: dict[str, int] = {}
+
+    def breaks(name: str, request: Any) -> bool:
+        """Each replica once."""
+        return broken.setdefault(name, request.number) == request.number
+
+    pool.breaks, pool.heals = breaks, True
+    events = asyncio.run(serve(tmp_path, pool))
+    assert min(broken.values()) >= FIRST_NUMBER
+    assert [event.kind for event in events].count("replica_lost") == 2
+    assert events[-1].run.state is RunState.SUCCEEDED
 
 
 def test_a_run_from_start_to_summary(tmp_path: Path) -> None:

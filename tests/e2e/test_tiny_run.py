@@ -41,12 +41,17 @@ def assert_loads_in_transformers(folder):
     assert model(**tokens).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("layout", [{"tensor_parallel": 2}, {"data_parallel": 2}])
-def test_a_rank_group_trains_and_publishes(write_run, tmp_path, layout):
-    path = write_run(trainer=layout, run={"steps": 2})
-    code, output = runs.train(path, run_folder_parent=tmp_path)
+def test_a_rank_group_trains_and_publishes_and_a_prompt_too_long_is_skipped(write_run, tmp_path):
+    ranks = {"tensor_parallel": 2, "data_parallel": 2}
+    path = write_run(trainer=ranks, run={"steps": 2, "groups_per_step": 6})
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": "1 " * 200, "answer": "1"}) + "\n")
+    code, output = runs.train(path, "data.shuffle=false", run_folder_parent=tmp_path)
     assert code == 0, output
-    assert len(runs.rows(runs.only_run(tmp_path / "runs"), "step")) == 2
+    folder = runs.only_run(tmp_path / "runs")
+    assert [row["step"] for row in runs.rows(folder, "step")] == [1, 2]
+    assert json.loads((folder / "summary.json").read_text())["skipped"] == 1
+    assert "too long" in output or "longer" in output
     assert runs.survivors(tmp_path) == []
 
 
@@ -62,30 +67,7 @@ def test_ctrl_c_ends_all_of_it(write_run, tmp_path):
     assert runs.survivors(tmp_path) == []
 
 
-def test_when_the_launcher_is_killed_no_orphan_stays(write_run, tmp_path):
-    process = runs.start("train", write_run(run={"steps": 500}), run_folder_parent=tmp_path)
-    folder = tmp_path / "runs"
-    runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and runs.rows(run, "step"), process, "a step"
-    )
-    runs.kill_tree(process)
-    assert runs.survivors(tmp_path) == []
-
-
-def test_a_prompt_that_is_too_long_is_skipped_and_counted(write_run, tmp_path):
-    path = write_run(run={"steps": 2})
-    with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"prompt": "1 " * 200, "answer": "1"}) + "\n")
-    code, output = runs.train(
-        path, "data.shuffle=false", "run.groups_per_step=6", run_folder_parent=tmp_path
-    )
-    assert code == 0, output
-    summary = json.loads((runs.only_run(tmp_path / "runs") / "summary.json").read_text())
-    assert summary["skipped"] == 1
-    assert "too long" in output or "longer" in output
-
-
-def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(write_run, tmp_path):
+def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_run, tmp_path):
     steps = {"steps": 5, "deterministic": True}
     path = write_run(run=steps | {"folder": str(tmp_path / "whole")})
     code, output = runs.train(path, run_folder_parent=tmp_path)

@@ -8,7 +8,7 @@ from tests.e2e import runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-VLLM = {"engine": "vllm", "replicas": 2}
+VLLM = {"engine": "vllm", "replicas": 2, "kv_cache_gib": 0.05}
 
 
 def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
@@ -35,10 +35,9 @@ def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
 
 
 def test_a_resumed_vllm_run_replays_to_the_recorded_roots(write_run, tmp_path):
-    one = {"engine": "vllm", "replicas": 1}
     path = write_run(
         run={"steps": 6, "deterministic": True, "checkpoint_every": 2},
-        rollout=one,
+        rollout=VLLM | {"replicas": 1},
         validation={"every": 100},
     )
     process = runs.start("train", path, run_folder_parent=tmp_path)

@@ -21,6 +21,7 @@ from trimaran.launch.local import Processes, ServiceDiedError
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "LEADER_STOP_SECONDS", 1.0)
     monkeypatch.setattr(local, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(local, "LOADING_STOP_SECONDS", 0.5)
 
 
 def pids(folder: Path, names: Mapping[str, str]) -> list[int]:
@@ -110,6 +111,19 @@ def test_a_replica_that_dies_in_mid_run_is_only_reported_while_another_lives(
     (child,) = asyncio.run(run())
     assert lost == ["rollout-0 died (killed by SIGKILL); the run goes on without it"]
     wait_until(lambda: not is_alive(child), "the dead replica's child to end")
+
+
+def test_who_is_deaf_while_it_loads_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "STOP_SECONDS", 3600.0)
+
+    async def run() -> list[int]:
+        async with Processes(make_services(tmp_path, {"rollout-0": "deaf"})):
+            return await until_up(tmp_path, {"rollout-0": "deaf"})
+
+    (pid,) = asyncio.run(asyncio.wait_for(run(), 60))
+    assert not is_alive(pid)
 
 
 def test_a_trainers_death_in_mid_run_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:

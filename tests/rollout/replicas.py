@@ -115,6 +115,7 @@ def start_replica(engine: str, model, folder) -> RunningReplica:
                 "max_tokens": MAX_TOKENS,
                 "max_prompt_tokens": MAX_PROMPT_TOKENS,
                 "max_concurrency": 16,
+                "kv_cache_gib": 0.05,
             },
             "endpoints": {
                 "weight_sync": f"127.0.0.1:{sync_port}",

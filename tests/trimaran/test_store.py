@@ -1,5 +1,7 @@
+import sqlite3
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +42,26 @@ def test_two_processes_worth_of_connections_never_share_a_sequence_or_epoch(tmp_
         thread.join(timeout=60)
     assert sorted(sequences) == list(range(1, 21))
     assert sorted(epochs) == list(range(1, 21))
+
+
+def test_closing_waits_for_a_statement_under_way(tmp_path):
+    """SQLite would crash the whole process otherwise."""
+    store, used = SqliteStore(tmp_path / "store.sqlite"), threading.Event()
+
+    def write():
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            while True:
+                store.put("key", "value" * 10_000)
+                used.set()
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert used.wait(timeout=60)
+    store.close()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from trimaran.config import RunConfig, load_config
-from trimaran.errors import InputError, TrimaranError
+from trimaran.errors import InputError, TrimaranError, first_error
 from trimaran.launch.environment import process_name, service_address, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.telemetry import setup_logging
@@ -78,14 +78,9 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
     except Exception as error:
         logger.exception("the service failed")
         if isinstance(error, ExceptionGroup) and (ours := error.subgroup(TrimaranError)):
-            raise _first(ours) from None
+            raise first_error(ours) from None
         return 1
     return 0
-
-
-def _first(group: ExceptionGroup[TrimaranError]) -> TrimaranError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
 
 
 def _cut_short_after(seconds: float) -> None:

@@ -19,7 +19,13 @@ from trimaran.config import RunConfig, load_config
 from trimaran.errors import UnavailableError
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import Processes, ServiceDiedError, run_services
-from trimaran.launch.run_folder import locked, make_run_folder, open_run_folder, write_config
+from trimaran.launch.run_folder import (
+    has_succeeded,
+    locked,
+    make_run_folder,
+    open_run_folder,
+    write_config,
+)
 from trimaran.types import Run, RunState
 
 LAST_EVENTS_SECONDS = 5.0
@@ -35,6 +41,11 @@ def train(config_path: str, overrides: Sequence[str]) -> int:
 
 def resume(run: str) -> int:
     folder, config = open_run_folder(run)
+    if has_succeeded(folder):
+        console = Console()
+        console.print("this run has finished; there is nothing to resume")
+        show_summary(folder, console)
+        return 0
     check_run(config)
     return _launch(fill_endpoints(config, move_busy=True), folder)
 

@@ -26,6 +26,8 @@ from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 LEADER_STOP_SECONDS = 5.0
 """The controller ends first, so that the services do not look to it as if they failed."""
 STOP_SECONDS = 15.0
+LOADING_STOP_SECONDS = 3.0
+"""Before the run is under way there is nothing to save, and who loads a model is deaf."""
 ORPHAN_SECONDS = 5.0
 """For the services' own orderly end after the launcher was killed."""
 SETTLE_SECONDS = 1.0
@@ -110,7 +112,9 @@ class Processes:
         leaders = [service.name for service in self._services if service.leads]
         try:
             await self._end(leaders, LEADER_STOP_SECONDS)
-            await self._end(list(self._alive), STOP_SECONDS)
+            await self._end(
+                list(self._alive), STOP_SECONDS if self.running else LOADING_STOP_SECONDS
+            )
         finally:
             self.kill()
             if self._watchers:

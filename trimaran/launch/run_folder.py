@@ -12,8 +12,11 @@ from pathlib import Path
 
 from trimaran.config import RunConfig, dump_config, load_config
 from trimaran.errors import InputError
+from trimaran.store import SqliteStore
+from trimaran.types import RunState
 
 CONFIG_NAME = "config.yaml"
+STORE_NAME = "store.sqlite"
 
 
 def make_run_folder(config: RunConfig) -> Path:
@@ -42,6 +45,19 @@ def open_run_folder(path: str) -> tuple[Path, RunConfig]:
         raise InputError(f"--resume: {folder} is not a run folder (it holds no {CONFIG_NAME})")
     (folder / "logs").mkdir(exist_ok=True)
     return folder, load_config(folder / CONFIG_NAME)
+
+
+def has_succeeded(folder: Path) -> bool:
+    """As the controller recorded it at the run's end."""
+    path = folder / STORE_NAME
+    if not path.is_file():
+        return False
+    store = SqliteStore(path)
+    try:
+        record = store.get(f"run/{folder.name}")
+    finally:
+        store.close()
+    return record is not None and record["state"] == RunState.SUCCEEDED
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:
