@@ -1,6 +1,7 @@
 """A launcher in a process of its own: `launcher.py FOLDER NAME=WHAT …`, the first one leads."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -16,4 +17,6 @@ async def main(folder: Path, services: list[str]) -> None:
         await processes.wait(on_lost=print)
 
 
+# A job in a shell's background inherits that it ignores Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))
