@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,6 +54,8 @@ class TrainerRank:
         self._policy: ExportablePolicy
         self._snapshot: Snapshot | None = None
         self._num_sends = 0
+        # A send takes the snapshot in the event loop, its replacement is decided in the compute thread.
+        self._handing_over = threading.Lock()
         self._step = 0
         self._lineage = 0
         self._metrics: dict[str, float] = {}
@@ -126,8 +129,9 @@ class TrainerRank:
         held = self.version.version
         if version != held:
             raise OutOfOrderError(f"weights of {version}: the trainer holds {held}")
-        snapshot = self._whole_snapshot()
-        self._num_sends += 1
+        with self._handing_over:
+            snapshot = self._whole_snapshot()
+            self._num_sends += 1
         try:
             return await asyncio.to_thread(send, snapshot)
         finally:
@@ -166,9 +170,10 @@ class TrainerRank:
             for _ in self._policy.export():
                 pass  # its part of the gathers
             return None
-        reuse = None if self._num_sends else self._snapshot
-        # From here on the old version cannot be sent any more.
-        self._snapshot = None
+        with self._handing_over:
+            reuse = None if self._num_sends else self._snapshot
+            # From here on the old version cannot be sent any more.
+            self._snapshot = None
         return take_snapshot(self._policy.export(), reuse)
 
     def _start(self, build: Callable[[], ExportablePolicy]) -> None:
