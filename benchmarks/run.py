@@ -26,10 +26,12 @@ ROUNDS = {"demo": 3, "rollout": 5, "trainer": 5, "start": 3}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("benches", nargs="*", choices=[[], *THREADS], default=list(THREADS))
+    parser.add_argument("benches", nargs="*", metavar="|".join(THREADS))
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    for bench in arguments.benches:
+    if unknown := set(arguments.benches) - set(THREADS):
+        parser.error(f"no such bench: {', '.join(sorted(unknown))}")
+    for bench in arguments.benches or THREADS:
         if arguments.here:
             _measure_here(bench)
         else:
