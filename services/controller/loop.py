@@ -9,8 +9,9 @@
     _roll_out    waits for a free slot, a replica with room, its completions, their scores
     _train       waits for a batch in prompt order, the trainer, weight sync
 
-The router follows which replicas are routable, also while nothing but a validation runs. Each arrow is first written to the ledger. `_train` is the only loop that ends; it takes the
-others with it.
+The router follows which replicas are routable, also while nothing but a validation runs. Each
+arrow is first written to the ledger. `_train` is the only loop that ends; it takes the others
+with it.
 """
 
 from __future__ import annotations
