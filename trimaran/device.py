@@ -42,11 +42,6 @@ class Device:
         """Tensors of this device lie in host memory."""
         return self.kind == "cpu"
 
-    @property
-    def visible_devices_variable(self) -> str:
-        """Environment variable that chooses a process's devices; empty where there is none."""
-        return VISIBLE_DEVICES[self.kind]
-
     def activate(self, index: int = 0, *, megatron: bool = False) -> None:
         """Make device `index` current in the calling thread.
 

@@ -311,7 +311,3 @@ def parse_scored_group(data: bytes) -> types.ScoredGroup:
 
 def serialize_group(group: types.Group) -> bytes:
     return encode_group(group).SerializeToString(deterministic=True)
-
-
-def parse_group(data: bytes) -> types.Group:
-    return decode_group(types_pb2.Group.FromString(data))

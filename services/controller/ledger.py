@@ -122,6 +122,9 @@ class LedgerState:
                 self.lineage = record["lineage"]
             case "replayed":
                 self._set_version(record)
+            case "timed":
+                place = record["step"] - 1
+                self.steps[place] = replace(self.steps[place], seconds=record["seconds"])
             case "checkpoint":
                 self.checkpoints.append(record["step"])
             case Stage.ISSUED:
@@ -174,7 +177,6 @@ class LedgerState:
             self.steps[place],
             version=VersionId(record["lineage"], record["step"]),
             root=record["root"],
-            seconds=record.get("seconds", self.steps[place].seconds),
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.controller.buffer import Buffer
@@ -93,7 +93,7 @@ class Loop:
             with self.reporter.phase("syncing"):
                 sync_metrics = await self.publish(answer.version)
             self.router.cut_activities()
-            self.reporter.step(batch, answer.metrics, sync_metrics)
+            self.report(batch, answer.metrics, sync_metrics)
             if step % self.config.validation.every == 0 and step < self.config.run.steps:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
@@ -154,10 +154,16 @@ class Loop:
             step=batch.step,
             lineage=answer.version.version.lineage,
             root=answer.version.root,
-            seconds=self.reporter.seconds_of_step(),
         )
         await self.ledger.flush()
         return answer
+
+    def report(
+        self, batch: TrainingBatch, trained: Mapping[str, float], synced: Mapping[str, float]
+    ) -> None:
+        """The step's row, and its seconds for the summary of a run that may be resumed."""
+        seconds = self.reporter.step(batch, trained, synced)
+        self.ledger.record("timed", step=batch.step, seconds=seconds)
 
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
         """Returns weight sync's metrics once the version is live."""

@@ -57,15 +57,12 @@ class Reporter:
         for phase in self._phases.values():
             phase.cut()
 
-    def seconds_of_step(self) -> float:
-        """Since the last step's new weights were live, validation left out."""
-        return time.monotonic() - self._step_began
-
     def step(
         self, batch: TrainingBatch, trained: Mapping[str, float], synced: Mapping[str, float]
-    ) -> None:
-        seconds = self.seconds_of_step()
-        self._step_began = time.monotonic()
+    ) -> float:
+        """Returns the seconds since the last step's weights were live, validation left out."""
+        seconds = time.monotonic() - self._step_began
+        self._step_began += seconds
         phases = {name: phase.cut() for name, phase in self._phases.items()}
         values = {
             **describe_batch(batch),
@@ -79,6 +76,7 @@ class Reporter:
         self.seconds += seconds
         self._metrics.write("step", batch.step, values)
         self._log.emit("step", values, step=batch.step)
+        return seconds
 
     @contextmanager
     def validating(self, step: int) -> Iterator[None]:

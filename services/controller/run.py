@@ -96,7 +96,7 @@ async def _conduct(
         reporter.start_clock()
         answer = await loop.train(pending)
         version = answer.version
-        reporter.step(pending, answer.metrics, {})
+        loop.report(pending, answer.metrics, {})
     await loop.publish(version)
     async with loop.router.watching():
         await _train_and_validate(loop, run_folder, store)
@@ -225,7 +225,8 @@ def _summary(
     loop: Loop, run_folder: Path, heldout_before: Any, wall_seconds: float
 ) -> dict[str, Any]:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    done = state.steps[: state.step]
+    # A step whose controller died before it could time it counts in neither.
+    done = [entry for entry in state.steps[: state.step] if entry.seconds]
     seconds = sum(entry.seconds for entry in done)
     samples = sum(len(entry.groups) for entry in done) * config.rollout.group_size
     last = max(reporter.validations, default=None)

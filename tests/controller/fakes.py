@@ -190,11 +190,9 @@ class FakeReporter:
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
 
-    def seconds_of_step(self) -> float:
-        return 1.0
-
-    def step(self, batch: TrainingBatch, trained: Any, synced: Any) -> None:
+    def step(self, batch: TrainingBatch, trained: Any, synced: Any) -> float:
         self.events.append(("step", batch.step))
+        return 1.0
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))

@@ -15,7 +15,7 @@ from trimaran import rpc, wire
 from trimaran.clients import RunClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
-from trimaran.telemetry import GREEDY_ACCURACY, REWARD_MEAN, read_json_lines
+from trimaran.telemetry import GREEDY_ACCURACY, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
     Origin,
     PolicyVersion,
@@ -289,6 +289,8 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     rows = read_json_lines(folder / "metrics.jsonl")
     steps = [row for row in rows if row["kind"] == "step"]
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    # Weight sync included: what the summary says is what the steps took.
+    assert summary["seconds"] == pytest.approx(sum(row[STEP_SECONDS] for row in steps))
     wanted = {REWARD_MEAN, "trainer/loss/mean", "weight_sync/pause/seconds"}
     assert wanted <= steps[0].keys()
     validations = [row for row in rows if row["kind"] == "validation"]
