@@ -1,6 +1,8 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make test   set everything up, check the code and run every test on the CPU
 # make bench  measure against TRL and plain transformers
+# make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
+# make bench-weights  measure the weight plane
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +14,7 @@ SEED ?= 1
 # uv does not read pip's settings; hand its local wheels on.
 UV := UV_FIND_LINKS="$$PIP_FIND_LINKS" UV_HTTP_TIMEOUT=300 $(BIN)/uv
 
-.PHONY: install demo test lint protos check-protos lock bench clean
+.PHONY: install demo test lint protos check-protos lock bench bench-weights faults-weights clean
 
 install: $(VENV)/.installed
 
@@ -75,6 +77,14 @@ $(TRL_VENV)/.installed: requirements/trl.txt | $(VENV)/.installed
 
 bench: install $(MODEL)/model.safetensors $(TRL_VENV)/.installed
 	$(BIN)/python -m benchmarks.run
+
+bench-weights: install $(MODEL)/model.safetensors
+	$(BIN)/python -m benchmarks.weights $(if $(ONLY),--only $(ONLY))
+
+# Both run, whatever comes of the first.
+faults-weights: install
+	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 200 --engine stand-in; first=$$?; \
+	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 20 --engine vllm && exit $$first
 
 clean:
 	rm -rf $(VENV) .cache

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results_file import Row
+from benchmarks.weights.versions import load_model, policy_of, snapshot_of
 from trimaran import rpc
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.types import (
     Caller,
     Message,
-    PolicyVersion,
     Prompt,
     Sampling,
-    TransferGroup,
+    Source,
+    Transport,
     VersionId,
-    VersionState,
 )
 
 CALLER = Caller("bench", 1)
@@ -67,16 +67,19 @@ def measure_rollout(model: Path, rounds: int) -> tuple[list[Row], str]:
 async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     from services.rollout.server import RolloutServicer, add_service
     from services.rollout.vllm_engine import VllmEngine
+    from services.rollout.weights import ReplicaWeights
     from services.weight_sync.receiver import WeightReceiver
     from trimaran.device import pick
 
     config, device = _config(model), pick("cpu")
     engine = VllmEngine(config, device)
     await engine.start()
-    servicer = RolloutServicer("rollout-0", config, engine, WeightReceiver(device))
+    receiver = WeightReceiver(device, 0, config.weight_sync)
+    weights = ReplicaWeights("rollout-0", engine, receiver)
+    servicer = RolloutServicer("rollout-0", config, engine, weights)
     server = rpc.Server("127.0.0.1:0", [add_service(servicer)])
     await server.start()
-    await _publish(model, server.address, device)
+    await _publish(model, server.address)
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __name__, server.address, stdin=-1, stdout=-1
     )
@@ -94,30 +97,22 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
         client.kill()
         await client.wait()
         await server.stop()
-        await servicer.close()
+        await weights.close()
         await engine.close()
     return rates
 
 
-async def _publish(model: Path, address: str, device: Any) -> None:
+async def _publish(model: Path, address: str) -> None:
     """Bring the pretrained weights to the replica as weight sync would."""
-    from services.trainer.model_files import load_tensors
-    from services.weight_sync.sender import WeightSender
-    from services.weight_sync.snapshot import take_snapshot
-
-    snapshot = take_snapshot(load_tensors(model, tied=True).items())
-    policy = PolicyVersion(CALLER.run_id, VERSION, snapshot.manifest.root, VersionState.STAGING)
-    sender = WeightSender(device)
-    group = await asyncio.to_thread(sender.open, TransferGroup(1, "bench", 2, ""), TIMEOUT_SECONDS)
+    snapshot = snapshot_of(model, load_model(model))
+    policy = policy_of(snapshot, VERSION.step)
+    blocks = ((0, snapshot.manifest.num_blocks),)
+    source = Source(Transport.MEMORY, blocks, memory=snapshot.path)
     async with RolloutClient(address, CALLER) as client:
-        await asyncio.gather(
-            asyncio.to_thread(sender.send, snapshot, 1, BUCKET_BYTES, TIMEOUT_SECONDS),
-            client.stage_weights(
-                policy, snapshot.manifest, group, 1, BUCKET_BYTES, TIMEOUT_SECONDS
-            ),
+        await client.stage_weights(
+            policy, snapshot.manifest, [source], BUCKET_BYTES, TIMEOUT_SECONDS
         )
-        await client.commit_weights(policy, TIMEOUT_SECONDS)
-    await asyncio.to_thread(sender.close)
+        await client.commit_weights(policy, "rollout-0", TIMEOUT_SECONDS)
 
 
 async def _bare_rate(engine: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 +-=?.,!:\n"
@@ -26,7 +27,12 @@ SHAPE = {
 
 
 def write_tiny_model(
-    folder: Path, family: str = "llama", tied: bool = True, dtype: str = "float32", seed: int = 0
+    folder: Path,
+    family: str = "llama",
+    tied: bool = True,
+    dtype: str = "float32",
+    seed: int = 0,
+    shape: Mapping[str, object] = SHAPE,
 ) -> Path:
     """`family`: llama or qwen2. One token a character; weights large enough that logits differ."""
     import torch
@@ -38,7 +44,7 @@ def write_tiny_model(
     }
     config_class, model_class = kinds[family]
     torch.manual_seed(seed)
-    model = model_class(config_class(**SHAPE, tie_word_embeddings=tied))
+    model = model_class(config_class(**shape, tie_word_embeddings=tied))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:

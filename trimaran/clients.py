@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -18,19 +18,26 @@ from trimaran.types import (
     Completion,
     Group,
     Manifest,
+    Offer,
     PartialCompletion,
+    Peer,
     PolicyVersion,
     Prompt,
+    Proof,
+    Ranges,
     Replica,
     Routing,
     Run,
     RunEvent,
     Sampling,
     Segment,
+    Source,
+    Staged,
     TrainingBatch,
     TransferGroup,
     Verdict,
     VersionId,
+    VersionRecord,
 )
 from trimaran.v1 import (
     reward_pb2,
@@ -221,28 +228,27 @@ class RolloutClient(Client):
         self,
         version: PolicyVersion,
         manifest: Manifest,
-        group: TransferGroup,
-        rank: int,
+        sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
-    ) -> str:
-        """Returns the root that the replica computed over what arrived."""
+    ) -> Staged:
+        """Fills the replica's shadow; every block is verified when this returns."""
         request = rollout_pb2.StageWeightsRequest(
             caller=self._caller,
             version=wire.encode_policy(version),
             manifest=wire.encode_manifest(manifest),
-            group=wire.encode_transfer_group(group),
-            rank=rank,
+            sources=[wire.encode_source(source) for source in sources],
             bucket_bytes=bucket_bytes,
             timeout_seconds=timeout,
         )
         deadline = timeout + TRANSFER_MARGIN_SECONDS
-        return (await rpc.call(self._stub.StageWeights, request, deadline)).root
+        answer = await rpc.call(self._stub.StageWeights, request, deadline)
+        return Staged(answer.root, answer.num_blocks, answer.num_bytes)
 
-    async def commit_weights(self, version: PolicyVersion, timeout: float) -> float:
-        """Returns the seconds for which generation was paused."""
+    async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
+        """Returns the seconds for which generation was paused. `maker` is stamped on its tokens."""
         request = rollout_pb2.CommitWeightsRequest(
-            caller=self._caller, version=wire.encode_policy(version)
+            caller=self._caller, version=wire.encode_policy(version), maker=maker
         )
         return (await rpc.call(self._stub.CommitWeights, request, timeout)).pause_seconds
 
@@ -251,6 +257,22 @@ class RolloutClient(Client):
             caller=self._caller, version=wire.encode_version(version)
         )
         await rpc.call(self._stub.AbortWeights, request, CONTROL_SECONDS)
+
+    async def read_back(
+        self, version: VersionId, blocks: Ranges, timeout: float
+    ) -> tuple[str, ...]:
+        """Digests of what the engine has loaded, one a block, in ascending order of the blocks.
+
+        Raises OutOfOrderError when `version` is not the replica's live one.
+        """
+        request = rollout_pb2.ReadBackRequest(
+            caller=self._caller,
+            version=wire.encode_version(version),
+            blocks=wire.encode_ranges(blocks),
+            timeout_seconds=timeout,
+        )
+        deadline = timeout + TRANSFER_MARGIN_SECONDS
+        return wire.decode_digests((await rpc.call(self._stub.ReadBack, request, deadline)).digests)
 
 
 class RewardClient(Client):
@@ -278,11 +300,21 @@ class TrainerClient(Client):
         self._caller = wire.encode_caller(caller)
 
     async def train_batch(
-        self, batch: TrainingBatch, timeout: float, lineage: int = 0
+        self,
+        batch: TrainingBatch,
+        timeout: float,
+        lineage: int = 0,
+        proofs: Sequence[Proof] = (),
     ) -> TrainAnswer:
-        """Idempotent by `batch.step`. The answer is a version of `lineage`."""
+        """Idempotent by `batch.step`. The answer is a version of `lineage`.
+
+        `proofs`: one for every version and replica that made tokens of the batch.
+        """
         request = trainer_pb2.TrainBatchRequest(
-            caller=self._caller, batch=wire.encode_batch(batch), lineage=lineage
+            caller=self._caller,
+            batch=wire.encode_batch(batch),
+            lineage=lineage,
+            proofs=[wire.encode_proof(proof) for proof in proofs],
         )
         answer = await rpc.call(self._stub.TrainBatch, request, timeout)
         return TrainAnswer(wire.decode_policy(answer.version), dict(answer.metrics))
@@ -291,6 +323,12 @@ class TrainerClient(Client):
         request = trainer_pb2.GetPolicyVersionRequest(caller=self._caller)
         answer = await rpc.call(self._stub.GetPolicyVersion, request, timeout)
         return wire.decode_policy(answer.version), wire.decode_manifest(answer.manifest)
+
+    async def get_offer(self, timeout: float) -> tuple[PolicyVersion, Offer]:
+        """What the rank at this address can send."""
+        request = trainer_pb2.GetOfferRequest(caller=self._caller)
+        answer = await rpc.call(self._stub.GetOffer, request, timeout)
+        return wire.decode_policy(answer.version), wire.decode_offer(answer.offer)
 
     async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup:
         """The group with its rendezvous address."""
@@ -301,13 +339,21 @@ class TrainerClient(Client):
         return wire.decode_transfer_group(answer.group)
 
     async def send_weights(
-        self, version: VersionId, group_id: int, bucket_bytes: int, timeout: float
+        self,
+        version: VersionId,
+        group_id: int,
+        blocks: Ranges,
+        base_root: str,
+        bucket_bytes: int,
+        timeout: float,
     ) -> int:
-        """Returns the bytes sent."""
+        """Returns the bytes sent. `base_root`: send the delta's pieces; empty: the blocks."""
         request = trainer_pb2.SendWeightsRequest(
             caller=self._caller,
             version=wire.encode_version(version),
             group_id=group_id,
+            blocks=wire.encode_ranges(blocks),
+            base_root=base_root,
             bucket_bytes=bucket_bytes,
             timeout_seconds=timeout,
         )
@@ -323,17 +369,40 @@ class TrainerClient(Client):
         return (await rpc.call(self._stub.ExportModel, request, timeout)).path
 
 
+@dataclass(frozen=True, slots=True)
+class Registration:
+    incarnation: int
+    """Counts the name's registrations; stands in every heartbeat."""
+    heartbeat_seconds: float
+    """How often to give a sign of life."""
+
+
 class WeightSyncClient(Client):
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
         self._stub = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 
-    async def register_replica(self, replica: Replica, timeout: float) -> None:
+    async def register_replica(self, replica: Replica, peer: Peer, timeout: float) -> Registration:
         request = weight_sync_pb2.RegisterReplicaRequest(
-            run_id=self._caller.run_id, replica=wire.encode_replica(replica)
+            run_id=self._caller.run_id,
+            replica=wire.encode_replica(replica),
+            peer=wire.encode_peer(peer),
         )
-        await rpc.call(self._stub.RegisterReplica, request, timeout)
+        answer = await rpc.call(self._stub.RegisterReplica, request, timeout)
+        return Registration(answer.incarnation, answer.heartbeat_seconds)
+
+    async def heartbeat(
+        self, name: str, incarnation: int, live: PolicyVersion | None, timeout: float
+    ) -> bool:
+        """False when weight sync does not know this incarnation: register again."""
+        request = weight_sync_pb2.HeartbeatRequest(
+            run_id=self._caller.run_id,
+            name=name,
+            incarnation=incarnation,
+            live=wire.encode_policy(live) if live else None,
+        )
+        return (await rpc.call(self._stub.Heartbeat, request, timeout)).known
 
     async def publish_version(
         self, version: PolicyVersion, timeout: float
@@ -355,3 +424,24 @@ class WeightSyncClient(Client):
             caller=self._caller, name=name, reason=reason
         )
         await rpc.call(self._stub.ReportReplica, request, CONTROL_SECONDS)
+
+    async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        request = weight_sync_pb2.ListProofsRequest(
+            caller=self._caller, versions=[wire.encode_version(version) for version in versions]
+        )
+        answer = await rpc.call(self._stub.ListProofs, request, CONTROL_SECONDS)
+        return tuple(wire.decode_proof(proof) for proof in answer.proofs)
+
+    async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
+        """Committed versions, newest first; `limit` 0 means all."""
+        request = weight_sync_pb2.ListVersionsRequest(run_id=self._caller.run_id, limit=limit)
+        answer = await rpc.call(self._stub.ListVersions, request, CONTROL_SECONDS)
+        return tuple(wire.decode_version_record(record) for record in answer.versions)
+
+    async def verify_replicas(
+        self, names: Sequence[str], timeout: float
+    ) -> tuple[tuple[Proof, ...], dict[str, str]]:
+        """Proofs after a full read-back, and why a replica that was asked for has none."""
+        request = weight_sync_pb2.VerifyReplicasRequest(run_id=self._caller.run_id, names=names)
+        answer = await rpc.call(self._stub.VerifyReplicas, request, timeout)
+        return tuple(wire.decode_proof(proof) for proof in answer.proofs), dict(answer.unroutable)

@@ -38,6 +38,12 @@ def _check_port(address: str) -> str:
     return address
 
 
+def _check_interface(address: str) -> str:
+    if address == "0.0.0.0":
+        raise ValueError("0.0.0.0 is all interfaces; name the one on which peers connect")
+    return address
+
+
 LAST_PORT = 65535
 Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
 
@@ -149,10 +155,33 @@ class TrainerSection(Section):
 
 
 class WeightSyncSection(Section):
+    """docs/weight-plane.md explains what each of these does."""
+
+    transport: Literal["auto", "collective", "relay"] = "auto"
+    """auto: shared memory inside one machine, else collective. Whatever is chosen, joiners,
+    laggards and survivors of a broken group use the relay."""
+    digest: Literal["xxh3-128", "polynomial-m31"] = "xxh3-128"
+    """xxh3-128 of bytes on the host, or a checksum of torch operations only."""
+    delta: bool = False
+    """Send changed elements only, where that is smaller. The trainer then compares each version
+    with the one before it."""
     bucket_mib: Positive = 64
+    """Two buckets are under way at a time."""
+    address: Annotated[str, Field(pattern=r"^[^:\s]+$"), AfterValidator(_check_interface)] = (
+        "127.0.0.1"
+    )
+    """Of the interface on which tensors travel: rendezvous, collectives and relay."""
+    relay_fan_out: Positive = 2
+    """Pullers that one peer serves at a time."""
     stage_timeout: Seconds = 120
     commit_timeout: Seconds = 60
     join_timeout: Seconds = 60
+    prove_timeout: Seconds = 60
+    """Of a full read-back of one replica."""
+    heartbeat_timeout: Annotated[float, Field(ge=1)] = 30
+    """Silence after which a replica leaves routing."""
+    sample_share: Annotated[float, Field(gt=0, le=1)] = 0.125
+    """Of the blocks, read back from each engine after every other commit, in rotation."""
 
 
 class ValidationSection(Section):

@@ -35,6 +35,10 @@ class TransferError(TrimaranError):
     """Weights did not arrive whole and in time; nothing of them is live."""
 
 
+class UnprovenError(TrimaranError):
+    """Tokens of weights that nobody proved; they must not train, and their group is made again."""
+
+
 class UnavailableError(TrimaranError):
     """The other side is gone, restarting or overloaded; another replica may answer."""
 

@@ -32,6 +32,7 @@ STATUS: dict[type[errors.TrimaranError], grpc.StatusCode] = {
     errors.PromptTooLongError: grpc.StatusCode.OUT_OF_RANGE,
     errors.BehindError: grpc.StatusCode.ABORTED,
     errors.TransferError: grpc.StatusCode.DATA_LOSS,
+    errors.UnprovenError: grpc.StatusCode.UNAUTHENTICATED,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.InternalError: grpc.StatusCode.INTERNAL,
@@ -121,10 +122,13 @@ class _Boundary(grpc.aio.ServerInterceptor):
 async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if not isinstance(error, errors.TrimaranError) or type(error) not in STATUS:
+    # A room may have a narrower class of its own; across the wire it is what it derives from.
+    code = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
+    if code is None:
         logger.exception("unforeseen error in a handler")
         error = errors.InternalError(f"{type(error).__name__}: {error}")
-    await context.abort(STATUS[type(error)], str(error))
+        code = STATUS[errors.InternalError]
+    await context.abort(code, str(error))
 
 
 def check_loopback(address: str) -> None:

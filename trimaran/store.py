@@ -32,6 +32,7 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        path.touch(mode=0o600)  # it holds the relay keys of the replicas
         self._connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
         )

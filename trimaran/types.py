@@ -35,7 +35,6 @@ class VersionId:
 class VersionState(StrEnum):
     STAGING = "staging"
     ACTIVE = "active"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +46,47 @@ class PolicyVersion:
     state: VersionState
 
 
+Ranges = tuple[tuple[int, int], ...]
+"""Half-open ranges of block numbers, ascending and apart from each other: ((0, 4), (7, 9)).
+
+Blocks are numbered through a manifest: tensor after tensor, each in the order of its cuts."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
+    """One tensor of a version, cut into blocks along one axis.
+
+    Every shard that a permitted parallel layout makes is a union of blocks.
+    """
+
     name: str
     """Hugging Face name."""
     dtype: str
     """As safetensors spells it: BF16, F32, …"""
     shape: tuple[int, ...]
-    digest: str
+    axis: int = 0
+    cuts: tuple[int, ...] = ()
+    """Where the axis is cut, ascending, between 0 and shape[axis]; empty for one block."""
+    digests: tuple[str, ...] = ()
+    """One a block, 32 hex digits; empty where the contents are not known yet."""
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.cuts) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A version's tensors, in the order in which they are sent."""
+    """What a version is: its tensors in the order of their blocks' numbers, and their root."""
 
     digest_name: str
     tensors: tuple[TensorInfo, ...]
     root: str
+    """Merkle root over all blocks; the version's name by content."""
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(tensor.num_blocks for tensor in self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +98,109 @@ class TransferGroup:
     world_size: int
     rendezvous: str
     """host:port of the sender's store; empty until the sender has opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The data door of a process that holds weights: a trainer rank or a replica."""
+
+    relay: str
+    """host:port of its relay server."""
+    key: str
+    """Secret with which a puller authenticates itself there; new with each process."""
+    host: str
+    """Equal on processes that can share memory; empty where weights lie on an accelerator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Changed elements only, against the version with `base_root`; one piece a block."""
+
+    base_root: str
+    sizes: tuple[int, ...]
+    """Bytes of each block's piece, in the order of the offer's blocks; 0 where nothing changed."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one trainer rank can send of the version that it holds."""
+
+    peer: Peer
+    blocks: Ranges
+    """Its share. The shares of all senders cover every block once."""
+    memory: str
+    """Path under which a process with the same `peer.host` can map its blocks."""
+    delta: Delta | None = None
+
+
+class Transport(StrEnum):
+    COLLECTIVE = "collective"
+    """A broadcast in a group of one sender and its receivers."""
+    MEMORY = "memory"
+    """The sender's host memory, mapped by a receiver on the same machine."""
+    RELAY = "relay"
+    """Verified blocks over TCP, from whichever peer has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a receiver gets `blocks` from. What a transport does not use stays empty."""
+
+    transport: Transport
+    blocks: Ranges
+    group: TransferGroup | None = None
+    """Collective."""
+    rank: int = 0
+    """Collective: the receiver's place in the group."""
+    memory: str = ""
+    """Memory: the offer's path; `blocks` are then all blocks of the offer."""
+    peers: tuple[Peer, ...] = ()
+    """Relay: asked in this order, the next one when a peer fails or lacks a block."""
+    delta: Delta | None = None
+    """Collective and relay: the pieces travel instead of the blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a replica says of a version that lies in its shadow, every block verified."""
+
+    root: str
+    num_blocks: int
+    num_bytes: int
+    """Taken from others; less than the version's for a delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of one version on one replica."""
+
+    version: VersionId
+    replica: str
+    """As in the segments that it speaks for."""
+    root: str
+    """The version's, which the replica's own over what it staged was equal to."""
+    num_blocks: int
+    """Blocks of the version that the replica has to hold, all of them verified as they landed."""
+    num_loaded: int
+    """Of these, how many the largest read-back from the engine covered; all were right."""
+    fault: str = ""
+    """A block that was read back differs: no token of this version from this replica may train."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """What weight sync remembers of a version."""
+
+    policy: PolicyVersion
+    num_blocks: int
+    num_bytes: int
+    committed_at: float
+    """Unix seconds."""
+    proofs: tuple[Proof, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +274,8 @@ class Segment:
     version: VersionId
     origin: Origin
     replica: str
+    """Who made them: the replica's name, with ~n after the n-th time that a block of what it had
+    loaded was found wrong. So tokens from before a replica was mended never pass for later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +307,16 @@ class Group:
     prompt: Prompt
     prompt_token_ids: tuple[int, ...]
     completions_G: tuple[Completion, ...]
+
+    @property
+    def makers(self) -> frozenset[tuple[VersionId, str]]:
+        """Version and replica of every token that was generated: each needs a proof to train."""
+        return frozenset(
+            (segment.version, segment.replica)
+            for completion in self.completions_G
+            for segment in completion.segments
+            if segment.origin is Origin.GENERATED
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +372,7 @@ class Run:
 class RunEvent:
     sequence: int
     kind: str
-    """state, step, validation, skipped, replica_lost, checkpoint or finished."""
+    """state, step, validation, skipped, replica_lost, replica_back, checkpoint or finished."""
     run: Run
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

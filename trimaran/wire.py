@@ -66,12 +66,31 @@ def decode_policy(message: types_pb2.PolicyVersion) -> types.PolicyVersion:
     )
 
 
+DIGEST_BYTES = 16
+
+
+def encode_digests(digests: Sequence[str]) -> bytes:
+    return bytes.fromhex("".join(digests))
+
+
+def decode_digests(data: bytes) -> tuple[str, ...]:
+    text, width = data.hex(), 2 * DIGEST_BYTES
+    return tuple(text[i : i + width] for i in range(0, len(text), width))
+
+
 def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
     return types_pb2.Manifest(
         digest_name=manifest.digest_name,
         root=manifest.root,
         tensors=[
-            types_pb2.TensorInfo(name=t.name, dtype=t.dtype, shape=t.shape, digest=t.digest)
+            types_pb2.TensorInfo(
+                name=t.name,
+                dtype=t.dtype,
+                shape=t.shape,
+                axis=t.axis,
+                cuts=t.cuts,
+                digests=encode_digests(t.digests),
+            )
             for t in manifest.tensors
         ],
     )
@@ -79,9 +98,21 @@ def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
 
 def decode_manifest(message: types_pb2.Manifest) -> types.Manifest:
     tensors = tuple(
-        types.TensorInfo(t.name, t.dtype, tuple(t.shape), t.digest) for t in message.tensors
+        types.TensorInfo(
+            t.name, t.dtype, tuple(t.shape), t.axis, tuple(t.cuts), decode_digests(t.digests)
+        )
+        for t in message.tensors
     )
     return types.Manifest(message.digest_name, tensors, message.root)
+
+
+def encode_ranges(ranges: types.Ranges) -> types_pb2.Ranges:
+    return types_pb2.Ranges(bounds=[bound for pair in ranges for bound in pair])
+
+
+def decode_ranges(message: types_pb2.Ranges) -> types.Ranges:
+    bounds = message.bounds
+    return tuple(zip(bounds[::2], bounds[1::2], strict=True))
 
 
 def encode_transfer_group(group: types.TransferGroup) -> types_pb2.TransferGroup:
@@ -96,6 +127,107 @@ def encode_transfer_group(group: types.TransferGroup) -> types_pb2.TransferGroup
 def decode_transfer_group(message: types_pb2.TransferGroup) -> types.TransferGroup:
     return types.TransferGroup(
         message.group_id, message.nonce, message.world_size, message.rendezvous
+    )
+
+
+def encode_peer(peer: types.Peer) -> types_pb2.Peer:
+    return types_pb2.Peer(relay=peer.relay, key=peer.key, host=peer.host)
+
+
+def decode_peer(message: types_pb2.Peer) -> types.Peer:
+    return types.Peer(message.relay, message.key, message.host)
+
+
+def encode_delta(delta: types.Delta | None) -> types_pb2.Delta | None:
+    return delta and types_pb2.Delta(base_root=delta.base_root, sizes=delta.sizes)
+
+
+def decode_delta(message: types_pb2.Delta) -> types.Delta | None:
+    return types.Delta(message.base_root, tuple(message.sizes)) if message.base_root else None
+
+
+def encode_offer(offer: types.Offer) -> types_pb2.Offer:
+    return types_pb2.Offer(
+        peer=encode_peer(offer.peer),
+        blocks=encode_ranges(offer.blocks),
+        memory=offer.memory,
+        delta=encode_delta(offer.delta),
+    )
+
+
+def decode_offer(message: types_pb2.Offer) -> types.Offer:
+    return types.Offer(
+        decode_peer(message.peer),
+        decode_ranges(message.blocks),
+        message.memory,
+        decode_delta(message.delta),
+    )
+
+
+def encode_source(source: types.Source) -> types_pb2.Source:
+    return types_pb2.Source(
+        transport=f"TRANSPORT_{source.transport.name}",
+        blocks=encode_ranges(source.blocks),
+        group=encode_transfer_group(source.group) if source.group else None,
+        rank=source.rank,
+        memory=source.memory,
+        peers=[encode_peer(peer) for peer in source.peers],
+        delta=encode_delta(source.delta),
+    )
+
+
+def decode_source(message: types_pb2.Source) -> types.Source:
+    name = types_pb2.Source.Transport.Name(message.transport).removeprefix("TRANSPORT_")
+    return types.Source(
+        transport=types.Transport[name],
+        blocks=decode_ranges(message.blocks),
+        group=decode_transfer_group(message.group) if message.HasField("group") else None,
+        rank=message.rank,
+        memory=message.memory,
+        peers=tuple(decode_peer(peer) for peer in message.peers),
+        delta=decode_delta(message.delta),
+    )
+
+
+def encode_proof(proof: types.Proof) -> types_pb2.Proof:
+    return types_pb2.Proof(
+        version=encode_version(proof.version),
+        replica=proof.replica,
+        root=proof.root,
+        num_blocks=proof.num_blocks,
+        num_loaded=proof.num_loaded,
+        fault=proof.fault,
+    )
+
+
+def decode_proof(message: types_pb2.Proof) -> types.Proof:
+    return types.Proof(
+        decode_version(message.version),
+        message.replica,
+        message.root,
+        message.num_blocks,
+        message.num_loaded,
+        message.fault,
+    )
+
+
+def encode_version_record(record: types.VersionRecord) -> weight_sync_pb2.VersionRecord:
+    return weight_sync_pb2.VersionRecord(
+        policy=encode_policy(record.policy),
+        num_blocks=record.num_blocks,
+        num_bytes=record.num_bytes,
+        committed_at=record.committed_at,
+        proofs=[encode_proof(proof) for proof in record.proofs],
+    )
+
+
+def decode_version_record(message: weight_sync_pb2.VersionRecord) -> types.VersionRecord:
+    return types.VersionRecord(
+        decode_policy(message.policy),
+        message.num_blocks,
+        message.num_bytes,
+        message.committed_at,
+        tuple(decode_proof(proof) for proof in message.proofs),
     )
 
 

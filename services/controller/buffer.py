@@ -1,8 +1,10 @@
 """The line of groups between prompt and live weights.
 
     reserve ──▶ in flight ──▶ put ──▶ waiting ──▶ take ──▶ training ──▶ release
-       ▲                       │                                          │
-       └──── skip: the slot ◀──┘              slots: the new weights live ┘
+      ▲ ▲                      │        ▲                  │               │
+      │ └─── skip: the slot ◀──┘        └─── give_back ◀───┤               │
+      │         groups that are made again ◀───────────────┘               │
+      └─────────────── slots: the new weights live ◀───────────────────────┘
 
 A group holds a slot from `reserve` until the weights that it trained are live, and there are
 (max_lag + 1) x groups_per_step slots. So when a group is issued, fewer than max_lag + 1 batches
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from trimaran.types import ScoredGroup
 
@@ -76,6 +78,20 @@ class Buffer:
             self._wanted -= len(batch)
             self._changed.notify_all()
             return tuple(self._waiting.pop(number) for number in batch)
+
+    async def give_back(self, batch: Sequence[ScoredGroup], again: Set[int]) -> None:
+        """The batch just taken does not train yet: its groups have their places in the line again.
+
+        Those whose numbers are `again` are issued again, at once and before any other.
+        """
+        async with self._changed:
+            numbers = [scored.group.number for scored in batch]
+            self._line = numbers + self._line
+            self._num_training -= len(numbers)
+            self._wanted += len(numbers)
+            self._waiting |= {s.group.number: s for s in batch if s.group.number not in again}
+            self._reissued = deque(sorted([*self._reissued, *again]))
+            self._changed.notify_all()
 
     async def release(self) -> None:
         """The weights of every batch taken so far are live."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import time
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from services.controller.patience import patiently
+from services.controller.proofs import Prover
 from services.controller.router import Router
 from trimaran.clients import GroupAssembly, RewardClient
 from trimaran.config import RunConfig
@@ -20,12 +22,15 @@ from trimaran.errors import (
     StaleEpochError,
     TrimaranError,
     UnavailableError,
+    UnprovenError,
 )
 from trimaran.types import Group, Prompt, Sampling, ScoredGroup, Unscored, Verdict
 
+logger = logging.getLogger(__name__)
+
 SCORE_MARGIN_SECONDS = 30.0
-RETRY_SECONDS = 1.0
-REPLICA_FAULTS = (UnavailableError, DeadlineError, BehindError)
+UNREACHABLE = (UnavailableError, DeadlineError, BehindError)
+REPLICA_FAULTS = (*UNREACHABLE, UnprovenError)
 
 
 class PromptSkipped(Exception):
@@ -74,8 +79,10 @@ class _Tries:
 
 
 class GroupMaker:
-    def __init__(self, router: Router, reward: RewardClient, config: RunConfig) -> None:
-        self._router, self._reward = router, reward
+    def __init__(
+        self, router: Router, reward: RewardClient, prover: Prover, config: RunConfig
+    ) -> None:
+        self._router, self._reward, self._prover = router, reward, prover
         self._max_attempts = config.run.max_attempts
         self._idle_timeout = config.rollout.idle_timeout
         self._patience = config.start_timeout
@@ -95,6 +102,7 @@ class GroupMaker:
     ) -> Group:
         """Try replica after replica, each going on from what has arrived. Raises PromptSkipped.
 
+        A group with tokens that are not proven is made again from scratch.
         `on_issue(attempt)` is told before each try.
         """
         assembly = GroupAssembly(sampling.num_samples)
@@ -106,23 +114,34 @@ class GroupMaker:
             ):
                 on_issue(attempt)
                 try:
-                    return await lease.client.generate(
-                        number,
-                        attempt,
-                        prompt,
-                        sampling,
-                        lease.live,
-                        assembly,
-                        self._idle_timeout,
+                    group = await lease.unless_lost(
+                        lease.client.generate(
+                            number,
+                            attempt,
+                            prompt,
+                            sampling,
+                            lease.live,
+                            assembly,
+                            self._idle_timeout,
+                        )
                     )
                 except StaleEpochError:
                     raise
                 except PromptTooLongError as error:
                     raise PromptSkipped(str(error)) from None
                 except TrimaranError as error:
-                    if isinstance(error, REPLICA_FAULTS):
+                    if isinstance(error, UNREACHABLE):
                         await self._router.report(lease.name, f"group {number}: {error}")
                     tries.count(error, lease.name)
+                    continue
+            unproven = await self._prover.find_unproven(group)
+            if unproven is None:
+                return group
+            logger.warning("group %d is made again: %s", number, unproven)
+            if unproven.version == lease.live:
+                await self._router.report(unproven.name, f"group {number}: {unproven.reason}")
+            tries.count(UnprovenError(str(unproven)), unproven.replica)
+            assembly = GroupAssembly(sampling.num_samples)
         raise AssertionError("unreachable")
 
     async def score(self, group: Group) -> ScoredGroup:
@@ -146,15 +165,7 @@ class GroupMaker:
 
     async def _verdicts(self, group: Group) -> tuple[Verdict, ...]:
         """Waits for a reward service that restarts. Raises UnavailableError when it stays away."""
-        deadline = time.monotonic() + self._patience
         timeout = self._score_timeout * len(group.completions_G)
-        while True:
-            try:
-                return await self._reward.score_group(group, timeout)
-            except UnavailableError as error:
-                if time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"the reward service was away for {self._patience:g} s: {error};"
-                        " see its log"
-                    ) from None
-                await asyncio.sleep(RETRY_SECONDS)
+        return await patiently(
+            lambda: self._reward.score_group(group, timeout), self._patience, "reward"
+        )

@@ -16,14 +16,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from services.controller.payloads import PayloadStore, payload_digest
 from trimaran.errors import OutOfOrderError, StaleEpochError, TrimaranError
 from trimaran.store import SqliteStore
-from trimaran.types import VersionId
+from trimaran.types import Proof, VersionId
 
 Record = Mapping[str, Any]
 
@@ -69,6 +69,8 @@ class StepEntry:
     """None until committed."""
     root: str = ""
     seconds: float = 0.0
+    proofs: tuple[Proof, ...] = ()
+    """Of the batch's tokens, as they stood when it was consumed."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,9 @@ class LedgerState:
             raise LedgerError(f"step {record['step']} cannot follow step {self.step}")
         for number, attempt in record["groups"]:
             self._move(number, attempt, Stage.CONSUMED, record)
-        self.steps.append(StepEntry(tuple(number for number, _ in record["groups"])))
+        numbers = tuple(number for number, _ in record["groups"])
+        proofs = tuple(proof_from_json(tree) for tree in record.get("proofs", ()))
+        self.steps.append(StepEntry(numbers, proofs=proofs))
 
     def _commit(self, record: Record) -> None:
         if record["step"] != len(self.steps) or not self.has_pending_batch:
@@ -178,6 +182,14 @@ class LedgerState:
             version=VersionId(record["lineage"], record["step"]),
             root=record["root"],
         )
+
+
+def proof_to_json(proof: Proof) -> dict[str, Any]:
+    return asdict(proof)
+
+
+def proof_from_json(tree: Mapping[str, Any]) -> Proof:
+    return Proof(**{**tree, "version": VersionId(**tree["version"])})
 
 
 def chain_hash(before: str, record: Record) -> str:

@@ -1,13 +1,14 @@
 """The run, as a handful of coroutines.
 
                     _roll_out (one a slot)                        _train (one)
-             ┌───────────────────────────────┐      ┌──────────────────────────────────────┐
-    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ train ─▶ publish ─▶ release ──┐
-                 ▲                                                                          │
-                 └──────────────────────── slots: the new weights are live ◀────────────────┘
+             ┌───────────────────────────────┐      ┌───────────────────────────────────────────────┐
+    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ prove ─▶ train ─▶ publish ─▶ release ──┐
+                ▲ ▲                                             │                                    │
+                │ └────────── groups of unproven weights ◀──────┘                                    │
+                └───────────────────────────── slots: the new weights are live ◀─────────────────────┘
 
     _roll_out    waits for a free slot, a replica with room, its completions, their scores
-    _train       waits for a batch in prompt order, the trainer, weight sync
+    _train       waits for a batch in prompt order, its proofs, the trainer, weight sync
 
 The router follows which replicas are routable, also while nothing but a validation runs. Each
 arrow is first written to the ledger. `_train` is the only loop that ends; it takes the others
@@ -24,15 +25,17 @@ from dataclasses import dataclass, field
 from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
-from services.controller.ledger import Ledger, Stage
+from services.controller.ledger import Ledger, Stage, proof_to_json
+from services.controller.patience import patiently
 from services.controller.payloads import payload_digest
+from services.controller.proofs import Prover
 from services.controller.report import Reporter
 from services.controller.router import Router
 from services.controller.validation import Validator
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, first_error
-from trimaran.types import PolicyVersion, Prompt, Sampling, ScoredGroup, TrainingBatch
+from trimaran.types import PolicyVersion, Prompt, Proof, Sampling, ScoredGroup, TrainingBatch
 from trimaran.wire import serialize_group, serialize_scored_group
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,7 @@ class Loop:
     ledger: Ledger
     router: Router
     maker: GroupMaker
+    prover: Prover
     trainer: TrainerClient
     weight_sync: WeightSyncClient
     validator: Validator | None
@@ -86,8 +90,9 @@ class Loop:
             if self.cancelled.is_set():
                 return
             with self.reporter.phase("waiting"):
-                batch = TrainingBatch(step, await self.buffer.take())
-            await self.consume(batch)
+                groups, proofs = await self._take_proven()
+            batch = TrainingBatch(step, groups)
+            await self.consume(batch, proofs)
             with self.reporter.phase("training"):
                 answer = await self.train(batch)
             with self.reporter.phase("syncing"):
@@ -99,6 +104,17 @@ class Loop:
             await self.buffer.release()
             if step % self.config.run.checkpoint_every == 0:
                 await self.save_checkpoint()
+
+    async def _take_proven(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]]:
+        """The next batch whose tokens are all proven; a group that is not is made again before."""
+        while True:
+            groups = await self.buffer.take()
+            proofs, unproven = await self.prover.prove(groups)
+            if not unproven:
+                return groups, proofs
+            for number, reason in unproven.items():
+                logger.warning("group %d is made again: %s", number, reason)
+            await self.buffer.give_back(groups, unproven.keys())
 
     async def _make_group(self, number: int) -> ScoredGroup | None:
         """None when the prompt was skipped."""
@@ -140,15 +156,25 @@ class Loop:
                 f" skipped, so nothing is left to train on; the last, {prompt.prompt_id}: {skip}"
             )
 
-    async def consume(self, batch: TrainingBatch) -> None:
-        groups = [[scored.group.number, scored.group.attempt] for scored in batch.groups]
-        self.ledger.record(Stage.CONSUMED, step=batch.step, groups=groups)
+    async def consume(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
+        """From here on the batch trains, also in a replay, with the proofs that it has now."""
+        self.ledger.record(
+            Stage.CONSUMED,
+            step=batch.step,
+            groups=[[scored.group.number, scored.group.attempt] for scored in batch.groups],
+            proofs=[proof_to_json(proof) for proof in proofs],
+        )
         await self.ledger.flush()
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
         """Train a consumed batch and commit it."""
-        lineage = self.ledger.state.lineage
-        answer = await self.trainer.train_batch(batch, self.config.trainer.step_timeout, lineage)
+        state = self.ledger.state
+        answer = await self.trainer.train_batch(
+            batch,
+            self.config.trainer.step_timeout,
+            state.lineage,
+            state.steps[batch.step - 1].proofs,
+        )
         self.ledger.record(
             Stage.COMMITTED,
             step=batch.step,
@@ -166,12 +192,16 @@ class Loop:
         self.ledger.record("timed", step=batch.step, seconds=seconds)
 
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
-        """Returns weight sync's metrics once the version is live."""
+        """Returns weight sync's metrics once the version is live; waits for one that restarts."""
         sync = self.config.weight_sync
-        timeout = (
-            sync.stage_timeout + sync.commit_timeout + sync.join_timeout + PUBLISH_MARGIN_SECONDS
+        # The senders answer, a replica joins, and where none was proven yet one becomes routable.
+        waits = 3 * sync.join_timeout + sync.prove_timeout
+        timeout = waits + sync.stage_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
+        routing, metrics = await patiently(
+            lambda: self.weight_sync.publish_version(version, timeout),
+            self.config.start_timeout,
+            "weight-sync",
         )
-        routing, metrics = await self.weight_sync.publish_version(version, timeout)
         await self.router.update(routing)
         return metrics
 

@@ -101,6 +101,10 @@ class Reporter:
         logger.warning("%s left routing: %s", name, reason)
         self._log.emit("replica_lost", text=f"{name}: {reason}")
 
+    def replica_back(self, name: str) -> None:
+        logger.info("%s is routable again", name)
+        self._log.emit("replica_back", text=f"{name} holds the live weights again")
+
     def replica_busy(self, name: str, start: float, end: float) -> None:
         self._timeline.add(name, "generating", start, end, self._log.run.step + 1)
 

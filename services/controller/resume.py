@@ -1,8 +1,9 @@
 """From the ledger to where the run stood: the one path by which a run starts, new or not.
 
 The trainer has loaded checkpoint c; the ledger stands at step n. The recorded batches c+1 … n are
-trained again, nothing is published before n, and each root is compared with the recorded one. A
-batch that was consumed but not committed is trained as step n+1, as it was about to be.
+trained again with their recorded proofs, nothing is published before n, and each root is compared
+with the recorded one. A batch that was consumed but not committed is trained as step n+1, as it was
+about to be.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ async def _train_again(
 ) -> TrainAnswer:
     """`diverged`: an earlier step of this replay has already opened a new lineage."""
     timeout, state = config.trainer.step_timeout, ledger.state
-    answer = await trainer.train_batch(batch, timeout, state.lineage)
+    proofs = state.steps[batch.step - 1].proofs
+    answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
     if answer.version.root != state.root_at(batch.step) and not diverged:
         difference = _difference(
             "the replay does not reach its recorded weights", ledger, answer.version
@@ -119,7 +121,7 @@ async def _train_again(
         logger.warning("%s; lineage %d opens", difference, state.lineage + 1)
         ledger.record("lineage", lineage=state.lineage + 1, step=batch.step)
         # The same step again is the same answer, now as a version of the new lineage.
-        answer = await trainer.train_batch(batch, timeout, state.lineage)
+        answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
         diverged = True
     if diverged:
         root = answer.version.root

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Set
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from services.controller.activity import Activity
 from trimaran.clients import RolloutClient, WeightSyncClient
@@ -15,6 +17,8 @@ from trimaran.errors import DeadlineError, UnavailableError, first_error
 from trimaran.types import Replica, Routing, VersionId
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 POLL_SECONDS = 1.0
 
@@ -26,6 +30,23 @@ class Lease:
     name: str
     client: RolloutClient
     live: VersionId
+    lost: asyncio.Future[str]
+    """Done, with the reason, once weight sync says that the replica is gone."""
+
+    async def unless_lost(self, call: Coroutine[Any, Any, Answer]) -> Answer:
+        """The call's answer. Raises UnavailableError when the replica is lost before.
+
+        A frozen replica is so left behind after its last heartbeats, not after a stream's silence.
+        """
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({task, self.lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise UnavailableError(f"{self.name}: {self.lost.result()}")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
 
 class Router:
@@ -36,6 +57,7 @@ class Router:
         max_concurrency: int,
         patience: float,
         on_lost: Callable[[str, str], None],
+        on_back: Callable[[str], None],
         on_busy: Callable[[str, float, float], None],
     ) -> None:
         """`max_concurrency`: completions in flight on a replica beyond which no group is added.
@@ -44,11 +66,13 @@ class Router:
         """
         self._weight_sync, self._connect = weight_sync, connect
         self._max_concurrency, self._patience = max_concurrency, patience
-        self._on_lost, self._on_busy = on_lost, on_busy
+        self._on_lost, self._on_back, self._on_busy = on_lost, on_back, on_busy
+        self._lost: set[str] = set()
         self._routing = Routing(None, ())
         self._in_flight: dict[str, int] = {}
         self._activities: dict[str, Activity] = {}
         self._clients: dict[str, tuple[str, RolloutClient]] = {}
+        self._leases: defaultdict[str, set[asyncio.Future[str]]] = defaultdict(set)
         self._changed = asyncio.Condition()
         # A report and a poll exclude each other: an older answer must not bring a replica back.
         self._control = asyncio.Lock()
@@ -62,10 +86,13 @@ class Router:
         async with self._changed:
             replica, live = await self._wait_for_replica(avoid)
             self._in_flight[replica.name] = self._in_flight.get(replica.name, 0) + num_samples
+        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._leases[replica.name].add(lost)
         try:
             with self._activity(replica.name):
-                yield Lease(replica.name, self._client(replica), live)
+                yield Lease(replica.name, self._client(replica), live, lost)
         finally:
+            self._leases[replica.name].discard(lost)
             self._in_flight[replica.name] -= num_samples
             async with self._changed:
                 self._changed.notify_all()
@@ -80,8 +107,12 @@ class Router:
             self._changed.notify_all()
         # One that is only behind while a version is being published is not lost.
         for name, fault in sorted(routing.faults.items()):
-            if name not in before.faults:
+            if name not in self._lost:
+                self._lost.add(name)
                 self._on_lost(name, fault)
+        for name in sorted(self._lost & {replica.name for replica in routing.routable}):
+            self._lost.remove(name)
+            self._on_back(name)
 
     async def report(self, name: str, reason: str) -> None:
         """The replica could not be reached: it takes no more groups until it is proven again."""
@@ -91,7 +122,11 @@ class Router:
             others = tuple(r for r in self._routing.routable if r.name != name)
             unroutable = {**self._routing.unroutable, name: reason}
             await self.update(Routing(self._routing.live, others, unroutable))
-            await self._weight_sync.report_replica(name, reason)
+            try:
+                await self._weight_sync.report_replica(name, reason)
+            except (UnavailableError, DeadlineError) as error:
+                # It hears, or misses, the replica's heartbeats itself.
+                logger.warning("%s could not be reported to weight sync: %s", name, error)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -109,9 +144,17 @@ class Router:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 async with self._control:
-                    await self.update(await self._weight_sync.get_routing())
+                    routing = await self._weight_sync.get_routing()
+                    await self.update(routing)
+                self._cut_lost(routing)
             except (UnavailableError, DeadlineError) as error:
                 logger.warning("weight sync does not answer: %s", error)
+
+    def _cut_lost(self, routing: Routing) -> None:
+        for name, fault in routing.faults.items():
+            for lost in self._leases[name]:
+                if not lost.done():
+                    lost.set_result(fault)
 
     def cut_activities(self) -> None:
         """Close the open spans, so that no span on the timeline crosses a step."""

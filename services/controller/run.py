@@ -20,6 +20,7 @@ from services.controller.ledger import Ledger
 from services.controller.loop import Loop
 from services.controller.metrics import count_devices
 from services.controller.payloads import PayloadStore
+from services.controller.proofs import Prover
 from services.controller.report import Reporter
 from services.controller.resume import open_groups, replay
 from services.controller.router import Router
@@ -167,15 +168,18 @@ def _assemble(
         max_concurrency=config.rollout.max_concurrency,
         patience=config.start_timeout,
         on_lost=reporter.replica_lost,
+        on_back=reporter.replica_back,
         on_busy=reporter.replica_busy,
     )
-    maker = GroupMaker(router, services.reward, config)
+    prover = Prover(services.weight_sync, config.start_timeout)
+    maker = GroupMaker(router, services.reward, prover, config)
     return Loop(
         config=config,
         prompts=prompts,
         ledger=ledger,
         router=router,
         maker=maker,
+        prover=prover,
         trainer=services.trainer,
         weight_sync=services.weight_sync,
         validator=Validator(held_out, maker, config, run_folder) if held_out else None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from trimaran.config import RunConfig
-from trimaran.types import Message, Sampling, VersionId
+from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
     from services.weight_sync.shadow import Shadow
@@ -90,6 +90,14 @@ class Engine(Protocol):
         """Take a whole version live under the running requests. Returns the pause in seconds.
 
         Raises TransferError; from then on nothing is generated until a load succeeds.
+        """
+        ...
+
+    async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
+        """Digests of the live version's blocks as they are loaded, by block number.
+
+        Runs beside generation, in portions. What it reads while a load is under way means
+        nothing: the caller finds out. Raises InternalError naming what it cannot read back.
         """
         ...
 

@@ -1,15 +1,16 @@
-"""A replica makes itself known to weight sync."""
+"""A replica makes itself known to weight sync, and stays known."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
-from trimaran.clients import WeightSyncClient
+from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, TrimaranError
-from trimaran.types import Caller, Replica
+from trimaran.types import Caller, Peer, PolicyVersion, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -17,23 +18,69 @@ ATTEMPT_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 
 
-async def register(config: RunConfig, caller: Caller, replica: Replica) -> None:
-    """Weight sync may start after us: try again until `start_timeout`."""
+async def stay_registered(
+    config: RunConfig,
+    caller: Caller,
+    replica: Replica,
+    peer: Peer,
+    live: Callable[[], PolicyVersion | None],
+) -> None:
+    """Registers and then gives signs of life, for ever.
+
+    Raises DeadlineError when nobody takes the first registration within `start_timeout`. Later
+    on an absent weight sync is only waited for: the replica serves what it holds.
+    """
     address = config.endpoints.weight_sync
     if address is None:
         raise InputError("endpoints.weight_sync: missing; a replica registers there")
-    deadline = time.monotonic() + config.start_timeout
     async with WeightSyncClient(address, caller) as client:
+        registration = await _register(client, replica, peer, config.start_timeout)
+        logger.info("%s is registered with weight sync", replica.name)
         while True:
-            try:
-                await client.register_replica(replica, ATTEMPT_SECONDS)
-            except TrimaranError as error:
-                if time.monotonic() > deadline:
-                    raise DeadlineError(
-                        f"{address}: weight sync did not take {replica.name} in"
-                        f" {config.start_timeout:g} s ({error})"
-                    ) from error
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                logger.info("%s is registered with weight sync", replica.name)
-                return
+            await _beat(client, replica, registration, live)
+            registration = await _register(client, replica, peer, None)
+            logger.info("%s is registered with weight sync again", replica.name)
+
+
+async def _register(
+    client: WeightSyncClient, replica: Replica, peer: Peer, timeout: float | None
+) -> Registration:
+    """Weight sync may start after us: tries again until `timeout`, or for ever."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return await client.register_replica(replica, peer, ATTEMPT_SECONDS)
+        except TrimaranError as error:
+            if deadline is not None and time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"{client.address}: weight sync did not take {replica.name} in"
+                    f" {timeout:g} s ({error})"
+                ) from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _beat(
+    client: WeightSyncClient,
+    replica: Replica,
+    registration: Registration,
+    live: Callable[[], PolicyVersion | None],
+) -> None:
+    """Returns when weight sync does not know this registration any more."""
+    interval = max(registration.heartbeat_seconds, RETRY_SECONDS)
+    away = False
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            known = await client.heartbeat(
+                replica.name, registration.incarnation, live(), ATTEMPT_SECONDS
+            )
+        except TrimaranError as error:
+            if not away:
+                logger.warning("weight sync is away (%s); waiting for it", error)
+            away = True
+            continue
+        if not known:
+            return
+        if away:
+            logger.info("weight sync is back")
+        away = False

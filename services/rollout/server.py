@@ -4,6 +4,7 @@
                                 ▲
     StageWeights ──▶ WeightReceiver ──▶ shadow        (generation goes on)
     CommitWeights ──────────────────────┴──▶ Engine.load_weights ──▶ live
+    ReadBack ──▶ Engine.read_back ──▶ digests         (generation goes on)
 
 A replica starts without a live version and registers itself with weight sync,
 which brings it one. Staging that fails leaves the live version as it was; a
@@ -13,37 +14,24 @@ load that fails leaves none, until a later one succeeds.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import grpc
 
 from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
 from services.rollout.life import with_signs_of_life
-from services.rollout.registration import register
+from services.rollout.registration import stay_registered
+from services.rollout.weights import ReplicaWeights
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
-from trimaran.errors import (
-    BehindError,
-    InputError,
-    OutOfOrderError,
-    PromptTooLongError,
-    TransferError,
-)
-from trimaran.types import Caller, Origin, PolicyVersion, Replica, Segment, VersionId
+from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
+from trimaran.types import Caller, Origin, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
-
-if TYPE_CHECKING:
-    from services.weight_sync.receiver import WeightReceiver
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CHECK_SECONDS = 1.0
 """How often the engine is asked whether it lives."""
@@ -53,20 +41,19 @@ SIGNS_PER_DEADLINE = 4
 
 class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     def __init__(
-        self, name: str, config: RunConfig, engine: Engine, receiver: WeightReceiver
+        self, name: str, config: RunConfig, engine: Engine, weights: ReplicaWeights
     ) -> None:
         self._name = name
         self._config = config
         self._engine = engine
-        self._receiver = receiver
-        self._live: PolicyVersion | None = None
-        self._updating = asyncio.Lock()
+        self._weights = weights
         self._num_events = 0
 
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
         self._check_version(wire.decode_version(request.min_version))
+        maker = self._weights.maker
         generation, ended = self._prepare(request)
         prompt_token_ids = wire.encode_token_ids(generation.prompt_token_ids)
         opened = rollout_pb2.Opened(prompt_token_ids=prompt_token_ids)
@@ -84,16 +71,18 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 if event is None:
                     yield rollout_pb2.GenerateResponse()
                 elif isinstance(event, Chunk):
+                    self._check_maker(maker)
                     tokens.setdefault(event.index, []).extend(event.token_ids_T)
-                    yield self._chunk(event)
+                    yield self._chunk(event, maker)
                 else:
                     yield self._finished(event, tokens[event.index])
 
     def _check_version(self, wanted: VersionId) -> None:
-        if self._live is None:
+        live = self._weights.live
+        if live is None:
             raise BehindError(f"{self._name} holds no version yet; weight sync must bring one")
-        if self._live.version < wanted:
-            raise BehindError(f"{self._name} holds {self._live.version}, asked for {wanted}")
+        if live.version < wanted:
+            raise BehindError(f"{self._name} holds {live.version}, asked for {wanted}")
 
     def _prepare(
         self, request: rollout_pb2.GenerateRequest
@@ -143,9 +132,14 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 self._num_events += 1
                 yield event
 
-    def _chunk(self, chunk: Chunk) -> rollout_pb2.GenerateResponse:
+    def _check_maker(self, maker: str) -> None:
+        """Tokens of wrong weights may still be on their way after these were mended."""
+        if self._weights.maker != maker:
+            raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
+
+    def _chunk(self, chunk: Chunk, maker: str) -> rollout_pb2.GenerateResponse:
         end = chunk.start + len(chunk.token_ids_T)
-        segment = Segment(chunk.start, end, chunk.version, Origin.GENERATED, self._name)
+        segment = Segment(chunk.start, end, chunk.version, Origin.GENERATED, maker)
         return rollout_pb2.GenerateResponse(
             chunk=rollout_pb2.SegmentChunk(
                 index=chunk.index,
@@ -167,92 +161,101 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.StageWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.StageWeightsResponse:
         started = time.monotonic()
-        root = await asyncio.to_thread(
-            self._receiver.stage,
+        staged = await self._weights.stage(
             wire.decode_policy(request.version),
             wire.decode_manifest(request.manifest),
-            wire.decode_transfer_group(request.group),
-            request.rank,
+            [wire.decode_source(source) for source in request.sources],
             request.bucket_bytes,
             request.timeout_seconds,
         )
-        return rollout_pb2.StageWeightsResponse(root=root, seconds=time.monotonic() - started)
+        return rollout_pb2.StageWeightsResponse(
+            root=staged.root,
+            num_blocks=staged.num_blocks,
+            num_bytes=staged.num_bytes,
+            seconds=time.monotonic() - started,
+        )
 
     async def CommitWeights(
         self, request: rollout_pb2.CommitWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.CommitWeightsResponse:
-        version = wire.decode_policy(request.version)
-        # Shielded: a caller that gives up must not leave half a load behind.
-        pause = await asyncio.shield(asyncio.ensure_future(self._commit(version)))
+        pause = await self._weights.commit(wire.decode_policy(request.version), request.maker)
         return rollout_pb2.CommitWeightsResponse(pause_seconds=pause)
-
-    async def _commit(self, version: PolicyVersion) -> float:
-        async with self._updating:
-            live = self._live
-            if live is not None and (live.version, live.root) == (version.version, version.root):
-                return 0.0
-            staged = self._receiver.staged
-            if staged is None or (staged.version.version, staged.version.root) != (
-                version.version,
-                version.root,
-            ):
-                raise OutOfOrderError(f"{version.version} is not staged on {self._name}")
-            try:
-                pause = await self._engine.load_weights(staged.shadow, version.version)
-            except TransferError:
-                self._live = None
-                raise
-            self._live = version
-            del staged
-            await asyncio.to_thread(self._receiver.discard, version.version)
-            logger.info("version %s is live after a pause of %.3f s", version.version, pause)
-            return pause
 
     async def AbortWeights(
         self, request: rollout_pb2.AbortWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.AbortWeightsResponse:
-        version = wire.decode_version(request.version)
-        # It interrupts a stage under way, but waits for a commit, which reads the shadow.
-        async with self._updating:
-            await asyncio.to_thread(self._receiver.discard, version)
+        await self._weights.abort(wire.decode_version(request.version))
         return rollout_pb2.AbortWeightsResponse()
+
+    async def ReadBack(
+        self, request: rollout_pb2.ReadBackRequest, context: grpc.aio.ServicerContext
+    ) -> rollout_pb2.ReadBackResponse:
+        started = time.monotonic()
+        digests = await self._weights.read_back(
+            wire.decode_version(request.version),
+            wire.decode_ranges(request.blocks),
+            request.timeout_seconds,
+        )
+        return rollout_pb2.ReadBackResponse(
+            digests=wire.encode_digests(digests), seconds=time.monotonic() - started
+        )
 
     async def GetReplica(
         self, request: rollout_pb2.GetReplicaRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.GetReplicaResponse:
+        live = self._weights.live
         return rollout_pb2.GetReplicaResponse(
             name=self._name,
-            live=wire.encode_policy(self._live) if self._live else None,
+            live=wire.encode_policy(live) if live else None,
             num_running=self._engine.num_running,
         )
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._receiver.close)
 
 
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     """Serve replica `index` until cancelled. Raises when the engine dies or nobody registers us."""
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
-    # Before gRPC starts its threads, which a forked engine process would not survive.
+    # Before gRPC and the receiver start their threads, which a forked engine process would not
+    # survive.
     await engine.start()
     from services.weight_sync.receiver import WeightReceiver
 
-    servicer = RolloutServicer(f"rollout-{index}", config, engine, WeightReceiver(device))
+    name = f"rollout-{index}"
     try:
-        server = rpc.Server(config.endpoints.rollout[index], [add_service(servicer)])
-        await server.start()
+        receiver = WeightReceiver(device, 0, config.weight_sync)
+        weights = ReplicaWeights(name, engine, receiver)
         try:
-            replica = Replica(f"rollout-{index}", server.address)
-            await register(config, Caller(run_folder.name, 0), replica)
-            while True:
-                engine.check()
-                await asyncio.sleep(CHECK_SECONDS)
+            await asyncio.to_thread(receiver.start)
+            servicer = RolloutServicer(name, config, engine, weights)
+            server = rpc.Server(config.endpoints.rollout[index], [add_service(servicer)])
+            await server.start()
+            try:
+                caller, replica = Caller(run_folder.name, 0), Replica(name, server.address)
+                await _until_first_end(
+                    _watch(engine),
+                    stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
+                )
+            finally:
+                await server.stop()
         finally:
-            await server.stop()
-            await servicer.close()
+            await weights.close()
     finally:
         await engine.close()
+
+
+async def _watch(engine: Engine) -> None:
+    while True:
+        engine.check()
+        await asyncio.sleep(CHECK_SECONDS)
+
+
+async def _until_first_end(*endless: Coroutine[Any, Any, None]) -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in endless:
+                tasks.create_task(work)
+    except ExceptionGroup as errors:
+        raise first_error(errors) from None
 
 
 def add_service(servicer: RolloutServicer) -> Callable[[Any], str]:

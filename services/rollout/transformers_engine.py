@@ -15,25 +15,29 @@ import queue
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.batch import Batch
 from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Event, GenerationRequest
 from trimaran.config import RunConfig
-from trimaran.errors import BehindError, TransferError
-from trimaran.types import Message, VersionId
+from trimaran.errors import BehindError, InternalError, TransferError
+from trimaran.types import Manifest, Message, Ranges, VersionId
 
 if TYPE_CHECKING:
     import torch
 
+    from services.rollout.read_back import Reader
     from services.weight_sync.shadow import Shadow
     from trimaran.device import Device
+
+T = TypeVar("T")
 
 CHUNK_SECONDS = 1.0
 """A group that goes on is passed on about this often."""
 
-Load = tuple["Shadow", VersionId, "Future[float]"]
+Work = tuple[Callable[[], Any], "Future[Any]"]
+"""What the computing thread does between two decoding steps."""
 
 
 class TransformersEngine:
@@ -41,7 +45,7 @@ class TransformersEngine:
         self._config = config
         self._device = device
         self._computing = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._live: VersionId | None = None
         self._num_loads = 0
         self._batches: set[Batch] = set()
@@ -109,7 +113,7 @@ class TransformersEngine:
         passed_on = time.monotonic()
         cache, num_loads = None, -1
         while batch.num_open and not batch.cancelled:
-            self._take_loads()
+            self._do_work()
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
             if num_loads != self._num_loads:
@@ -140,28 +144,52 @@ class TransformersEngine:
         return output.logits[:, -1].float().cpu(), output.past_key_values
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
-        done: Future[float] = Future()
-        self._loads.put((shadow, version, done))
-        # A running group takes it between two steps; an idle thread takes it at once.
-        self._computing.submit(self._take_loads)
+        return await self._between_steps(lambda: self._load(shadow, version))
+
+    def _load(self, shadow: Shadow, version: VersionId) -> float:
+        started = time.monotonic()
+        self._live = None
+        self._num_loads += 1
+        try:
+            _copy_weights(self._model, shadow)
+        except Exception as error:
+            raise TransferError(
+                f"version {version} did not load into transformers: {error}"
+            ) from error
+        self._live = version
+        return time.monotonic() - started
+
+    async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
+        from services.rollout.read_back import SLICE_SECONDS, join, run_slice
+
+        reader = _read_loaded(self._model, manifest, ranges)
+        found: list[dict[int, str]] = []
+        ended = False
+        while not ended:
+            digests, ended = await self._between_steps(lambda: run_slice(reader, SLICE_SECONDS))
+            found.append(digests)
+        return join(manifest, ranges, found)
+
+    async def _between_steps(self, function: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+        self._work.put((function, done))
+        # A running group does it between two steps; an idle thread does it at once.
+        self._computing.submit(self._do_work)
         return await asyncio.wrap_future(done)
 
-    def _take_loads(self) -> None:
-        while not self._loads.empty():
-            shadow, version, done = self._loads.get()
+    def _do_work(self) -> None:
+        """No more than is there now: what follows a slice of a long work waits for a step."""
+        for _ in range(self._work.qsize()):
+            try:
+                function, done = self._work.get_nowait()
+            except queue.Empty:
+                return
             if not done.set_running_or_notify_cancel():
                 continue
-            started = time.monotonic()
             try:
-                self._live = None
-                self._num_loads += 1
-                _copy_weights(self._model, shadow)
-                self._live = version
+                done.set_result(function())
             except Exception as error:
-                fault = TransferError(f"version {version} did not load into transformers: {error}")
-                done.set_exception(fault)
-            else:
-                done.set_result(time.monotonic() - started)
+                done.set_exception(error)
 
     @property
     def num_running(self) -> int:
@@ -172,6 +200,22 @@ class TransformersEngine:
 
     async def close(self) -> None:
         self._computing.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_loaded(model: torch.nn.Module, manifest: Manifest, ranges: Ranges) -> Reader:
+    """The parameters are what the model computes with; a tied output layer is the embedding's."""
+    from services.rollout.read_back import digest_copies, list_wanted
+
+    for block in list_wanted(manifest, ranges):
+        tensor = block.tensor
+        loaded = model.get_parameter(tensor.name).detach()
+        if tuple(loaded.shape) != tensor.shape:
+            raise InternalError(
+                f"{tensor.name}: loaded with a shape of {tuple(loaded.shape)}, not {tensor.shape}"
+            )
+        if tensor.shape:
+            loaded = loaded.narrow(tensor.axis, block.start, block.stop - block.start)
+        yield block.number, digest_copies(manifest.digest_name, block, [loaded])
 
 
 def _copy_weights(model: torch.nn.Module, shadow: Shadow) -> None:

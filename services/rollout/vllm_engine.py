@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.vllm_plugin import BACKEND, register
 from services.rollout.vllm_settings import engine_arguments, inspect_models_here, set_environment
 from services.rollout.vllm_stream import Stream, merge
-from services.weight_sync.manifest import manifest_to_json
+from services.rollout.vllm_workers import VllmWorkers
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, InternalError, TransferError, UnavailableError
 from trimaran.launch.lifetime import die_with_parent
-from trimaran.types import Message, Sampling, VersionId
+from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
     from services.weight_sync.shadow import Shadow
@@ -67,15 +68,18 @@ class VllmEngine:
         self._chat = ChatTokenizer(self._config.model.path)
         if on_host:
             inspect_models_here()
-        args = AsyncEngineArgs(**engine_arguments(self._config, on_host))
+        # Here, too: an environment may hold our modules without their entry points.
+        transfer = BACKEND if register() else None
+        args = AsyncEngineArgs(**engine_arguments(self._config, on_host, transfer))
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         os.register_at_fork(after_in_child=_in_child)
         self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
-        await self.llm.collective_rpc("end_with_parent")
-        if on_host and not all(await self.llm.collective_rpc("install_fast_sampler")):
+        self._workers = VllmWorkers(self.llm, transfer)
+        await self._workers.start()
+        if on_host and not await self._workers.install_fast_sampler():
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
         logger.info(
             "vllm is up: imports %.1f s, engine %.1f s",
@@ -180,13 +184,13 @@ class VllmEngine:
             raise UnavailableError("the vllm engine is dead; its log says why") from error
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
-        async with self._lock:
+        description = shadow.description()
+        async with self._lock, self._workers.turn:
             started = time.monotonic()
             try:
                 async with asyncio.timeout(self._config.weight_sync.commit_timeout):
-                    await self.llm.pause_generation(mode="keep", clear_cache=True)
-                    arguments = (shadow.path, manifest_to_json(shadow.manifest))
-                    await self.llm.collective_rpc("load_shadow", args=arguments)
+                    await self._pause()
+                    await self._workers.load(shadow.path, description)
                     await self._pass_outputs()
             except Exception as error:
                 self._fail_streams(version)
@@ -199,6 +203,20 @@ class VllmEngine:
             self._live = version
             await self.llm.resume_generation()
             return time.monotonic() - started
+
+    async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
+        return await self._workers.read_back(manifest, ranges)
+
+    async def _pause(self) -> None:
+        """vLLM's `pause_generation(mode="keep")` without the 20 ms that it sleeps in the end, lest
+        outputs come late: `_pass_outputs` makes sure of those."""
+        core: Any = self.llm.engine_core
+        renderer: Any = getattr(self.llm, "renderer", None)
+        if hasattr(core, "pause_scheduler_async") and hasattr(renderer, "clear_mm_cache_async"):
+            await renderer.clear_mm_cache_async()
+            await core.pause_scheduler_async(mode="keep", clear_cache=True)
+        else:
+            await self.llm.pause_generation(mode="keep", clear_cache=True)
 
     async def _pass_outputs(self) -> None:
         """Returns once every output that the core made before its pause reached its request.
@@ -236,6 +254,8 @@ class VllmEngine:
             raise InternalError("the vllm engine is dead; its own lines above say why")
 
     async def close(self) -> None:
+        # Whoever holds it any longer would have it shut down again when the interpreter ends.
+        self.__dict__.pop("_workers", None)
         if vllm := self.__dict__.pop("llm", None):
             vllm.shutdown(timeout=5.0)
 

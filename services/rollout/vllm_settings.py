@@ -28,6 +28,8 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_HOST_IP": "127.0.0.1",
         "HF_HUB_OFFLINE": "1",
+        # vLLM-Ascend refuses to update weights in its own matrix format.
+        "VLLM_ASCEND_ENABLE_NZ": "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
     if on_host:
@@ -42,7 +44,8 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def engine_arguments(config: RunConfig, on_host: bool) -> dict[str, Any]:
+def engine_arguments(config: RunConfig, on_host: bool, transfer: str | None) -> dict[str, Any]:
+    """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
     arguments = {
         "model": str(config.model.path),
@@ -62,6 +65,10 @@ def engine_arguments(config: RunConfig, on_host: bool) -> dict[str, Any]:
         "disable_log_stats": True,
         "enable_log_requests": False,
     }
+    if transfer is not None:
+        from vllm.config import WeightTransferConfig
+
+        arguments["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
     if on_host:
         arguments |= {
             "enforce_eager": True,

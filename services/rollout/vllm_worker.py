@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from services.rollout.read_back import Reader, run_slice
+from services.weight_sync.manifest import manifest_from_json
 from trimaran.launch.lifetime import die_with_parent
 
 
@@ -29,10 +31,12 @@ def sample_inverse_cdf(logits: torch.Tensor) -> torch.Tensor:
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker; the two attributes are the worker's own."""
+    """Mixed into vLLM's worker, whose own attributes the first three are."""
 
     model_runner: Any
     model_config: Any
+    finish_weight_update: Any
+    _reader: Reader
 
     def end_with_parent(self) -> None:
         die_with_parent(os.getppid(), signal.SIGKILL)
@@ -46,51 +50,30 @@ class WorkerExtension:
         topk_topp_sampler.compiled_random_sample = sample_inverse_cdf
         return True
 
-    def load_shadow(self, path: str, manifest_json: dict[str, Any]) -> None:
-        """Load every tensor of the shadow by its Hugging Face name.
+    def load_shadow(self, path: str, description: dict[str, Any]) -> None:
+        """For a vLLM without weight-transfer engines; see `vllm_load.load_shadow`."""
+        from services.rollout.vllm_load import load_shadow
 
-        Raises ValueError when the model has parameters that the shadow lacks; a later load
-        of a whole version mends it.
-        """
-        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-        from vllm.model_executor.model_loader.reload import (
-            finalize_layerwise_reload,
-            initialize_layerwise_reload,
+        runner = self.model_runner
+        load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
+
+    def abandon_update(self) -> None:
+        """After an update that failed: some workers keep it open, and would refuse the next."""
+        if getattr(self, "_weight_update_active", False):
+            self.finish_weight_update()
+
+    def begin_read_back(self, manifest_json: dict[str, Any], ranges: list[list[int]]) -> None:
+        """Any read-back before it is forgotten."""
+        from services.rollout.vllm_read_back import read_loaded
+
+        self._reader = read_loaded(
+            self.model_runner.get_model(),
+            self.model_config.hf_text_config.tie_word_embeddings,
+            manifest_from_json(manifest_json),
+            tuple((first, end) for first, end in ranges),
         )
 
-        from services.weight_sync.shadow import open_shadow
-
-        model = self.model_runner.get_model()
-        tied = self.model_config.hf_text_config.tie_word_embeddings
-        with torch.no_grad(), torch.device(self.model_runner.device):
-            initialize_layerwise_reload(model)
-            try:
-                missing = {name for name, _ in model.named_parameters()}
-                missing -= model.load_weights(open_shadow(path, manifest_json))
-                missing |= _half_loaded(model)
-            finally:
-                # Also after a failure: it gives every layer back what a next load starts from.
-                finalize_layerwise_reload(model, self.model_config)
-            for module in model.modules():
-                if isinstance(module, ParallelLMHead):
-                    # Tied to the embedding, it is not reloaded itself; on the host it keeps a
-                    # packed copy of the weight that would silently stay as it was.
-                    module.quant_method.process_weights_after_loading(module)
-        if missing := missing - ({"lm_head.weight"} if tied else set()):
-            raise ValueError(f"the version lacks {', '.join(sorted(missing))}")
-
-
-def _half_loaded(model: torch.nn.Module) -> set[str]:
-    """Layers that got some of their parts only, such as a gate without its up projection."""
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    found = set()
-    for name, layer in model.named_modules():
-        info = get_layerwise_info(layer)
-        # A vocabulary is padded, so it is never full.
-        if info.can_load() and not isinstance(layer, VocabParallelEmbedding):
-            total = info.load_numel_total or 0
-            if 0 < info.load_numel < total:
-                found.add(f"part of {name}")
-    return found
+    def go_on_reading_back(self, seconds: float) -> tuple[dict[int, str], bool]:
+        """Digests by block number from about so many seconds, and whether there are no more."""
+        with torch.no_grad():
+            return run_slice(self._reader, seconds)

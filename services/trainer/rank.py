@@ -1,4 +1,4 @@
-"""One trainer rank: its policy, its step, what it answered, and its snapshot.
+"""One trainer rank: its policy, its step, what it answered, and the snapshot of its own shard.
 
 All computation runs in one thread of its own, so that the event loop stays free.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,21 +17,32 @@ import torch.distributed as dist
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Layout, TrainerState
+from services.trainer.held import HeldShard, ShardedWeights
+from services.trainer.history import VersionHistory
 from services.trainer.learner import Policy, train_step
 from services.trainer.model_files import write_model_folder
-from services.weight_sync.flat import tensor_bytes, typed_view
-from services.weight_sync.snapshot import Snapshot, take_snapshot
+from services.trainer.provenance import check_proofs
+from services.weight_sync.snapshot import Snapshot
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
-from trimaran.types import Manifest, PolicyVersion, TrainingBatch, VersionId, VersionState
+from trimaran.types import (
+    Manifest,
+    Offer,
+    Peer,
+    PolicyVersion,
+    Proof,
+    TrainingBatch,
+    VersionId,
+    VersionState,
+)
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 
-class ExportablePolicy(Policy, Protocol):
+class ExportablePolicy(Policy, ShardedWeights, Protocol):
     """What a rank needs of its policy beyond the learner."""
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]: ...
@@ -43,19 +53,26 @@ class ExportablePolicy(Policy, Protocol):
 class TrainerRank:
     """Make it with `start`; `close` ends its thread."""
 
-    def __init__(self, config: RunConfig, run_folder: Path, rank: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_folder: Path,
+        rank: int,
+        hold: Callable[[Snapshot | None], None] = lambda snapshot: None,
+    ) -> None:
+        """`hold` is told of each snapshot once it is whole, and None before it is overwritten."""
         self.rank = rank
+        self._hold = hold
         self._config = config
         self._run_folder = run_folder
         self._tensor_rank = rank % config.trainer.tensor_parallel
-        self._exports = rank < config.trainer.tensor_parallel
+        self.exports = rank < config.trainer.tensor_parallel
         """Data-parallel rank 0: the others hold the same weights."""
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._policy: ExportablePolicy
-        self._snapshot: Snapshot | None = None
-        self._num_sends = 0
-        # A send takes the snapshot in the event loop, its replacement is decided in the compute thread.
-        self._handing_over = threading.Lock()
+        self._held: HeldShard | None = None
+        """None on a rank that does not export."""
+        self._history = VersionHistory(run_folder)
         self._step = 0
         self._lineage = 0
         self._metrics: dict[str, float] = {}
@@ -71,14 +88,28 @@ class TrainerRank:
 
     @property
     def version(self) -> PolicyVersion:
-        root = self._snapshot.manifest.root if self._snapshot else ""
+        root = self._held.root if self._held else ""
         version = VersionId(self._lineage, self._step)
         # Live only once weight sync has brought it to the replicas.
         return PolicyVersion(self._run_folder.name, version, root, VersionState.STAGING)
 
     @property
     def manifest(self) -> Manifest:
-        return self._whole_snapshot().manifest
+        """Of the whole version. Raises OutOfOrderError while the next one is being made."""
+        return self._own_shard.snapshot.manifest
+
+    def offer(self, peer: Peer) -> tuple[PolicyVersion, Offer]:
+        """What this rank can send through its door `peer`."""
+        return self.version, self._own_shard.offer(peer)
+
+    def check_proofs(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
+        """Raises UnprovenError for tokens that must not train.
+
+        Ask rank 0, before any rank hears of the batch. A step that is under way or done was checked.
+        """
+        under_way = self._training is not None and self._training[0] == batch.step
+        if batch.step != self._step and not under_way:
+            check_proofs(batch, proofs, self._history.roots)
 
     async def train(self, batch: TrainingBatch, lineage: int = 0) -> TrainAnswer:
         """The next step runs; the same step answers again; any other raises OutOfOrderError.
@@ -91,7 +122,7 @@ class TrainerRank:
             return await asyncio.shield(self._training[1])
         if batch.step == self._step and self._metrics:
             self._lineage = max(self._lineage, lineage)
-            return TrainAnswer(self.version, dict(self._metrics))
+            return await self._answer()
         under_way = self._training is not None
         if batch.step != self._step + 1 or under_way:
             state = f"step {self._step + 1} is under way" if under_way else "none is under way"
@@ -110,32 +141,35 @@ class TrainerRank:
             raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
         return await self._run(self._save)
 
-    async def export_model(self, path: str) -> Path:
-        """Rank 0 writes the snapshot as a Hugging Face folder inside the run folder."""
+    def check_export(self, path: str) -> Path:
+        """The target. Ask rank 0, before any rank hears of it: a rank that refused alone would
+        leave the others waiting for its part of the weights."""
+        if self.rank == 0 and self._training is not None:
+            raise OutOfOrderError(
+                f"step {self._training[0]} is under way; export the model when it is done"
+            )
         target = (self._run_folder / path).resolve()
         if not target.is_relative_to(self._run_folder.resolve()) or target == self._run_folder:
             raise InputError(f"{path}: a model is exported into the run folder {self._run_folder}")
-        snapshot = self._whole_snapshot()
-        tensors = (
-            (info.name, typed_view(piece, info))
-            for info, piece in tensor_bytes(snapshot.buffer, snapshot.manifest.tensors)
-        )
-        model = self._config.model
-        await self._run(lambda: write_model_folder(target, model.path, tensors, model.dtype))
+        return target
+
+    async def export_model(self, target: Path) -> Path:
+        """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`."""
+        await self._run(lambda: self._export(target))
         return target
 
     async def send(self, version: VersionId, send: Callable[[Snapshot], Result]) -> Result:
         """Run `send(snapshot)` beside the computation; the snapshot stays whole meanwhile."""
-        held = self.version.version
-        if version != held:
-            raise OutOfOrderError(f"weights of {version}: the trainer holds {held}")
-        with self._handing_over:
-            snapshot = self._whole_snapshot()
-            self._num_sends += 1
-        try:
-            return await asyncio.to_thread(send, snapshot)
-        finally:
-            self._num_sends -= 1
+        held, shard = self.version, self._own_shard
+        if version != held.version:
+            raise OutOfOrderError(f"weights of {version}: the trainer holds {held.version}")
+
+        def work() -> Result:
+            # In the thread: a caller that goes away does not end the send.
+            with shard.sending(held.root) as snapshot:
+                return send(snapshot)
+
+        return await asyncio.to_thread(work)
 
     def fail(self, reason: str) -> None:
         """After a failure in the middle of a step the ranks no longer agree: refuse all work."""
@@ -153,9 +187,10 @@ class TrainerRank:
             self.fail(f"step {batch.step} failed: {error}")
             raise
         else:
-            self._step, self._metrics, self._snapshot = batch.step, metrics, snapshot
+            self._step, self._metrics = batch.step, metrics
+            self._adopt(snapshot)
             self._lineage = max(self._lineage, lineage)
-            return TrainAnswer(self.version, dict(metrics))
+            return await self._answer()
         finally:
             self._training = None
 
@@ -163,21 +198,35 @@ class TrainerRank:
         metrics = train_step(self._policy, batch, self._config)
         return metrics, self._take_snapshot()
 
+    async def _answer(self) -> TrainAnswer:
+        """Recorded before anybody hears of it."""
+        answer = TrainAnswer(self.version, dict(self._metrics))
+        if self.rank == 0:
+            await asyncio.to_thread(self._history.add, answer.version)
+        return answer
+
     def _take_snapshot(self) -> Snapshot | None:
-        if not self._exports:
-            return None
-        if self.rank:
-            for _ in self._policy.export():
+        return self._held.take() if self._held else None
+
+    def _adopt(self, snapshot: Snapshot | None) -> None:
+        if self._held and snapshot:
+            self._held.adopt(snapshot)
+
+    def _export(self, target: Path) -> None:
+        if not self.exports:
+            return
+        tensors = ((name, tensor.cpu()) for name, tensor in self._policy.export())
+        if self.rank == 0:
+            model = self._config.model
+            write_model_folder(target, model.path, tensors, model.dtype)
+        else:
+            for _ in tensors:
                 pass  # its part of the gathers
-            return None
-        with self._handing_over:
-            reuse = None if self._num_sends else self._snapshot
-            # From here on the old version cannot be sent any more.
-            self._snapshot = None
-        return take_snapshot(self._policy.export(), reuse)
 
     def _start(self, build: Callable[[], ExportablePolicy]) -> None:
         self._policy = build()
+        if self.exports:
+            self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
         if self.rank == 0:
             checkpoint.discard_unfinished(self._run_folder)
         state = None
@@ -188,16 +237,17 @@ class TrainerRank:
             self._step, self._lineage = state.step, state.lineage
             self._metrics = dict(state.metrics)
             logger.info("continuing from %s", folder)
-        self._snapshot = self._take_snapshot()
-        if state and self._snapshot and self._snapshot.manifest.root != state.root:
+        self._adopt(self._take_snapshot())
+        if state and self._held and self._held.root != state.root:
             raise InternalError(
-                f"{folder}: the weights have root {self._snapshot.manifest.root},"
-                f" recorded is {state.root}"
+                f"{folder}: the weights have root {self._held.root}, recorded is {state.root}"
             )
+        if self.rank == 0:
+            self._history.add(self.version)
 
     def _save(self) -> Path:
         folder = checkpoint.folder_of(self._run_folder, self._step)
-        if self._exports:
+        if self.exports:
             checkpoint.write_shard(
                 self._run_folder, self._step, self._tensor_rank, self._policy.state()
             )
@@ -225,10 +275,12 @@ class TrainerRank:
             updates_per_batch=self._config.algorithm.updates_per_batch,
         )
 
-    def _whole_snapshot(self) -> Snapshot:
-        if self._snapshot is None:
-            raise OutOfOrderError(f"the weights after step {self._step} are being replaced")
-        return self._snapshot
+    @property
+    def _own_shard(self) -> HeldShard:
+        if self._held is None:
+            last = self._config.trainer.tensor_parallel - 1
+            raise InputError(f"trainer rank {self.rank} sends no weights; ask ranks 0 to {last}")
+        return self._held
 
     async def _run(self, function: Callable[[], Any]) -> Any:
         if self._failure:

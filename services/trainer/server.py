@@ -66,6 +66,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def TrainBatch(self, request: Any, context: Any) -> Any:
         batch = wire.decode_batch(request.batch)
+        if self._rank.rank == 0:
+            proofs = [wire.decode_proof(proof) for proof in request.proofs]
+            self._rank.check_proofs(batch, proofs)
         answer = await self._together(
             "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
         )
@@ -80,14 +83,20 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.SaveCheckpointResponse(path=str(path))
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
-        return trainer_pb2.ExportModelResponse(
-            path=str(await self._rank.export_model(request.path))
-        )
+        target = self._rank.check_export(request.path)
+        path = await self._together("ExportModel", request, lambda: self._rank.export_model(target))
+        return trainer_pb2.ExportModelResponse(path=str(path))
 
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
         return trainer_pb2.GetPolicyVersionResponse(
             version=wire.encode_policy(self._rank.version),
             manifest=wire.encode_manifest(self._rank.manifest),
+        )
+
+    async def GetOffer(self, request: Any, context: Any) -> Any:
+        version, offer = self._rank.offer(self._sender.peer)
+        return trainer_pb2.GetOfferResponse(
+            version=wire.encode_policy(version), offer=wire.encode_offer(offer)
         )
 
     async def OpenTransfer(self, request: Any, context: Any) -> Any:
@@ -100,7 +109,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         num_bytes = await self._rank.send(
             wire.decode_version(request.version),
             lambda snapshot: self._sender.send(
-                snapshot, request.group_id, request.bucket_bytes, request.timeout_seconds
+                snapshot,
+                request.group_id,
+                wire.decode_ranges(request.blocks),
+                request.base_root,
+                request.timeout_seconds,
+                request.bucket_bytes,
             ),
         )
         return trainer_pb2.SendWeightsResponse(
@@ -126,9 +140,9 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
     device = pick(config.trainer.device)
-    rank = TrainerRank(config, run_folder, index)
+    sender = WeightSender(device, index, config.weight_sync)
+    rank = TrainerRank(config, run_folder, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else ())
-    sender = WeightSender(device, index)
     servicer = TrainerServicer(rank, others, sender, config.trainer.step_timeout)
 
     def add(server: Any) -> str:
@@ -138,6 +152,8 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     # Bound first: a port in use is known before a model is loaded.
     server = rpc.Server(addresses[index], [add])
     try:
+        if rank.exports:
+            await asyncio.to_thread(sender.start)
         await rank.start(lambda: build_policy(config, run_folder, device, index))
         for other in addresses[1:] if index == 0 else ():
             await rpc.wait_until_serving(other, config.start_timeout)

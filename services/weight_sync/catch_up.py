@@ -1,14 +1,32 @@
-"""Brings replicas that are behind to the live version, each by a task of its own."""
+"""Brings replicas that are behind to the live version, each by a task of its own.
+
+    holds an older one ─▶ COMMIT of what it may have staged
+    else               ─▶ STAGE by relay from those that hold it ─▶ COMMIT
+    then               ─▶ full read-back ─▶ routable
+
+The trainer's transfer group has no part in it, and the trainer need not be
+there as long as one replica holds the version.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from services.weight_sync.members import Member, Members
+from services.weight_sync.ledger import Ledger
+from services.weight_sync.members import Member
+from services.weight_sync.offers import Connect, Target, ask_senders
+from services.weight_sync.plan import plan_catch_up
+from services.weight_sync.pool import Pool
+from services.weight_sync.proving import Prover
+from services.weight_sync.staging import Stager
+from services.weight_sync.tasks import cancel, log_failure
+from trimaran.config import WeightSyncSection
+from trimaran.errors import TrimaranError
+from trimaran.types import PolicyVersion
 
 logger = logging.getLogger(__name__)
 
@@ -16,50 +34,180 @@ FIRST_PAUSE_SECONDS = 1.0
 """Before a replica is tried again; doubles with each failure in a row."""
 LONGEST_PAUSE_SECONDS = 30.0
 """A replica that was frozen for long is back this soon."""
+ASK_SECONDS = 5.0
+"""For the trainer to say whether it still has the version; it is not needed."""
+
+
+class CatchUp:
+    """One try with one replica."""
+
+    def __init__(
+        self,
+        config: WeightSyncSection,
+        ledger: Ledger,
+        pool: Pool,
+        stager: Stager,
+        prover: Prover,
+        connect_senders: Connect,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._pool = pool
+        self._stager = stager
+        self._prover = prover
+        self._connect_senders = connect_senders
+
+    async def bring_up(self, member: Member) -> None:
+        """Afterwards the member is routable, has a fault, or could not be served yet."""
+        live, manifest = self._ledger.live, self._ledger.manifest
+        assert live is not None and manifest is not None, "nothing to catch up with"
+        if not member.holds(live) and not await self._load(member, Target(live, manifest)):
+            return
+        try:
+            proof = await self._prover.prove(member, live, manifest)
+        except TrimaranError as error:
+            self._pool.members.mark_held(member, None)
+            await self._pool.exclude({member: f"read-back of {live.version}: {error}"})
+        else:
+            if not proof.fault:
+                logger.info("%s holds version %s, proven", member.name, live.version)
+
+    async def _load(self, member: Member, target: Target) -> bool:
+        """True once it has loaded the version."""
+        live = target.version
+        if member.held is not None and await self._commit_staged(member, live):
+            return True
+        try:
+            staged = await self._stage(member, target)
+        except BaseException:
+            self._pool.abort([member], live.version)
+            raise
+        timeout = self._config.commit_timeout
+        return staged and bool(await self._pool.commit(live, [member], timeout))
+
+    async def _commit_staged(self, member: Member, live: PolicyVersion) -> bool:
+        """A version may have become live while weight sync was away: roll forward."""
+        try:
+            async with self._pool.connected([member]) as rollouts:
+                await rollouts[member.name].commit_weights(
+                    live, member.maker, self._config.commit_timeout
+                )
+        except TrimaranError as error:
+            logger.debug("%s has nothing staged: %s", member.name, error)
+            return False
+        self._pool.members.mark_loaded(member, live)
+        return True
+
+    async def _stage(self, member: Member, target: Target) -> bool:
+        live = target.version
+        holders = self._pool.routable()
+        pullers = [m for m in self._pool.members.behind(live) if m == member or not m.reason]
+        async with AsyncExitStack() as stack:
+            target = await self._with_offers(stack, target)
+            if not holders and not target.offers:
+                logger.debug("%s waits: nobody can give %s", member.name, live.version)
+                return False
+            plan = plan_catch_up(
+                *(target.manifest, target.offers, member, pullers, holders),
+                *(self._config.transport, self._config.relay_fan_out),
+            )
+            rollouts = await stack.enter_async_context(self._pool.connected([member]))
+            rollout = rollouts[member.name]
+            outcome = await self._stager.stage_alone(target, plan, member, rollout)
+        self._pool.abort(list(outcome.failed), live.version)
+        await self._pool.exclude(outcome.failed)
+        return bool(outcome.staged)
+
+    async def _with_offers(self, stack: AsyncExitStack, target: Target) -> Target:
+        timeout = min(ASK_SECONDS, self._config.join_timeout)
+        caller = self._ledger.caller
+        asked = ask_senders(self._connect_senders, caller, target.version, timeout)
+        try:
+            return await stack.enter_async_context(asked)
+        except TrimaranError as error:
+            # It holds a newer version, is replacing its weights, or is gone.
+            logger.debug("the trainer cannot give %s: %s", target.version.version, error)
+            return target
 
 
 class CatchUps:
-    def __init__(
-        self,
-        members: Members,
-        bring_up: Callable[[Member], Awaitable[bool]],
-        first_pause: float,
-    ) -> None:
-        """`bring_up` tries once; True when the replica holds the live version."""
-        self._members = members
-        self._bring_up = bring_up
+    """The tasks, and when a replica with a fault is tried again."""
+
+    def __init__(self, catch_up: CatchUp, ledger: Ledger, pool: Pool, first_pause: float) -> None:
+        self._catch_up = catch_up
+        self._ledger = ledger
+        self._pool = pool
         self._first_pause = first_pause
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, tuple[Member, asyncio.Task[None]]] = {}
+        self._targets: dict[str, PolicyVersion | None] = {}
+        """What each is being brought up to."""
+        self._held_off: set[str] = set()
         self._due: dict[str, tuple[Member, float]] = {}
         """When a replica with these faults is tried again. It outlives the task: publications
         that follow each other closely must not begin the pause anew each time."""
 
-    def start(self, member: Member) -> None:
-        """Takes the place of a catch-up of the same replica."""
-        if (former := self._tasks.get(member.name)) is not None:
-            former.cancel()
-        task = asyncio.create_task(self._run(member))
-        task.add_done_callback(_log_failure)
-        self._tasks[member.name] = task
+    def start(self) -> None:
+        """For everyone that is behind.
 
-    async def stop(self) -> None:
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        await cancel(tasks)
+        What is under way goes on, unless it is a former incarnation's or leads to a version that
+        has been replaced: those who had that one have begun to write over it.
+        """
+        live = self._ledger.live
+        if live is None:
+            return
+        for member in self._pool.members:
+            if self._pool.is_routable(member):
+                continue
+            former, task = self._tasks.get(member.name, (None, None))
+            if former and task and not task.done():
+                if former.key == member.key and self._targets.get(member.name) == live:
+                    continue
+                task.cancel()
+            if member.name not in self._held_off:
+                self._targets[member.name] = live
+                task = asyncio.create_task(self._run(member), name=f"catch-up of {member.name}")
+                task.add_done_callback(log_failure)
+                self._tasks[member.name] = member, task
+
+    @asynccontextmanager
+    async def held_off(self, members: Sequence[Member]) -> AsyncIterator[None]:
+        """Inside, none of theirs is under way: somebody else stages and commits on them."""
+        names = {member.name for member in members}
+        self._held_off |= names
+        try:
+            await self._stop(names)
+            yield
+        finally:
+            self._held_off -= names
+
+    async def close(self) -> None:
+        await self._stop(list(self._tasks))
+
+    async def _stop(self, names: Iterable[str]) -> None:
+        entries = [self._tasks.pop(name) for name in names if name in self._tasks]
+        await cancel([task for _, task in entries])
 
     async def _run(self, member: Member) -> None:
-        """Until the replica is live or has registered again."""
-        while self._members.is_current(member):
+        """Until the replica is proven at the live version or has registered again."""
+        members = self._pool.members
+        while members.is_current(member):
             await asyncio.sleep(self._seconds_left(member.name))
-            failures = self._members.get(member.name).failures
-            if await self._bring_up(member):
+            before = members.get(member.name)
+            if self._pool.is_routable(before):
                 return
-            if failures == self._members.get(member.name).failures:
-                await asyncio.sleep(self._first_pause)  # the trainer cannot send it yet
+            if not members.is_current(member):
+                return
+            self._targets[member.name] = self._ledger.live
+            try:
+                await self._catch_up.bring_up(before)
+            except TrimaranError as error:
+                logger.warning("%s could not be brought up: %s", member.name, error)
+            if members.get(member.name) == before:
+                await asyncio.sleep(self._first_pause)  # nobody can give it yet
 
     def _seconds_left(self, name: str) -> float:
         """Of the pause after the replica's last fault."""
-        member, now = self._members.get(name), time.monotonic()
+        member, now = self._pool.members.get(name), time.monotonic()
         before, due = self._due.get(name, (None, now))
         if member != before:
             due = now
@@ -68,14 +216,3 @@ class CatchUps:
                 due += min(pause, LONGEST_PAUSE_SECONDS)
             self._due[name] = member, due
         return max(due - now, 0.0)
-
-
-async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("a catch-up failed in a way that was not foreseen", exc_info=error)

@@ -1,12 +1,13 @@
 """Makes a version live on the pool, in two phases, and keeps every replica at it.
 
-    publish   STAGE on the members ─▶ commit record ─▶ COMMIT on each ─▶ routable
-    catch up  the same for one replica that joined, failed or was reported
+    publish   STAGE on the members ─▶ commit record ─▶ COMMIT on each ─▶ sample read-back
+    catch up  relay for whoever joined, failed or was reported ─▶ COMMIT ─▶ full read-back
 
 Before the commit record the old version serves everywhere and an abort
 discards what was staged. After it replicas only roll forward: one that does
 not follow leaves routing with the reason, is tried again after growing pauses,
-and returns once it holds the live version.
+and returns once it is proven at the live version. A replica that was proven
+stays routable through a commit; one that joined with it is proven first.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from services.weight_sync.catch_up import FIRST_PAUSE_SECONDS, CatchUps, cancel
+from services.weight_sync.catch_up import FIRST_PAUSE_SECONDS, CatchUp, CatchUps
 from services.weight_sync.ledger import Ledger
-from services.weight_sync.members import Member
-from services.weight_sync.pool import Pool
-from services.weight_sync.staging import Outcome, Rollout, Stager, Trainer
+from services.weight_sync.offers import Connect
+from services.weight_sync.pool import Pool, Rollout
+from services.weight_sync.proving import Prover
+from services.weight_sync.publishing import Publisher
+from services.weight_sync.staging import Stager
+from services.weight_sync.tasks import cancel, log_failure
+from trimaran.clients import Registration
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     InputError,
@@ -33,17 +38,21 @@ from trimaran.errors import (
 from trimaran.store import SqliteStore
 from trimaran.types import (
     Caller,
-    Manifest,
+    Peer,
     PolicyVersion,
+    Proof,
     Replica,
     Routing,
     VersionId,
+    VersionRecord,
     VersionState,
 )
 
 logger = logging.getLogger(__name__)
 
 Published = tuple[Routing, dict[str, float]]
+
+HEARTBEATS_PER_TIMEOUT = 5
 
 
 class Coordinator:
@@ -54,60 +63,104 @@ class Coordinator:
         run_id: str,
         config: WeightSyncSection,
         store: SqliteStore,
-        connect_trainer: Callable[[Caller], Trainer],
+        connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
         first_pause: float = FIRST_PAUSE_SECONDS,
     ) -> None:
         self._run_id = run_id
         self._config = config
-        self._connect_trainer = connect_trainer
-        self._first_pause = first_pause
         self._ledger = Ledger(store, run_id)
-        self._live, self._caller, members = self._ledger.recover()
-        self._pool = Pool(members, self._ledger, connect_rollout)
-        self._members = members
+        self._pool = Pool(self._ledger, connect_rollout)
+        self._prover = Prover(config, self._pool, self._ledger)
         self._stager = Stager(config, self._ledger.next_group_id)
-        self._transfer = asyncio.Lock()
-        """The trainer sends to one group at a time."""
+        parts = config, self._ledger, self._pool, self._stager, self._prover
+        self._catch_ups = CatchUps(
+            CatchUp(*parts, connect_senders), self._ledger, self._pool, first_pause
+        )
+        self._publisher = Publisher(*parts, self._catch_ups, connect_senders)
+        self._publishing = asyncio.Lock()
+        """One version at a time."""
         self._publications: dict[PolicyVersion, asyncio.Task[Published]] = {}
-        self._catch_ups = CatchUps(members, self._bring_up, first_pause)
+        self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Goes on where a former process stopped."""
-        if self._live is not None:
-            logger.info("version %s is live, as recorded", self._live.version)
-        self._start_catch_ups()
+        if self._ledger.live is not None:
+            logger.info("version %s is live, as recorded", self._ledger.live.version)
+        self._sweeping = asyncio.create_task(self._sweep(), name="sweep for silent replicas")
+        self._sweeping.add_done_callback(log_failure)
 
     async def close(self) -> None:
-        await cancel(list(self._publications.values()))
-        await self._catch_ups.stop()
+        await cancel([*self._publications.values(), *([self._sweeping] if self._sweeping else [])])
+        await self._prover.stop()
+        await self._catch_ups.close()
         await self._pool.close()
 
     def routing(self) -> Routing:
-        live = self._live_id()
-        return Routing(self._live, self._members.routable(live), self._members.unroutable(live))
+        return self._pool.routing()
 
     async def meet(self, caller: Caller) -> None:
         """Remember the newest epoch, in which replicas are spoken to. Raises for another run or an older epoch."""
-        self._check_run(caller.run_id)
+        self.check_run(caller.run_id)
         self._check_epoch(caller)
-        if caller.epoch > self._caller.epoch:
-            self._caller = caller
+        if caller.epoch > self._ledger.caller.epoch:
             await self._ledger.save_epoch(caller)
 
-    async def register(self, run_id: str, replica: Replica) -> None:
-        """The replica is brought to the live version before it becomes routable."""
-        self._check_run(run_id)
-        member = await self._pool.register(replica)
+    async def register(self, run_id: str, replica: Replica, peer: Peer) -> Registration:
+        """The replica is brought to the live version, and proven, before it becomes routable."""
+        self.check_run(run_id)
+        if (former := self._pool.members.find(replica.name)) is not None:
+            self._stager.give_up(former, "has registered again")
+        member = await self._pool.register(replica, peer)
         logger.info("%s registered at %s", replica.name, replica.address)
-        self._start_catch_up(member)
+        return Registration(member.incarnation, self._heartbeat_seconds)
+
+    async def heartbeat(
+        self, run_id: str, name: str, incarnation: int, live: PolicyVersion | None
+    ) -> bool:
+        """False when this incarnation is unknown. A replica that holds something else than it should catches up."""
+        self.check_run(run_id)
+        member, differs = self._pool.heartbeat(name, incarnation, live)
+        if member is not None and differs:
+            await self._pool.correct(member, live)
+        return member is not None
 
     async def report(self, name: str, reason: str) -> None:
-        """The replica leaves routing, and returns once it has taken the live version again."""
-        member = self._members.get(name)
+        """The replica leaves routing, and returns once what it holds is proven again."""
+        member = self._pool.members.get(name)
         if not member.reason:
             await self._pool.exclude({member: f"reported: {reason}"})
-        self._start_catch_up(member)
+
+    async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        return await self._ledger.list_proofs(versions)
+
+    async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
+        """Committed ones, newest first; `limit` 0 means all."""
+        return await self._ledger.list_versions(limit)
+
+    async def verify(self, names: Sequence[str]) -> tuple[tuple[Proof, ...], dict[str, str]]:
+        """Full read-back, now; proofs, and why a replica has none. No names: all that have registered.
+
+        Raises InputError for a name that never registered.
+        """
+        members = [self._pool.members.get(name) for name in names] or tuple(self._pool.members)
+        live, manifest = self._ledger.live, self._ledger.manifest
+        unroutable = {m.name: m.reason or "is being updated" for m in members if not m.holds(live)}
+        asked = [member for member in members if member.name not in unroutable]
+        proofs: list[Proof] = []
+        if live is not None and manifest is not None:
+            answers = await asyncio.gather(
+                *(self._prover.prove(member, live, manifest) for member in asked),
+                return_exceptions=True,
+            )
+            for member, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, Proof):
+                    proofs.append(answer)
+                elif isinstance(answer, TrimaranError):
+                    unroutable[member.name] = str(answer)
+                else:
+                    raise answer
+        return tuple(proofs), unroutable
 
     async def publish(self, caller: Caller, version: PolicyVersion) -> Published:
         """Routing and metrics, once the version is live on at least one replica.
@@ -127,21 +180,20 @@ class Coordinator:
         return await asyncio.shield(task)  # a caller that goes away must not tear a version in two
 
     async def _publish(self, caller: Caller, version: PolicyVersion) -> Published:
-        await self._catch_ups.stop()  # a replica that hangs must not hold the others up
         metrics: dict[str, float] = {}
         try:
-            async with self._transfer:
+            async with self._publishing:
                 self._check_epoch(caller)
                 if not self._is_live(version):
-                    metrics = await self._make_live(version)
+                    metrics = await self._publisher.make_live(version)
         finally:
-            self._start_catch_ups()
-        await self._until_routable(version)
+            self._catch_ups.start()
+        await self._publisher.until_routable(version)
         return self.routing(), metrics
 
     def _is_live(self, version: PolicyVersion) -> bool:
         """Raises OutOfOrderError when another version of the same or a later step is."""
-        live = self._live
+        live = self._ledger.live
         if live is None or live.version < version.version:
             return False
         if (live.version, live.root) == (version.version, version.root):
@@ -151,135 +203,44 @@ class Coordinator:
             f" {live.version} with root {live.root} is live"
         )
 
-    async def _make_live(self, version: PolicyVersion) -> dict[str, float]:
-        started = time.monotonic()
-        trainer = self._connect_trainer(self._caller)
-        try:
-            manifest = await self._manifest(trainer, version)
-            outcome = await self._stage(trainer, version, manifest)
-        finally:
-            await trainer.close()
-        staged = time.monotonic()
-        live = replace(version, state=VersionState.ACTIVE)
-        await self._ledger.commit(live, [member.name for member in outcome.staged])
-        self._live = live
-        pauses = await self._commit(live, outcome.staged)
-        committed = time.monotonic()
-        logger.info(
-            "version %s is live on %d replicas: staged %.0f MB in %.2f s, committed in %.2f s, root %s",
-            *(live.version, len(pauses), outcome.num_bytes / 1e6),
-            *(staged - started, committed - staged, live.root),
-        )
-        return {
-            "weight_sync/stage/seconds": staged - started,
-            "weight_sync/commit/seconds": committed - staged,
-            "weight_sync/pause/seconds": max(pauses, default=0.0),
-            "weight_sync/bytes": float(outcome.num_bytes),
-            "weight_sync/replicas": float(len(pauses)),
-        }
-
-    async def _manifest(self, trainer: Trainer, version: PolicyVersion) -> Manifest:
-        held, manifest = await trainer.get_policy_version(self._config.join_timeout)
-        if (held.version, held.root, manifest.root) == (
-            version.version,
-            version.root,
-            version.root,
-        ):
-            return manifest
-        raise OutOfOrderError(
-            f"version {version.version} with root {version.root} cannot be sent: the trainer"
-            f" holds {held.version} with root {held.root} (manifest {manifest.root})"
-        )
-
-    async def _stage(self, trainer: Trainer, version: PolicyVersion, manifest: Manifest) -> Outcome:
-        """On the members without a fault; on all when every one has a fault."""
-        deadline = time.monotonic() + self._config.join_timeout
+    async def _sweep(self) -> None:
+        """After every change, and often enough to notice silence: one task for all replicas."""
+        timeout = self._config.heartbeat_timeout
         while True:
-            everybody = tuple(self._members)
-            members = tuple(m for m in everybody if not m.failures) or everybody
-            outcome = await self._stage_on(trainer, version, manifest, members)
-            left = deadline - time.monotonic()
-            if outcome.staged:
-                return outcome
-            if left <= 0:
-                raise UnavailableError(self._nobody(version))
-            await self._pool.wait_for_change(min(self._first_pause, left))
-
-    async def _stage_on(
-        self,
-        trainer: Trainer,
-        version: PolicyVersion,
-        manifest: Manifest,
-        members: Sequence[Member],
-    ) -> Outcome:
-        if not members:
-            return Outcome()
-        try:
-            async with self._pool.connected(self._caller, members) as rollouts:
-                outcome = await self._stager.stage(trainer, rollouts, members, version, manifest)
-        except BaseException:
-            self._pool.abort(self._caller, members, version.version)
-            raise
-        self._pool.abort(self._caller, tuple(outcome.failed), version.version)
-        await self._pool.exclude(outcome.failed)
-        return outcome
-
-    async def _commit(self, live: PolicyVersion, members: Sequence[Member]) -> list[float]:
-        return await self._pool.commit(self._caller, live, members, self._config.commit_timeout)
-
-    async def _until_routable(self, version: PolicyVersion) -> None:
-        deadline = time.monotonic() + self._config.join_timeout
-        while not self.routing().routable:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise UnavailableError(self._nobody(version))
-            await self._pool.wait_for_change(left)
-
-    def _nobody(self, version: PolicyVersion) -> str:
-        return (
-            f"no replica took version {version.version} within"
-            f" {self._config.join_timeout:g} s ({self.routing().describe_unroutable() or 'none has registered'})"
-        )
-
-    def _start_catch_ups(self) -> None:
-        for member in self._members.behind(self._live_id()):
-            self._start_catch_up(member)
-
-    def _start_catch_up(self, member: Member) -> None:
-        if self._live is not None:
-            self._catch_ups.start(member)
-
-    async def _bring_up(self, member: Member) -> bool:
-        """Stage and commit the live version, once. True when the replica holds it."""
-        async with self._transfer:
-            live = self._live
-            assert live is not None, "nothing to catch up with"
-            if self._members.get(member.name).version == live.version:
-                return True
-            trainer = self._connect_trainer(self._caller)
+            silent = self._pool.members.silent(time.monotonic(), timeout)
+            reason = f"silent for {timeout:g} s"
+            for member in silent:
+                self._stager.give_up(member, reason)
             try:
-                manifest = await self._manifest(trainer, live)
-                outcome = await self._stage_on(trainer, live, manifest, [member])
-            except TrimaranError as error:
-                # It holds a newer version, which is about to be published, or is not up.
-                logger.debug("%s waits for version %s: %s", member.name, live.version, error)
-                return False
-            finally:
-                await trainer.close()
-            if not outcome.staged or not await self._commit(live, outcome.staged):
-                return False
-            logger.info("%s holds version %s and is routable", member.name, live.version)
-            return True
+                await self._pool.exclude(dict.fromkeys(silent, reason))
+            except UnavailableError as error:
+                logger.warning("the sweep goes on without its store: %s", error)
+            self._catch_ups.start()
+            before = time.monotonic()
+            await self._pool.wait_for_change(self._heartbeat_seconds)
+            now = time.monotonic()
+            if now - before > timeout / 2:
+                logger.warning(
+                    "this process stood still for %.1f s: nobody was heard", now - before
+                )
+                self._pool.members.see_all(now)
 
-    def _live_id(self) -> VersionId | None:
-        return self._live.version if self._live else None
+    @property
+    def _heartbeat_seconds(self) -> float:
+        return self._config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT
 
-    def _check_run(self, run_id: str) -> None:
+    def check_question(self, run_id: str) -> None:
+        """An operator who has only the address leaves the id out."""
+        if run_id:
+            self.check_run(run_id)
+
+    def check_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             raise InputError(f"run {run_id!r} is not served here; this is {self._run_id!r}")
 
     def _check_epoch(self, caller: Caller) -> None:
-        if caller.epoch < self._caller.epoch:
+        newest = self._ledger.caller.epoch
+        if caller.epoch < newest:
             raise StaleEpochError(
-                f"run {caller.run_id}: epoch {caller.epoch} was replaced by {self._caller.epoch}"
+                f"run {caller.run_id}: epoch {caller.epoch} was replaced by {newest}"
             )

@@ -1,15 +1,21 @@
-"""A version's tensors: their digests, their root, and where each lies in one flat buffer.
+"""What a version is: tensors cut into blocks, a digest a block, one Merkle root.
 
-Pure and without torch. A digest is xxh3-128 over a tensor's bytes, row-major,
-with -0 stored as +0 (the sender sees to that), so that versions that compute
-the same have the same root.
+Pure and without torch. Blocks are numbered tensor after tensor, each in the
+order of its cuts. A digest is taken over a block's bytes, row-major, with -0
+stored as +0 (whoever exports sees to that), so that versions that compute the
+same have the same root. Digests find faults; they do not stop a forger, which
+the relay's authentication is for.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import xxhash
@@ -17,9 +23,8 @@ import xxhash
 from trimaran.errors import InputError, TransferError
 from trimaran.types import Manifest, TensorInfo
 
-DIGEST_NAME = "xxh3-128"
-ALIGNMENT = 64
-"""Bytes; every tensor starts on a cache line."""
+DIGEST_NAMES = ("xxh3-128", "polynomial-m31")
+DIGEST = re.compile("[0-9a-f]{32}")
 ITEM_BYTES = {
     "F64": 8,
     "F32": 4,
@@ -34,33 +39,90 @@ ITEM_BYTES = {
 """Element sizes by dtype, as safetensors spells them."""
 
 
-def digest_bytes(view: bytes | bytearray | memoryview) -> str:
-    """Hex xxh3-128 of the bytes."""
-    return xxhash.xxh3_128_hexdigest(view)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Elements start..stop (exclusive) of a tensor along its axis."""
+
+    number: int
+    tensor: TensorInfo
+    index: int
+    """Place among the tensor's blocks."""
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape, axis = self.tensor.shape, self.tensor.axis
+        return (*shape[:axis], self.stop - self.start, *shape[axis + 1 :]) if shape else ()
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.tensor.dtype]
+
+
+def list_blocks(tensors: Iterable[TensorInfo]) -> list[Block]:
+    blocks: list[Block] = []
+    for tensor in tensors:
+        length = tensor.shape[tensor.axis] if tensor.shape else 1
+        bounds = (0, *tensor.cuts, length)
+        for index, (start, stop) in enumerate(pairwise(bounds)):
+            blocks.append(Block(len(blocks), tensor, index, start, stop))
+    return blocks
+
+
+def list_digests(manifest: Manifest) -> list[str]:
+    """By block number."""
+    return [digest for tensor in manifest.tensors for digest in tensor.digests]
 
 
 def num_bytes(tensor: TensorInfo) -> int:
     return math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
 
 
-def compute_root(tensors: Iterable[TensorInfo]) -> str:
-    """Digest over every tensor's name, dtype, shape and digest.
+def digest_bytes(view: bytes | bytearray | memoryview) -> str:
+    """Hex xxh3-128 of the bytes."""
+    return xxhash.xxh3_128_hexdigest(view)
 
-    Tensors are taken in the order of their names, so the root does not depend
-    on the order in which a layout of ranks exports them.
+
+def compute_root(digest_name: str, tensors: Iterable[TensorInfo]) -> str:
+    """Merkle root over every block's tensor, place and digest.
+
+    Leaves stand in the order of tensor names and then of cuts, so the root does
+    not depend on the order in which a layout of ranks exports them. A tree
+    whose level has an odd end carries it up unchanged. Leaves, nodes and the
+    root are hashed under prefixes of their own (as in RFC 6962, section 2.1)
+    and leaves and nodes have fixed lengths, so that none can stand for another.
     """
-    leaves = sorted([t.name, t.dtype, list(t.shape), t.digest] for t in tensors)
-    return digest_bytes(json.dumps([DIGEST_NAME, leaves]).encode())
+    level = [
+        xxhash.xxh3_128_digest(head + index.to_bytes(4, "big") + bytes.fromhex(digest))
+        for tensor in sorted(tensors, key=lambda tensor: tensor.name)
+        for head in (_head(tensor.name, tensor.dtype, tensor.shape, tensor.axis, tensor.cuts),)
+        for index, digest in enumerate(tensor.digests)
+    ]
+    num_leaves = len(level)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        odd_end = level[len(level) // 2 * 2 :]
+        level = [xxhash.xxh3_128_digest(b"node" + left + right) for left, right in pairs] + odd_end
+    root = b"root" + f"{digest_name} {num_leaves} ".encode() + b"".join(level)
+    return xxhash.xxh3_128_hexdigest(root)
 
 
-def build_manifest(infos: Iterable[TensorInfo]) -> Manifest:
-    """Raises InputError for a dtype that cannot travel or a name that stands twice."""
-    tensors = tuple(infos)
-    check_layout(tensors)
-    return Manifest(DIGEST_NAME, tensors, compute_root(tensors))
+@lru_cache(maxsize=2**16)  # the same for every version of a model
+def _head(name: str, dtype: str, shape: tuple[int, ...], axis: int, cuts: tuple[int, ...]) -> bytes:
+    """Of fixed length, like all that follows it in a leaf."""
+    described = json.dumps([name, dtype, shape, axis, cuts]).encode()
+    return b"leaf" + xxhash.xxh3_128_digest(described)
 
 
-def check_layout(tensors: Sequence[TensorInfo]) -> None:
+def build_manifest(digest_name: str, tensors: Iterable[TensorInfo]) -> Manifest:
+    """Raises InputError for a dtype that cannot travel, a name that stands twice or bad cuts."""
+    tensors = tuple(tensors)
+    check_tensors(tensors)
+    return Manifest(digest_name, tensors, compute_root(digest_name, tensors))
+
+
+def check_tensors(tensors: Sequence[TensorInfo]) -> None:
     seen: set[str] = set()
     for tensor in tensors:
         if tensor.dtype not in ITEM_BYTES:
@@ -70,56 +132,79 @@ def check_layout(tensors: Sequence[TensorInfo]) -> None:
         if tensor.name in seen:
             raise InputError(f"{tensor.name}: stands twice in the manifest")
         seen.add(tensor.name)
+        _check_cuts(tensor)
+
+
+def same_tensors(left: Iterable[TensorInfo], right: Iterable[TensorInfo]) -> bool:
+    """The same model on the same grid, whatever its values."""
+
+    def strip(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
+        return [replace(tensor, digests=()) for tensor in tensors]
+
+    return strip(left) == strip(right)
+
+
+def _check_cuts(tensor: TensorInfo) -> None:
+    if any(length < 0 for length in tensor.shape):
+        raise InputError(f"{tensor.name}: shape {tensor.shape} has a negative length")
+    if not 0 <= tensor.axis < max(len(tensor.shape), 1):
+        raise InputError(f"{tensor.name}: shape {tensor.shape} has no axis {tensor.axis} to cut")
+    if not tensor.cuts:
+        return
+    if not tensor.shape:
+        raise InputError(f"{tensor.name}: a scalar cannot be cut")
+    bounds = (0, *tensor.cuts, tensor.shape[tensor.axis])
+    if any(start >= stop for start, stop in pairwise(bounds)):
+        raise InputError(f"{tensor.name}: cuts {tensor.cuts} must rise inside 0..{bounds[-1]}")
 
 
 def check_manifest(manifest: Manifest, root: str) -> None:
     """Raises TransferError unless the manifest is whole and is that of the version with `root`."""
-    if manifest.digest_name != DIGEST_NAME:
+    if manifest.digest_name not in DIGEST_NAMES:
         raise TransferError(
-            f"the manifest's digests are {manifest.digest_name}; this side computes {DIGEST_NAME}"
+            f"the manifest's digests are {manifest.digest_name};"
+            f" this side computes {' and '.join(DIGEST_NAMES)}"
         )
     try:
-        check_layout(manifest.tensors)
+        check_tensors(manifest.tensors)
     except InputError as error:
         raise TransferError(str(error)) from None
-    computed = compute_root(manifest.tensors)
+    for tensor in manifest.tensors:
+        if len(tensor.digests) != tensor.num_blocks:
+            raise TransferError(
+                f"{tensor.name}: {tensor.num_blocks} blocks, but {len(tensor.digests)} digests"
+            )
+        if not all(map(DIGEST.fullmatch, tensor.digests)):
+            raise TransferError(f"{tensor.name}: a digest is not 32 hex digits")
+    computed = compute_root(manifest.digest_name, manifest.tensors)
     if not computed == manifest.root == root:
         raise TransferError(
             f"roots differ: version {root}, manifest {manifest.root}, computed {computed}"
         )
 
 
-def offsets(tensors: Iterable[TensorInfo]) -> tuple[int, ...]:
-    """First byte of each tensor in the flat buffer, and last the buffer's length."""
-    starts = [0]
-    for tensor in tensors:
-        end = starts[-1] + num_bytes(tensor)
-        starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
-    return tuple(starts)
-
-
-def buckets(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
-    """(start, end) of the pieces in which a flat buffer travels."""
-    if bucket_bytes < 1:
-        raise InputError(f"bucket_bytes is {bucket_bytes}; it must be at least 1")
-    return [
-        (start, min(start + bucket_bytes, total_bytes))
-        for start in range(0, total_bytes, bucket_bytes)
-    ]
-
-
 def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
-    """Plain values, for a process of the engine's own that speaks no protobuf."""
+    """Plain values, for the store and for an engine's own processes, which speak no protobuf."""
     return {
         "digest_name": manifest.digest_name,
         "root": manifest.root,
-        "tensors": [[t.name, t.dtype, list(t.shape), t.digest] for t in manifest.tensors],
+        "tensors": [
+            [t.name, t.dtype, list(t.shape), t.axis, list(t.cuts), "".join(t.digests)]
+            for t in manifest.tensors
+        ],
     }
 
 
 def manifest_from_json(tree: dict[str, Any]) -> Manifest:
     tensors = tuple(
-        TensorInfo(name, dtype, tuple(shape), digest)
-        for name, dtype, shape, digest in tree["tensors"]
+        TensorInfo(
+            name,
+            dtype,
+            tuple(shape),
+            axis,
+            tuple(cuts),
+            tuple(digests[i : i + 32] for i in range(0, len(digests), 32)),
+        )
+        for name, dtype, shape, axis, cuts, digests in tree["tensors"]
     )
     return Manifest(tree["digest_name"], tensors, tree["root"])

@@ -1,4 +1,4 @@
-"""Who is in the run's rollout pool, and which version each replica holds. Pure."""
+"""Who is in the run's rollout pool, what each replica holds, and whether that is proven. Pure."""
 
 from __future__ import annotations
 
@@ -7,33 +7,52 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.errors import InputError
-from trimaran.types import Replica, VersionId
+from trimaran.types import Peer, PolicyVersion, Replica, VersionId, VersionState
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     replica: Replica
+    peer: Peer
     incarnation: int
     """Counts registrations: a replica that came back is another member of the same name."""
-    version: VersionId | None = None
-    """What it is known to have loaded; None after a registration or a fault."""
+    held: PolicyVersion | None = None
+    """What it is known to have loaded; None after a registration or when in doubt."""
+    proven: bool = False
+    """Since it registered or had a fault, all that it had loaded was read back and was right."""
     reason: str = ""
-    """Its last fault; empty once it holds a version again."""
+    """Its last fault; empty once it is proven again."""
     failures: int = 0
     """Faults in a row."""
+    must_load: bool = False
+    """A block of what it has loaded is wrong: what it says it holds does not count."""
+    num_wrong: int = 0
+    """How often that was so, over all incarnations."""
 
     @property
     def name(self) -> str:
         return self.replica.name
 
     @property
+    def maker(self) -> str:
+        """Who its tokens say that they are by."""
+        return f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name
+
+    @property
     def key(self) -> tuple[str, int]:
         return self.name, self.incarnation
+
+    def holds(self, version: PolicyVersion | None) -> bool:
+        if self.held is None or version is None:
+            return False
+        return (self.held.version, self.held.root) == (version.version, version.root)
 
 
 class Members:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
+        self._seen: dict[str, float] = {}
+        self._disputes: dict[str, tuple[PolicyVersion | None, PolicyVersion | None]] = {}
 
     def __iter__(self) -> Iterator[Member]:
         return iter(sorted(self._members.values(), key=lambda member: member.name))
@@ -45,18 +64,47 @@ class Members:
             raise InputError(f"replica {name!r} has not registered; known: {known}")
         return self._members[name]
 
-    def register(self, replica: Replica) -> Member:
+    def find(self, name: str) -> Member | None:
+        return self._members.get(name)
+
+    def register(self, replica: Replica, peer: Peer, now: float) -> Member:
         before = self._members.get(replica.name)
-        member = Member(replica, before.incarnation + 1 if before else 1)
+        member = Member(replica, peer, 1)
+        if before is not None:
+            member = replace(
+                member,
+                incarnation=before.incarnation + 1,
+                must_load=before.must_load,
+                num_wrong=before.num_wrong,
+            )
         self._members[replica.name] = member
+        self._seen[replica.name] = now
+        self._disputes.pop(replica.name, None)
         return member
 
-    def mark_live(self, member: Member, version: VersionId) -> None:
-        self._update(member, version=version, reason="", failures=0)
+    def mark_held(self, member: Member, version: PolicyVersion | None) -> None:
+        self._update(member, held=version)
+
+    def mark_loaded(self, member: Member, version: PolicyVersion) -> None:
+        """Nothing when a block was found wrong meanwhile: what it loaded has its former name."""
+        if self.newest(member).maker == member.maker:
+            self._update(member, held=version, must_load=False)
+
+    def mark_proven(self, member: Member) -> None:
+        self._update(member, proven=True, reason="", failures=0)
 
     def mark_failed(self, member: Member, reason: str) -> None:
         failures = self._members[member.name].failures + 1
-        self._update(member, version=None, reason=reason, failures=failures)
+        self._update(member, proven=False, reason=reason, failures=failures)
+
+    def mark_wrong(self, member: Member) -> None:
+        if self.is_current(member):
+            num_wrong = self._members[member.name].num_wrong + 1
+            self._update(member, held=None, must_load=True, num_wrong=num_wrong)
+
+    def newest(self, member: Member) -> Member:
+        """As it stands by now; as it is when the replica has registered again."""
+        return self._members[member.name] if self.is_current(member) else member
 
     def is_current(self, member: Member) -> bool:
         """False once the replica has registered again."""
@@ -66,35 +114,78 @@ class Members:
         if self.is_current(member):
             self._members[member.name] = replace(self._members[member.name], **changes)
 
-    def routable(self, live: VersionId | None) -> tuple[Replica, ...]:
-        return tuple(m.replica for m in self if live is not None and m.version == live)
+    def note_sign(
+        self, name: str, incarnation: int, claimed: PolicyVersion | None, now: float
+    ) -> tuple[Member | None, bool]:
+        """A heartbeat: the member, None when unknown, and whether its claim stands against ours.
 
-    def unroutable(self, live: VersionId | None) -> dict[str, str]:
-        return {m.name: m.reason for m in self if live is None or m.version != live}
+        One claim may have crossed a commit on its way; two in a row that
+        differ in the same manner from what is believed have not.
+        """
+        member = self._members.get(name)
+        if member is None or member.incarnation != incarnation:
+            return None, False
+        self._seen[name] = now
+        before = self._disputes.pop(name, None)
+        agrees = (claimed is None and member.held is None) or member.holds(claimed)
+        if agrees or member.must_load:
+            return member, False
+        self._disputes[name] = claimed, member.held
+        return member, before == (claimed, member.held)
 
-    def behind(self, live: VersionId | None) -> tuple[Member, ...]:
-        return tuple(m for m in self if m.version != live)
+    def note_answer(self, member: Member, now: float) -> None:
+        """Who answers a call is not silent."""
+        if self.is_current(member):
+            self._seen[member.name] = now
+
+    def see_all(self, now: float) -> None:
+        """Silence is counted anew: until now it was ours."""
+        self._seen = dict.fromkeys(self._seen, now)
+
+    def silent(self, now: float, timeout: float) -> tuple[Member, ...]:
+        """Without a fault yet, and without a sign of life for `timeout` seconds."""
+        return tuple(m for m in self if not m.reason and now - self._seen[m.name] > timeout)
+
+    def proven(self, live: PolicyVersion | None) -> tuple[Member, ...]:
+        """Hold the live version, and hold it rightly."""
+        return tuple(m for m in self if m.proven and m.holds(live))
+
+    def behind(self, live: PolicyVersion | None) -> tuple[Member, ...]:
+        return tuple(m for m in self if not (m.proven and m.holds(live)))
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": m.name,
                 "address": m.replica.address,
+                "peer": [m.peer.relay, m.peer.key, m.peer.host],
                 "incarnation": m.incarnation,
-                "version": [m.version.lineage, m.version.step] if m.version else None,
+                "held": [m.held.run_id, m.held.version.lineage, m.held.version.step, m.held.root]
+                if m.held
+                else None,
+                "proven": m.proven,
                 "reason": m.reason,
+                "must_load": m.must_load,
+                "num_wrong": m.num_wrong,
             }
             for m in self
         ]
 
     @classmethod
-    def from_json(cls, rows: list[dict[str, Any]]) -> Members:
-        """Failures start at 0 again: each replica gets its tries anew."""
+    def from_json(cls, rows: list[dict[str, Any]], now: float) -> Members:
+        """Failures start at 0 again, and everybody was seen `now`: each gets its tries anew."""
         members = cls()
         for row in rows:
             replica = Replica(row["name"], row["address"])
-            version = VersionId(*row["version"]) if row["version"] else None
+            held = None
+            if row["held"]:
+                run_id, lineage, step, root = row["held"]
+                held = PolicyVersion(run_id, VersionId(lineage, step), root, VersionState.ACTIVE)
             members._members[replica.name] = Member(
-                replica, row["incarnation"], version, row["reason"]
+                *(replica, Peer(*row["peer"]), row["incarnation"]),
+                *(held, row["proven"], row["reason"]),
+                must_load=row["must_load"],
+                num_wrong=row["num_wrong"],
             )
+            members._seen[replica.name] = now
         return members

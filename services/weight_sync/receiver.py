@@ -1,19 +1,32 @@
-"""A replica's end: receives a version into a host shadow and proves what arrived."""
+"""A replica's end: gathers a version in a host shadow, proves every block, and keeps it for others."""
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections import deque
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from services.weight_sync.calls import hold
-from services.weight_sync.collective import Collective
-from services.weight_sync.flat import digest_tensor, tensor_bytes
-from services.weight_sync.manifest import buckets, check_manifest, compute_root, offsets
+from services.weight_sync.arrival import Intake, Verifier, check_sources
+from services.weight_sync.delta import Undo, undo
+from services.weight_sync.delta_stage import apply_verified, check_base, fetch_pieces
+from services.weight_sync.layout import Layout, count
+from services.weight_sync.manifest import check_manifest
 from services.weight_sync.shadow import Shadow
+from services.weight_sync.transports import make_carriers
+from services.weight_sync.transports.calls import Stop, hold
+from services.weight_sync.transports.delta_stream import stream_of
+from services.weight_sync.transports.memory_carrier import host_name
+from services.weight_sync.transports.relay_server import RelayServer
+from services.weight_sync.transports.stock import Holding, Stock, contents_of
+from trimaran.config import WeightSyncSection
 from trimaran.device import Device
-from trimaran.errors import TransferError
-from trimaran.types import Manifest, PolicyVersion, TensorInfo, TransferGroup, VersionId
+from trimaran.errors import InputError, TransferError
+from trimaran.types import Manifest, Peer, PolicyVersion, Ranges, Source, Staged, VersionId
+
+CLOSE_SECONDS = 10.0
+"""What a stage that was given up may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,133 +37,231 @@ class StagedWeights:
     shadow: Shadow
 
 
-class WeightReceiver:
-    """Holds one transfer group and at most one staged version. Safe to call from several threads."""
+@dataclass(frozen=True, slots=True)
+class _Overlaid:
+    """What a delta was applied to, in place."""
 
-    def __init__(self, device: Device, index: int = 0) -> None:
+    base: StagedWeights
+    undo: Undo
+
+
+class WeightReceiver:
+    """At most one staged and one held version, in one shadow's memory. Safe in several threads.
+
+    `start` it, `close` it in the end.
+    """
+
+    def __init__(
+        self, device: Device, index: int, config: WeightSyncSection, wanted: Ranges | None = None
+    ) -> None:
+        """`wanted`: the blocks that this process needs; None means all."""
         self._device = device
-        self._index = index
-        self._lock = threading.Lock()
-        self._end: Collective | None = None
-        self._staging: VersionId | None = None
-        self._turn = object()
-        """Who asked last; whoever finds another's here has been given up."""
+        self._wanted = wanted
+        self._turn = threading.Lock()
+        """Held through a stage."""
+        self._state = threading.Lock()
+        """Held for moments, around what follows."""
+        self._under_way: tuple[VersionId | None, Stop] = None, Stop()
         self._staged: StagedWeights | None = None
+        self._overlaid: _Overlaid | None = None
+        self._held: StagedWeights | None = None
         self._spare: Shadow | None = None
+        self._carriers = make_carriers(device, index, config.address)
+        self._stock = Stock()
+        self._key = secrets.token_hex(32)
+        self._relay = RelayServer(config, self._key, self._stock)
+
+    def start(self) -> None:
+        """Raises TransferError when the configured address cannot be listened on."""
+        self._relay.start()
+
+    @property
+    def peer(self) -> Peer:
+        """Known once started."""
+        return Peer(self._relay.address, self._key, host_name(self._device))
 
     @property
     def staged(self) -> StagedWeights | None:
         return self._staged
 
+    @property
+    def held(self) -> StagedWeights | None:
+        """What was kept; None from the moment in which a stage begins to write over it."""
+        return self._held
+
     def stage(
         self,
         version: PolicyVersion,
         manifest: Manifest,
-        group: TransferGroup,
-        rank: int,
+        sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
-    ) -> str:
-        """The root computed over what arrived. Blocks; runs beside generation.
+    ) -> Staged:
+        """Blocks until every wanted block lies in the shadow, verified; runs beside generation.
 
-        Joins the group on first use and keeps it while it is healthy. Another
-        stage that is under way raises at once: whoever asks has given it up. A
-        version that is still staged is forgotten, but its memory stays as it
-        is while somebody holds its shadow.
+        The held version's memory is written over, or becomes the version by a
+        delta. A version that is still staged is forgotten, but its memory stays
+        as it is while somebody holds its shadow. Another stage that is under way
+        raises at once: whoever asks has given it up.
 
-        Raises TransferError when the manifest is not the version's, `timeout`
-        seconds pass, a member fails, or a digest differs (naming the tensor);
-        nothing is staged then.
+        Raises TransferError when the manifest is not the version's, a wanted
+        block has no source or two, a source fails or sends wrong bytes, or
+        `timeout` seconds pass; OutOfOrderError when a delta is against another
+        version than the held one. Nothing of it is staged then, and a held version
+        that was to be changed by a delta is as it was. A request that is refused
+        for what it says changes nothing at all.
         """
-        turn = self._give_up()
-        with hold(self._lock, timeout):
-            self._staging, self._staged = version.version, None
-            try:
-                check_manifest(manifest, version.root)
-                shadow, self._spare = Shadow(manifest, self._spare), None
-                end = self._join(group, rank)
-                if self._turn is not turn:
-                    raise TransferError(f"version {version.version}: given up by its caller")
-                root = _receive(end, shadow, bucket_bytes, timeout)
-                self._staged = StagedWeights(version, shadow)
-                return root
-            finally:
-                self._staging = None
+        deadline = time.monotonic() + timeout
+        stop = self._begin(version.version)
+        try:
+            with hold(self._turn, timeout):
+                stop.check()
+                parts, wanted = self._plan(version, manifest, sources)
+                intake = Intake(
+                    version, manifest, wanted, parts, self._carriers, bucket_bytes, deadline, stop
+                )
+                if any(source.delta for source in sources):
+                    layout = self._stage_delta(intake)
+                else:
+                    layout = self._stage_full(intake)
+        finally:
+            self._end(stop)
+        num_bytes = sum(piece.end - piece.start for piece in layout.pieces)
+        return Staged(manifest.root, count(wanted), num_bytes)
+
+    def keep(self, version: VersionId) -> None:
+        """The engine has loaded the staged version: its shadow is the held copy from here on.
+
+        Nothing reads the shadow any more but the relay, and its memory serves
+        the next stage. Does nothing when another stage has begun since.
+        """
+        with self._state:
+            if self._staged is not None and self._staged.version.version == version:
+                self._held, self._staged, self._overlaid = self._staged, None, None
 
     def discard(self, version: VersionId) -> None:
-        """Forget a staged version and use its memory for the next one.
+        """Forget a staged version; a delta is undone, and its base is held again.
 
-        Call it when nothing reads the shadow any more: after an abort, or when
-        the engine has loaded it. A stage of it that is under way raises at once.
+        Call it when nothing reads the shadow any more. A stage of the version
+        that is under way raises at once.
         """
-        if self._staging == version:
-            self._give_up()
-        with self._lock:
-            if self._staged is not None and self._staged.version.version == version:
-                self._spare, self._staged = self._staged.shadow, None
+        under_way, stop = self._under_way
+        if under_way == version:
+            stop.set(f"version {version} was discarded while it was staged")
+        with hold(self._turn, CLOSE_SECONDS), self._state:
+            staged, overlaid = self._staged, self._overlaid
+            if staged is None or staged.version.version != version:
+                return
+            self._staged = self._overlaid = None
+            self._stock.withdraw(staged.version.root)
+            if overlaid is None:
+                self._spare = staged.shadow
+            else:
+                undo(overlaid.base.shadow, overlaid.undo)
+                self._hold(overlaid.base)
 
     def close(self) -> None:
         """A stage under way raises at once."""
-        self._give_up()
-        with self._lock:
-            if self._end is not None:
-                self._end.close()
-                self._end = None
-            self._staged = self._spare = None
+        self._begin(None).set("this receiver is closed")
+        try:
+            with hold(self._turn, CLOSE_SECONDS), self._state:
+                for carrier in self._carriers.values():
+                    carrier.close()
+                self._staged = self._overlaid = self._held = self._spare = None
+        finally:
+            self._relay.close()
+            self._stock.clear()
 
-    def _give_up(self) -> object:
-        self._turn = turn = object()
-        if (end := self._end) is not None and self._staging is not None:
-            end.give_up()
-        return turn
+    def _begin(self, version: VersionId | None) -> Stop:
+        """Whoever asks takes the place of a stage that is under way."""
+        with self._state:
+            _, former = self._under_way
+            self._under_way = version, (stop := Stop())
+        former.set(f"given up by its caller, who asked for {version or 'the end'}")
+        return stop
 
-    def _join(self, group: TransferGroup, rank: int) -> Collective:
-        if not 0 < rank < group.world_size:
-            raise TransferError(f"rank {rank} cannot receive in a group of {group.world_size}")
-        end = self._end
-        if end is not None and end.healthy and (end.group, end.rank) == (group, rank):
-            return end
-        if end is not None:
-            end.close()
-        self._end = Collective(self._device, self._index, group, rank)
-        return self._end
+    def _end(self, stop: Stop) -> None:
+        with self._state:
+            if self._under_way[1] is stop:
+                self._under_way = None, stop
 
+    def _plan(
+        self, version: PolicyVersion, manifest: Manifest, sources: Sequence[Source]
+    ) -> tuple[list[tuple[Source, Layout]], Ranges]:
+        """Everything that can be refused before anything changes."""
+        check_manifest(manifest, version.root)
+        wanted = self._wanted
+        if wanted is None:
+            wanted = ((0, manifest.num_blocks),) if manifest.num_blocks else ()
+        check_sources(manifest, wanted, sources)
+        try:
+            return [(source, stream_of(manifest.tensors, source)) for source in sources], wanted
+        except InputError as error:
+            raise TransferError(str(error)) from None
 
-def _receive(end: Collective, shadow: Shadow, bucket_bytes: int, timeout: float) -> str:
-    proof = Proof(shadow)
-    spans = buckets(shadow.buffer.numel(), bucket_bytes)
-    end.broadcast(shadow.buffer, spans, timeout, proof.take)
-    try:
-        return proof.finish()
-    except TransferError:
-        end.close()  # a transport that changes bytes is not used again
-        raise
+    def _stage_full(self, intake: Intake) -> Layout:
+        root = intake.version.root
+        shadow = Shadow(intake.manifest, intake.wanted, reuse=self._give_up_memory())
+        holding = Holding(contents_of(shadow.buffer, shadow.layout), filling=True)
+        self._stock.put(root, holding)
+        verifier = Verifier(intake.manifest, shadow.buffer, shadow.layout)
 
+        def landed(number: int) -> None:
+            verifier.check(number)
+            holding.land(number)
 
-class Proof:
-    """Digests each tensor as soon as its last byte is there, beside the transfer."""
+        try:
+            intake.fill(shadow.buffer, shadow.layout, landed)
+        except BaseException:
+            self._stock.withdraw(root)
+            if intake.settled:
+                self._spare = shadow
+            raise
+        holding.complete()
+        with self._state:
+            self._staged = StagedWeights(intake.version, shadow)
+        return shadow.layout
 
-    def __init__(self, shadow: Shadow) -> None:
-        tensors = shadow.manifest.tensors
-        ends = offsets(tensors)[1:]
-        self._end = shadow.buffer.numel()
-        self._expected = tensors
-        self._waiting = deque(zip(ends, tensor_bytes(shadow.buffer, tensors), strict=True))
-        self._found: list[TensorInfo] = []
+    def _stage_delta(self, intake: Intake) -> Layout:
+        base = self._held
+        check_base(intake, base.version.root if base else "", base and base.shadow.manifest)
+        assert base is not None, "check_base refuses a delta against nothing"
+        layout, pieces = fetch_pieces(intake)
+        # Until here the base was as it is.
+        self._let_go()
+        shadow = Shadow(intake.manifest, intake.wanted, reuse=base.shadow)
+        try:
+            overwritten = apply_verified(shadow, pieces)
+        except BaseException:
+            self._hold(base)
+            raise
+        root = intake.version.root
+        self._stock.put(root, Holding(contents_of(shadow.buffer, shadow.layout)))
+        views = {number: memoryview(piece) for number, piece in pieces.pieces.items()}
+        self._stock.put(root, Holding(views), pieces.base_root)
+        with self._state:
+            self._staged = StagedWeights(intake.version, shadow)
+            self._overlaid = _Overlaid(base, overwritten)
+        return layout
 
-    def take(self, end: int) -> None:
-        """The bytes before `end` have arrived."""
-        while self._waiting and self._waiting[0][0] <= end:
-            _, (tensor, piece) = self._waiting.popleft()
-            self._found.append(replace(tensor, digest=digest_tensor(piece)))
+    def _give_up_memory(self) -> Shadow | None:
+        """Of the held version or of a discarded one; nobody reads it any more."""
+        held = self._let_go()
+        spare, self._spare = self._spare, None
+        return held.shadow if held else spare
 
-    def finish(self) -> str:
-        """The root of what arrived. Raises TransferError naming the first tensor that differs."""
-        self.take(self._end)  # what holds no bytes came with no bucket
-        for expected, found in zip(self._expected, self._found, strict=True):
-            if expected.digest != found.digest:
-                raise TransferError(
-                    f"{expected.name}: arrived with digest {found.digest}, sent with"
-                    f" {expected.digest}; the bytes changed on the way"
-                )
-        return compute_root(self._found)
+    def _let_go(self) -> StagedWeights | None:
+        """What was held; the relay gives nothing of it or of a forgotten version any more.
+
+        A version that is still staged may be read by an engine: its memory is dropped, not reused.
+        """
+        with self._state:
+            held, self._held = self._held, None
+            self._staged = self._overlaid = None
+        self._stock.clear()
+        return held
+
+    def _hold(self, weights: StagedWeights) -> None:
+        self._held = weights
+        contents = contents_of(weights.shadow.buffer, weights.shadow.layout)
+        self._stock.put(weights.version.root, Holding(contents))

@@ -25,8 +25,18 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
     ) -> pb.RegisterReplicaResponse:
         replica = wire.decode_replica(request.replica)
         rpc.check_loopback(replica.address)
-        await self._coordinator.register(request.run_id, replica)
-        return pb.RegisterReplicaResponse()
+        peer = wire.decode_peer(request.peer)
+        registration = await self._coordinator.register(request.run_id, replica, peer)
+        return pb.RegisterReplicaResponse(
+            incarnation=registration.incarnation, heartbeat_seconds=registration.heartbeat_seconds
+        )
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        live = wire.decode_policy(request.live) if request.HasField("live") else None
+        known = await self._coordinator.heartbeat(
+            request.run_id, request.name, request.incarnation, live
+        )
+        return pb.HeartbeatResponse(known=known)
 
     async def PublishVersion(
         self, request: pb.PublishVersionRequest, context: Any
@@ -48,18 +58,45 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         await self._coordinator.report(request.name, request.reason)
         return pb.ReportReplicaResponse()
 
+    async def ListProofs(
+        self, request: pb.ListProofsRequest, context: Any
+    ) -> pb.ListProofsResponse:
+        await self._coordinator.meet(wire.decode_caller(request.caller))
+        versions = [wire.decode_version(version) for version in request.versions]
+        proofs = await self._coordinator.list_proofs(versions)
+        return pb.ListProofsResponse(proofs=[wire.encode_proof(proof) for proof in proofs])
+
+    async def ListVersions(
+        self, request: pb.ListVersionsRequest, context: Any
+    ) -> pb.ListVersionsResponse:
+        self._coordinator.check_question(request.run_id)
+        records = await self._coordinator.list_versions(request.limit)
+        return pb.ListVersionsResponse(
+            versions=[wire.encode_version_record(record) for record in records]
+        )
+
+    async def VerifyReplicas(
+        self, request: pb.VerifyReplicasRequest, context: Any
+    ) -> pb.VerifyReplicasResponse:
+        self._coordinator.check_question(request.run_id)
+        proofs, unroutable = await self._coordinator.verify(request.names)
+        return pb.VerifyReplicasResponse(
+            proofs=[wire.encode_proof(proof) for proof in proofs], unroutable=unroutable
+        )
+
 
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     """Until cancelled."""
     address, trainers = config.endpoints.weight_sync, config.endpoints.trainer
     if address is None or not trainers:
         raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
+    senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
     store = SqliteStore(run_folder / "store.sqlite")
     coordinator = Coordinator(
         run_folder.name,
         config.weight_sync,
         store,
-        connect_trainer=lambda caller: TrainerClient(trainers[0], caller),
+        connect_senders=lambda caller: [TrainerClient(address, caller) for address in senders],
         connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
     )
 

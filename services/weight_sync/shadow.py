@@ -1,97 +1,100 @@
-"""A receiver's copy of one version, in anonymous memory that another process can map.
-
-An engine that runs in a process of its own loads from here without a second
-copy on the wire. The memory has no name in any file system: it vanishes with
-its owner, whatever the end of that owner was.
-"""
+"""A receiver's copy of one version's blocks, in memory that an engine's own process can map."""
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
 
-from services.weight_sync.flat import tensor_bytes, typed_view
-from services.weight_sync.manifest import manifest_from_json, offsets
-from trimaran.errors import TransferError
-from trimaran.types import Manifest
+from services.weight_sync.layout import Layout, Piece, make_layout
+from services.weight_sync.manifest import manifest_from_json, manifest_to_json
+from services.weight_sync.memory import DTYPES, HostMemory, MemoryReader, block_view
+from trimaran.types import Manifest, Ranges
 
 
 class Shadow:
-    """Owns its memory until it is dropped. Raises TransferError when memory is short."""
+    """Owns its memory until it is dropped."""
 
-    def __init__(self, manifest: Manifest, reuse: Shadow | None = None) -> None:
-        """`reuse` gives its memory up when it is of the right size, and must not be read any more."""
+    def __init__(
+        self, manifest: Manifest, ranges: Ranges | None = None, reuse: Shadow | None = None
+    ) -> None:
+        """`ranges`: the blocks to hold; None means all.
+
+        `reuse` gives its memory up when it is of the right size, and must not
+        be read any more; what lay in it stays, so that a delta which was
+        applied to the old version is the content of the next.
+
+        Raises TransferError when memory is short.
+        """
         self.manifest = manifest
-        size = offsets(manifest.tensors)[-1]
-        if reuse is not None and reuse._memory.size == size:
+        self.layout = make_layout(manifest.tensors, ranges)
+        if reuse is not None and reuse._memory.size == self.layout.num_bytes:
             self._memory = reuse._memory
         else:
-            self._memory = _Memory(size)
-        self.buffer = self._memory.buffer
-        """uint8, one dimension."""
+            self._memory = HostMemory(self.layout.num_bytes)
+
+    @property
+    def buffer(self) -> torch.Tensor:
+        """uint8, one dimension, laid out by `layout`."""
+        return self._memory.buffer
 
     @property
     def path(self) -> str:
         """Opens in another process of the same user, while this one lives and holds the shadow."""
-        return f"/proc/{os.getpid()}/fd/{self._memory.descriptor}"
+        return self._memory.path
+
+    def description(self) -> dict[str, Any]:
+        """Plain values: what `open_shadow` needs besides the path; no digests, which it does not."""
+        tensors = tuple(replace(tensor, digests=()) for tensor in self.manifest.tensors)
+        return {
+            "manifest": manifest_to_json(replace(self.manifest, tensors=tensors)),
+            "ranges": [list(ends) for ends in self.layout.ranges],
+        }
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(Hugging Face name, view) in the manifest's order. Copy what must outlive the shadow."""
-        return _views(self.buffer, self.manifest)
+        """(Hugging Face name, tensor of the full shape), in the manifest's order.
+
+        A tensor whose blocks lie in a row is a view: copy what must outlive
+        the shadow. Any other is assembled when its turn comes, and is undefined
+        where its blocks are not held. Tensors of which nothing is held are left
+        out.
+        """
+        return _tensors(self.buffer, self.layout)
 
 
-class _Memory:
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.descriptor = os.memfd_create("trimaran-shadow", os.MFD_CLOEXEC)
-        try:
-            if size:
-                # Taken now: a lack of memory becomes an error here instead of a SIGBUS later.
-                os.posix_fallocate(self.descriptor, 0, size)
-            self.buffer = _map(self.descriptor, size, mmap.ACCESS_WRITE)
-        except OSError as error:
-            os.close(self.descriptor)
-            raise TransferError(
-                f"no room for {size / 2**20:.0f} MiB of weights on the host: {error.strerror}"
-            ) from None
+def open_shadow(
+    path: str, description: dict[str, Any], reader: MemoryReader
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of another process's shadow, only to be read.
 
-    def __del__(self) -> None:
-        # A failed __init__ has closed it and left no buffer.
-        if hasattr(self, "buffer"):
-            os.close(self.descriptor)
-
-
-def open_shadow(path: str, manifest_json: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of another process's shadow, as views of a private mapping.
-
-    `manifest_json` is `manifest.manifest_to_json(shadow.manifest)`.
+    `reader` keeps the shadow's memory mapped for its next version, and nothing else.
     Raises TransferError when the owner is gone or the shadow is of another size.
     """
-    manifest = manifest_from_json(manifest_json)
-    size = offsets(manifest.tensors)[-1]
-    try:
-        with open(path, "rb") as file:
-            found = os.fstat(file.fileno()).st_size
-            if found != size:
-                raise TransferError(f"{path}: holds {found} bytes; the manifest asks for {size}")
-            buffer = _map(file.fileno(), size, mmap.ACCESS_COPY)
-    except OSError as error:
-        raise TransferError(
-            f"{path}: the staged weights are gone ({error.strerror}); stage them again"
-        ) from None
-    return _views(buffer, manifest)
+    ranges = tuple((first, end) for first, end in description["ranges"])
+    layout = make_layout(manifest_from_json(description["manifest"]).tensors, ranges)
+    reader.keep((path,))
+    return _tensors(reader.map(path, layout.num_bytes), layout)
 
 
-def _map(descriptor: int, size: int, access: int) -> torch.Tensor:
-    if not size:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(mmap.mmap(descriptor, size, access=access), dtype=torch.uint8)
+def _tensors(buffer: torch.Tensor, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, pieces in groupby(layout.pieces, key=lambda piece: piece.block.tensor.name):
+        yield name, _join(buffer, list(pieces))
 
 
-def _views(buffer: torch.Tensor, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
-    for tensor, piece in tensor_bytes(buffer, manifest.tensors):
-        yield tensor.name, typed_view(piece, tensor)
+def _join(buffer: torch.Tensor, pieces: list[Piece]) -> torch.Tensor:
+    tensor, dtype = pieces[0].block.tensor, DTYPES[pieces[0].block.tensor.dtype]
+    axis, is_whole = tensor.axis, len(pieces) == tensor.num_blocks
+    in_a_row = buffer[pieces[0].start : pieces[-1].end].view(dtype)
+    if is_whole and (axis == 0 or not tensor.cuts):
+        return in_a_row.view(tensor.shape)
+    if is_whole and len({piece.block.shape for piece in pieces}) == 1:
+        # One copy for all blocks takes half the time of one for each.
+        return in_a_row.view(-1, *pieces[0].block.shape).movedim(0, axis).reshape(tensor.shape)
+    joined = torch.empty(tensor.shape, dtype=dtype)
+    for piece in pieces:
+        start, length = piece.block.start, piece.block.stop - piece.block.start
+        joined.narrow(axis, start, length).copy_(block_view(buffer, piece))
+    return joined

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from services.controller.buffer import Buffer
 from services.controller.groups import GroupMaker
-from services.controller.ledger import Ledger
+from services.controller.ledger import Ledger, proof_from_json, proof_to_json
 from services.controller.loop import Loop
 from services.controller.payloads import PayloadStore
+from services.controller.proofs import Prover
 from services.controller.resume import open_groups, replay
 from services.controller.router import Router
 from trimaran.clients import GroupAssembly, TrainAnswer
@@ -28,6 +29,7 @@ from trimaran.types import (
     Origin,
     PolicyVersion,
     Prompt,
+    Proof,
     Replica,
     Routing,
     Sampling,
@@ -83,9 +85,16 @@ class FakeTrainer:
         return self.policy, Manifest("fake", (), self.root)
 
     async def train_batch(
-        self, batch: TrainingBatch, timeout: float, lineage: int = 0
+        self,
+        batch: TrainingBatch,
+        timeout: float,
+        lineage: int = 0,
+        proofs: Sequence[Proof] = (),
     ) -> TrainAnswer:
         self.lineage = lineage
+        proven = {(p.version, p.replica) for p in proofs if not p.fault}
+        makers = {maker for scored in batch.groups for maker in scored.group.makers}
+        assert makers <= proven, f"step {batch.step} came without proofs of {makers - proven}"
         if batch.step == self.step:
             return TrainAnswer(self.policy, {})
         if batch.step != self.step + 1:
@@ -112,12 +121,37 @@ class FakeTrainer:
 
 
 class FakeWeightSync:
-    def __init__(self, events: list[Any], names: list[str]) -> None:
+    """Its proofs stand in the store and outlive it."""
+
+    def __init__(self, events: list[Any], names: list[str], store: SqliteStore) -> None:
         self.events, self.names = events, names
+        self.makers: dict[str, str] = {}
+        """By replica; else its tokens bear its own name."""
+        self._store = store
         self.live: PolicyVersion | None = None
         self.reports: dict[str, str] = {}
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.stale = False
+        stored = [proof_from_json(tree) for tree in store.get("proofs") or ()]
+        self.proofs = {(proof.version, proof.replica): proof for proof in stored}
+        self.missing: set[tuple[VersionId, str]] = set()
+        self.list_faults: list[Exception] = []
+
+    async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        self.events.append(("list proofs", tuple(versions)))
+        await asyncio.sleep(0)
+        if self.list_faults:
+            raise self.list_faults.pop()
+        proven = {m: p for m, p in self.proofs.items() if m not in self.missing}
+        return tuple(p for (version, _), p in proven.items() if version in versions)
+
+    def find_fault(self, version: VersionId, name: str, fault: str) -> None:
+        """What a read-back may find at any time."""
+        self._prove(Proof(version, name, "root", 4, 1, fault))
+
+    def _prove(self, *proofs: Proof) -> None:
+        self.proofs |= {(proof.version, proof.replica): proof for proof in proofs}
+        self._store.put("proofs", [proof_to_json(proof) for proof in self.proofs.values()])
 
     async def publish_version(
         self, version: PolicyVersion, timeout: float
@@ -127,6 +161,13 @@ class FakeWeightSync:
         self.events.append(("publish", version.version.step))
         await self.pace()
         self.live = version
+        self._prove(
+            *(
+                Proof(version.version, name, version.root, 4, 1)
+                for name in self.names
+                if (version.version, name) not in self.proofs
+            )
+        )
         self.events.append(("live", version.version.step))
         return await self.get_routing(), {"pause/seconds": 0.25}
 
@@ -165,7 +206,8 @@ class FakeRollout:
         completions = []
         for index in range(sampling.num_samples):
             token = int(digest(sampling.seed, index, live.root), 16) % 30000
-            segment = Segment(0, 1, live.version, Origin.GENERATED, self.name)
+            maker = world.weight_sync.makers.get(self.name, self.name)
+            segment = Segment(0, 1, live.version, Origin.GENERATED, maker)
             text = f"{prompt.answer}" if token % 2 else "?"
             completions.append(Completion((token,), (-0.5,), text, "stop", (segment,)))
         return Group(number, attempt, prompt, (1, 2, 3), tuple(completions))
@@ -212,14 +254,15 @@ class World:
         self.config = config
         self.events: list[Any] = []
         self.checkpoints = checkpoints if checkpoints is not None else {0: "root-0"}
+        self.store = SqliteStore(folder / "store.sqlite")
         names = [f"rollout-{i}" for i in range(config.rollout.replicas)]
-        self.weight_sync = FakeWeightSync(self.events, names)
+        self.weight_sync = FakeWeightSync(self.events, names, self.store)
         self.trainer = FakeTrainer(self.events, self.checkpoints)
         self.reward = FakeReward()
         self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
         self.lost: list[str] = []
-        self.store = SqliteStore(folder / "store.sqlite")
+        self.back: list[str] = []
         self.ledger = Ledger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
         self.cancelled = asyncio.Event()
 
@@ -232,16 +275,19 @@ class World:
             max_concurrency=self.config.rollout.max_concurrency,
             patience=self.config.start_timeout,
             on_lost=lambda name, reason: self.lost.append(name),
+            on_back=self.back.append,
             on_busy=lambda name, start, end: None,
         )
         reporter: Any = FakeReporter(self.events)
-        maker = GroupMaker(router, fake.reward, self.config)
+        prover = Prover(fake.weight_sync, self.config.start_timeout)
+        maker = GroupMaker(router, fake.reward, prover, self.config)
         loop = Loop(
             self.config,
             PROMPTS,
             self.ledger,
             router,
             maker,
+            prover,
             fake.trainer,
             fake.weight_sync,
             None,

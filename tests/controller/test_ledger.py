@@ -18,11 +18,14 @@ from services.controller.ledger import (
     chain_hash,
     first_hash,
     fold,
+    proof_to_json,
 )
 from services.controller.payloads import PayloadStore
 from trimaran.errors import InputError
 from trimaran.store import SqliteStore
+from trimaran.types import Proof, VersionId
 
+PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
 ENDS = (Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
 
 
@@ -93,7 +96,9 @@ class LedgerLife(RuleBasedStateMachine):
     def consume(self) -> None:
         numbers = self.state.with_stage(Stage.SCORED)[:2]
         groups = [[number, self.state.groups[number].attempt] for number in numbers]
-        self.record(Stage.CONSUMED, step=self.state.step + 1, groups=groups)
+        proofs = [proof_to_json(PROOF)]
+        self.record(Stage.CONSUMED, step=self.state.step + 1, groups=groups, proofs=proofs)
+        assert self.state.steps[-1].proofs == (PROOF,)
 
     @precondition(lambda self: self.state.has_pending_batch)
     @rule()

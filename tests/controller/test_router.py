@@ -1,7 +1,11 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from services.controller import router as router_module
 from services.controller.router import Router
+from trimaran.errors import UnavailableError
 from trimaran.types import PolicyVersion, Replica, Routing, VersionId, VersionState
 
 A, B = Replica("a", "127.0.0.1:1"), Replica("b", "127.0.0.1:2")
@@ -12,19 +16,26 @@ def live(step: int) -> PolicyVersion:
 
 
 def losses(*routings: Routing) -> list[tuple[str, str]]:
-    """What the router tells of replicas that it lost, as it takes over one routing after the other."""
-    lost: list[tuple[str, str]] = []
+    """What the router tells of replicas that it lost (with the fault) and that came back ("back"),
+    as it takes over one routing after the other."""
+    told: list[tuple[str, str]] = []
     nobody: Any = None
 
     async def follow() -> None:
         router = Router(
-            nobody, nobody, 8, 1.0, lambda name, fault: lost.append((name, fault)), nobody
+            nobody,
+            nobody,
+            8,
+            1.0,
+            on_lost=lambda name, fault: told.append((name, fault)),
+            on_back=lambda name: told.append((name, "back")),
+            on_busy=nobody,
         )
         for routing in routings:
             await router.update(routing)
 
     asyncio.run(follow())
-    return lost
+    return told
 
 
 def test_a_replica_that_is_only_behind_a_publication_is_not_lost() -> None:
@@ -43,7 +54,58 @@ def test_a_fault_is_told_once_until_the_replica_is_back() -> None:
         Routing(live(2), (A,), {"b": ""}),
         faulty,
         faulty,
-        Routing(live(2), (A, B)),
-        faulty,
+        Routing(live(3), (A,), {"b": ""}),
+        Routing(live(3), (A, B)),
+        Routing(live(3), (A,), {"b": "killed"}),
     )
-    assert told == [("b", "connection refused")] * 2
+    assert told == [("b", "connection refused"), ("b", "back"), ("b", "killed")]
+
+
+class WeightSync:
+    """Answers with what it was given, the last one for ever."""
+
+    def __init__(self, *routings: Routing) -> None:
+        self.routings = list(routings)
+
+    async def get_routing(self) -> Routing:
+        return self.routings.pop(0) if len(self.routings) > 1 else self.routings[0]
+
+
+def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router_module, "POLL_SECONDS", 0.01)
+    client: Any = object()
+    ended: list[str] = []
+    faulty = Routing(live(1), (A,), {"b": "silent for 30 s"})
+
+    def nothing(*_: object) -> None: ...
+
+    async def answer_after(seconds: float, name: str) -> str:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            ended.append(name)
+        return name
+
+    async def scenario() -> None:
+        sync: Any = WeightSync(Routing(live(1), (A, B)), faulty)
+        router = Router(sync, lambda address: client, 8, 1.0, nothing, nothing, nothing)
+        await router.update(Routing(live(1), (A, B)))
+        async with (
+            router.watching(),
+            router.lease(1, {"b"}) as on_a,
+            router.lease(1, {"a"}) as on_b,
+        ):
+            assert (on_a.name, on_b.name) == ("a", "b")
+            with pytest.raises(UnavailableError, match="b: silent for 30 s"):
+                await on_b.unless_lost(answer_after(3600, "b"))
+            assert ended == ["b"]
+            assert await on_a.unless_lost(answer_after(0.05, "a")) == "a"
+            with pytest.raises(ZeroDivisionError):
+                await on_a.unless_lost(fail())
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -19,6 +19,7 @@ from trimaran.telemetry import GREEDY_ACCURACY, REWARD_MEAN, STEP_SECONDS, read_
 from trimaran.types import (
     Origin,
     PolicyVersion,
+    Proof,
     Replica,
     Routing,
     RunEvent,
@@ -135,6 +136,13 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         return weight_sync_pb2.PublishVersionResponse(
             routing=self.routing(), metrics={"weight_sync/pause/seconds": 0.2}
         )
+
+    async def ListProofs(self, request: Any, context: Any) -> Any:
+        versions = [wire.decode_version(version) for version in request.versions]
+        proofs = [
+            Proof(v, r.name, f"root-{v.step}", 4, 1) for v in versions for r in self.pool.replicas
+        ]
+        return weight_sync_pb2.ListProofsResponse(proofs=[wire.encode_proof(p) for p in proofs])
 
     async def ReportReplica(self, request: Any, context: Any) -> Any:
         self.lost[request.name] = request.reason
@@ -257,7 +265,8 @@ def test_replicas_come_back_while_only_a_validation_runs(tmp_path: Path) -> None
     pool.breaks, pool.heals = breaks, True
     events = asyncio.run(serve(tmp_path, pool))
     assert min(broken.values()) >= FIRST_NUMBER
-    assert [event.kind for event in events].count("replica_lost") == 2
+    kinds = [event.kind for event in events]
+    assert (kinds.count("replica_lost"), kinds.count("replica_back")) == (2, 2)
     assert events[-1].run.state is RunState.SUCCEEDED
 
 

@@ -35,9 +35,10 @@ def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
 
 
 def test_a_resumed_vllm_run_replays_to_the_recorded_roots(write_run, tmp_path):
+    """Its replica has two ranks, which load from one shadow."""
     path = write_run(
         run={"steps": 6, "deterministic": True, "checkpoint_every": 2},
-        rollout=VLLM | {"replicas": 1},
+        rollout=VLLM | {"replicas": 1, "tensor_parallel": 2},
         validation={"every": 100},
     )
     process = runs.start("train", path, run_folder_parent=tmp_path)

@@ -14,7 +14,7 @@ local.LEADER_STOP_SECONDS = local.STOP_SECONDS = local.ORPHAN_SECONDS = 1.0
 
 async def main(folder: Path, services: list[str]) -> None:
     async with Processes(make_services(folder, dict(s.split("=") for s in services))) as processes:
-        await processes.wait(on_lost=print)
+        await processes.wait(print)
 
 
 # A job in a shell's background inherits that it ignores Ctrl-C.

@@ -15,7 +15,8 @@ PATIENCE_SECONDS = 60.0
 
 
 def make_services(folder: Path, tasks: Mapping[str, str]) -> list[Service]:
-    """Name -> what it does; "controller" leads, a "rollout-…" is expendable."""
+    """Name -> what it does; "controller" leads, "weight-sync" and a "rollout-…" are revived, a
+    "rollout-…" is expendable."""
     return [
         Service(
             name=name,
@@ -23,6 +24,7 @@ def make_services(folder: Path, tasks: Mapping[str, str]) -> list[Service]:
             environment=dict(os.environ),
             log=folder / f"{name}.log",
             leads=name == "controller",
+            revived=name.startswith(("rollout", "weight-sync")),
             expendable=name.startswith("rollout"),
         )
         for name, what in tasks.items()

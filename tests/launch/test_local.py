@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
-from trimaran.launch import local
+from trimaran.launch import local, restarts
 from trimaran.launch.local import Processes, ServiceDiedError
+from trimaran.launch.restarts import Restarts
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def test_the_leaders_end_ends_all_also_the_deaf_and_what_they_started(tmp_path: 
         async with Processes(make_services(tmp_path, names)) as processes:
             found = await until_up(tmp_path, names)
             (tmp_path / "controller-may-finish").touch()
-            await processes.wait(on_lost=pytest.fail)
+            await processes.wait(pytest.fail)
         return found
 
     found = asyncio.run(run())
@@ -58,7 +59,7 @@ def test_a_death_at_start_ends_all_and_shows_its_last_lines(
 
     async def run() -> None:
         async with Processes(make_services(tmp_path, names)) as processes:
-            await processes.wait(on_lost=pytest.fail)
+            await processes.wait(pytest.fail)
 
     with pytest.raises(ServiceDiedError) as caught:
         asyncio.run(run())
@@ -80,7 +81,7 @@ def test_last_words_of_an_earlier_start_are_not_shown_again(tmp_path: Path) -> N
 
     async def run() -> None:
         async with Processes(make_services(tmp_path, {"trainer-0": "die1"})) as processes:
-            await processes.wait(on_lost=pytest.fail)
+            await processes.wait(pytest.fail)
 
     with pytest.raises(ServiceDiedError) as caught:
         asyncio.run(run())
@@ -88,8 +89,8 @@ def test_last_words_of_an_earlier_start_are_not_shown_again(tmp_path: Path) -> N
     assert "old news" not in str(caught.value)
 
 
-def test_a_replica_that_dies_in_mid_run_is_only_reported_while_another_lives(
-    tmp_path: Path,
+def test_the_run_outlives_all_its_replicas_and_takes_what_they_started_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {"controller": "run", "rollout-0": "engine", "rollout-1": "run"}
     lost: list[str] = []
@@ -98,19 +99,135 @@ def test_a_replica_that_dies_in_mid_run_is_only_reported_while_another_lives(
         async with Processes(make_services(tmp_path, names)) as processes:
             _, first, second, first_child = await until_up(tmp_path, names)
             processes.running = True
-            waiting = asyncio.create_task(processes.wait(on_lost=lost.append))
+            waiting = asyncio.create_task(processes.wait(lost.append))
             os.kill(first, signal.SIGKILL)
             while not lost:
                 await asyncio.sleep(0.01)
-            assert not waiting.done()
             os.kill(second, signal.SIGKILL)
-            with pytest.raises(ServiceDiedError, match=r"^rollout-1 died \(killed by SIGKILL\)"):
-                await waiting
+            while len(lost) < 2:
+                await asyncio.sleep(0.01)
+            assert not waiting.done()
+            waiting.cancel()
             return [first_child]
 
-    (child,) = asyncio.run(run())
-    assert lost == ["rollout-0 died (killed by SIGKILL); the run goes on without it"]
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 3600.0)
+    (child,) = asyncio.run(asyncio.wait_for(run(), 60))
+    assert lost == [
+        f"{name} died (killed by SIGKILL); the run starts it again in 3600 s"
+        for name in ("rollout-0", "rollout-1")
+    ]
     wait_until(lambda: not is_alive(child), "the dead replica's child to end")
+
+
+@pytest.mark.parametrize("name", ["weight-sync", "rollout-0"])
+def test_a_run_ends_when_a_service_that_it_needs_dies_again_and_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(restarts, "MAX_IN_A_ROW", 2)
+    notes: list[str] = []
+
+    async def run() -> None:
+        services = make_services(tmp_path, {"controller": "run", name: "die3"})
+        async with Processes(services) as processes:
+            processes.running = True
+            await processes.wait(notes.append)
+
+    with pytest.raises(ServiceDiedError, match=rf"^{name} died \(exit code 3\)"):
+        asyncio.run(asyncio.wait_for(run(), 60))
+    assert sum("is started again" in note for note in notes) == 2
+
+
+def test_a_dead_replica_is_started_again_and_the_run_goes_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.01)
+    names = {"controller": "finish", "rollout-0": "run", "rollout-1": "run"}
+    notes: list[str] = []
+
+    async def run() -> list[int]:
+        async with Processes(make_services(tmp_path, names)) as processes:
+            _, first, second = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            (tmp_path / "rollout-0").unlink()
+            os.kill(first, signal.SIGKILL)
+            again = await asyncio.to_thread(pid_of, tmp_path / "rollout-0")
+            assert again != first
+            # It counts as alive again: the other one may die now.
+            os.kill(second, signal.SIGKILL)
+            while sum("rollout-1 died" in note for note in notes) == 0:
+                await asyncio.sleep(0.01)
+            assert not waiting.done()
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+            return [again]
+
+    (again,) = asyncio.run(asyncio.wait_for(run(), 60))
+    assert notes[:2] == [
+        "rollout-0 died (killed by SIGKILL); the run starts it again in 0.01 s",
+        "rollout-0 is started again",
+    ]
+    assert not is_alive(again)
+
+
+def test_a_replica_that_dies_again_and_again_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(restarts, "MAX_IN_A_ROW", 2)
+    names = {"controller": "run", "rollout-0": "die3", "rollout-1": "run"}
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with Processes(make_services(tmp_path, names)) as processes:
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            while not any("in a row" in note for note in notes):
+                await asyncio.sleep(0.01)
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert [note for note in notes if "is started again" in note] == [
+        "rollout-0 is started again"
+    ] * 2
+    assert notes[-1] == (
+        "rollout-0 died (exit code 3), 3 times in a row; it is not started again and"
+        f" the run goes on without it; see {tmp_path / 'rollout-0.log'}"
+    )
+
+
+def test_the_end_does_not_wait_for_a_restart_that_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 3600.0)
+    names = {"controller": "finish", "rollout-0": "run", "rollout-1": "run"}
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with Processes(make_services(tmp_path, names)) as processes:
+            _, first, _ = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            os.kill(first, signal.SIGKILL)
+            while not notes:
+                await asyncio.sleep(0.01)
+            (tmp_path / "rollout-0").unlink()
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert not (tmp_path / "rollout-0").exists()
+
+
+def test_pauses_grow_until_it_is_given_up_and_a_long_life_forgives() -> None:
+    kept = Restarts()
+    assert [kept.next_pause(1.0) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 16.0, None]
+    forgiven = Restarts()
+    assert [forgiven.next_pause(lived) for lived in (1.0, 1.0, 300.0, 1.0)] == [1.0, 2.0, 1.0, 2.0]
 
 
 def test_who_is_deaf_while_it_loads_does_not_hold_up_the_end(
@@ -134,7 +251,7 @@ def test_a_trainers_death_in_mid_run_ends_the_run_which_can_be_resumed(tmp_path:
             _, trainer = await until_up(tmp_path, names)
             processes.running = True
             os.kill(trainer, signal.SIGKILL)
-            await processes.wait(on_lost=pytest.fail)
+            await processes.wait(pytest.fail)
 
     with pytest.raises(ServiceDiedError, match="^trainer-0 died") as caught:
         asyncio.run(run())

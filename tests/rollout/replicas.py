@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 from services.weight_sync.sender import WeightSender
-from services.weight_sync.snapshot import take_snapshot
+from tests.rollout.versions import snapshot_of
 from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
-from trimaran.config import dump_config, parse_config
+from trimaran.config import WeightSyncSection, dump_config, parse_config
 from trimaran.device import pick
 from trimaran.types import (
     Caller,
@@ -23,7 +24,9 @@ from trimaran.types import (
     PolicyVersion,
     Prompt,
     Sampling,
+    Source,
     TransferGroup,
+    Transport,
     VersionId,
     VersionState,
 )
@@ -33,6 +36,7 @@ CALLER = Caller("run", 1)
 PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
 ANY_VERSION = VersionId(0, 0)
 TIMEOUT = 60.0
+MAKER = "rollout-0"
 MAX_TOKENS = 1024
 MAX_PROMPT_TOKENS = 64
 
@@ -51,8 +55,11 @@ class FakeWeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         self.registered: asyncio.Queue = asyncio.Queue()
 
     async def RegisterReplica(self, request, context):
+        peer = wire.decode_peer(request.peer)
+        assert peer.relay
+        assert peer.key
         self.registered.put_nowait((request.run_id, wire.decode_replica(request.replica)))
-        return weight_sync_pb2.RegisterReplicaResponse()
+        return weight_sync_pb2.RegisterReplicaResponse(incarnation=1, heartbeat_seconds=1)
 
     def add_to(self, server):
         weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(self, server)
@@ -64,7 +71,8 @@ class RunningReplica:
     process: subprocess.Popen
     address: str
     log: str
-    sender: WeightSender = field(default_factory=lambda: WeightSender(pick("cpu")))
+    model: Path
+    sender: WeightSender
     num_published: int = 0
 
     @asynccontextmanager
@@ -72,28 +80,36 @@ class RunningReplica:
         async with RolloutClient(self.address, CALLER) as client:
             yield client
 
-    async def stage(self, client, tensors) -> PolicyVersion:
-        """Send the tensors as the next version, in a transfer group of their own."""
-        self.num_published += 1
-        snapshot = take_snapshot(tensors.items())
-        version = PolicyVersion(
-            CALLER.run_id,
-            VersionId(0, self.num_published),
-            snapshot.manifest.root,
-            VersionState.STAGING,
-        )
-        group = self.sender.open(
-            TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, ""), TIMEOUT
-        )
-        sending = asyncio.to_thread(self.sender.send, snapshot, group.group_id, 1 << 20, TIMEOUT)
-        staging = client.stage_weights(version, snapshot.manifest, group, 1, 1 << 20, TIMEOUT)
-        root, _ = await asyncio.gather(staging, sending)
-        assert root == version.root
+    async def stage(self, client, tensors, again: bool = False) -> PolicyVersion:
+        """The tensors as the next version: through shared memory and a transfer group in turn.
+
+        `again`: as the version of the last call.
+        """
+        self.num_published += not again
+        snapshot = snapshot_of(self.model, tensors)
+        manifest = snapshot.manifest
+        number = VersionId(0, self.num_published)
+        version = PolicyVersion(CALLER.run_id, number, manifest.root, VersionState.STAGING)
+        blocks, bucket_bytes = ((0, manifest.num_blocks),), 1 << 20
+        group = TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, "")
+        if self.num_published % 2:
+            sources = [Source(Transport.MEMORY, blocks, memory=snapshot.path)]
+            staged = await client.stage_weights(version, manifest, sources, bucket_bytes, TIMEOUT)
+        else:
+            group = self.sender.open(group, TIMEOUT)
+            sources = [Source(Transport.COLLECTIVE, blocks, group=group, rank=1)]
+            send = (snapshot, group.group_id, blocks, "", TIMEOUT, bucket_bytes)
+            staged, _ = await asyncio.gather(
+                client.stage_weights(version, manifest, sources, bucket_bytes, TIMEOUT),
+                asyncio.to_thread(self.sender.send, *send),
+            )
+        assert (staged.root, staged.num_blocks) == (version.root, manifest.num_blocks)
+        self.manifest = manifest
         return version
 
     async def publish(self, client, tensors) -> VersionId:
         version = await self.stage(client, tensors)
-        await client.commit_weights(version, TIMEOUT)
+        await client.commit_weights(version, MAKER, TIMEOUT)
         return version.version
 
     async def num_running(self, client) -> int:
@@ -126,10 +142,10 @@ def start_replica(engine: str, model, folder) -> RunningReplica:
     (folder / "config.yaml").write_text(dump_config(config))
     run_folder = folder / CALLER.run_id
     run_folder.mkdir()
-    return asyncio.run(_start(config, folder, run_folder))
+    return asyncio.run(_start(config, model, folder, run_folder))
 
 
-async def _start(config, folder, run_folder) -> RunningReplica:
+async def _start(config, model, folder, run_folder) -> RunningReplica:
     fake = FakeWeightSync()
     server = rpc.Server(config.endpoints.weight_sync, [fake.add_to])
     log = folder / "log.txt"
@@ -151,7 +167,9 @@ async def _start(config, folder, run_folder) -> RunningReplica:
     assert (run_id, replica.name) == (CALLER.run_id, "rollout-0")
     assert replica.address == config.endpoints.rollout[0]
     await server.stop()
-    return RunningReplica(process, replica.address, str(log))
+    sender = WeightSender(pick("cpu"), 0, WeightSyncSection())
+    sender.start()
+    return RunningReplica(process, replica.address, str(log), model, sender)
 
 
 def stop(replica: RunningReplica) -> None:

@@ -11,11 +11,18 @@ import pytest
 import torch
 import transformers
 
+from services.weight_sync.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import generate, sampling
 from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly
-from trimaran.errors import BehindError, InputError, PromptTooLongError, TransferError
+from trimaran.errors import (
+    BehindError,
+    InputError,
+    OutOfOrderError,
+    PromptTooLongError,
+    TransferError,
+)
 from trimaran.types import Message, Origin, Prompt, VersionId
 from trimaran.v1 import rollout_pb2
 
@@ -201,8 +208,8 @@ def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
         assembly = GroupAssembly(4)
         task = asyncio.create_task(generate(client, sampling(4, 1000), least=old, into=assembly))
         await replicas.until_tokens(assembly, 1)
-        pause = await client.commit_weights(staged, replicas.TIMEOUT)
-        assert await client.commit_weights(staged, replicas.TIMEOUT) == 0 < pause
+        pause = await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT)
+        assert await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT) == 0 < pause
         group = await task
         versions_of = [[s.version for s in c.segments] for c in group.completions_G]
         assert [old, staged.version] in versions_of
@@ -227,7 +234,7 @@ def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
         task = asyncio.create_task(generate(client, sampling(2, 1000), least=old, into=assembly))
         await replicas.until_tokens(assembly, 1)
         with pytest.raises(TransferError, match="lacks"):
-            await client.commit_weights(staged, replicas.TIMEOUT)
+            await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT)
         with pytest.raises(BehindError):
             await task
         for part in assembly.unfinished().values():
@@ -238,6 +245,46 @@ def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
         group = await generate(client, sampling(2, 16), least=version)
         for completion in group.completions_G:
             assert_made_by(reference, {version: weights}, group, completion)
+
+    with_client(replica, body)
+
+
+def test_what_wrong_weights_made_never_passes_for_what_mended_ones_make(replica, weights):
+    mended = f"{replicas.MAKER}~1"
+
+    async def body(client):
+        live = await replica.publish(client, weights)
+        assembly = GroupAssembly(2)
+        task = asyncio.create_task(generate(client, sampling(2, 1000), least=live, into=assembly))
+        await replicas.until_tokens(assembly, 1)
+        again = await replica.stage(client, weights, again=True)
+        await client.commit_weights(again, mended, replicas.TIMEOUT)
+        with pytest.raises(BehindError, match="loaded it anew"):
+            await task
+        for part in assembly.unfinished().values():
+            assert {segment.replica for segment in part.segments} <= {replicas.MAKER}
+        group = await generate(client, sampling(1, 4), least=live)
+        assert {s.replica for c in group.completions_G for s in c.segments} == {mended}
+        with pytest.raises(OutOfOrderError, match="not staged"):
+            await client.commit_weights(again, f"{replicas.MAKER}~2", replicas.TIMEOUT)
+
+    with_client(replica, body)
+
+
+def test_what_is_loaded_reads_back_as_the_live_version(replica, weights, other_weights):
+    async def body(client):
+        live = await replica.publish(client, weights)
+        manifest = replica.manifest
+        everything = ((0, manifest.num_blocks),)
+        await replica.stage(client, other_weights)
+        found = await client.read_back(live, everything, replicas.TIMEOUT)
+        assert list(found) == list_digests(manifest)
+        some = await client.read_back(live, ((2, 4), (6, 7)), replicas.TIMEOUT)
+        assert some == (found[2], found[3], found[6])
+        with pytest.raises(OutOfOrderError, match=f"holds {live}"):
+            await client.read_back(VersionId(0, 99), everything, replicas.TIMEOUT)
+        with pytest.raises(InputError, match=f"{manifest.num_blocks} blocks"):
+            await client.read_back(live, ((0, manifest.num_blocks + 1),), replicas.TIMEOUT)
 
     with_client(replica, body)
 

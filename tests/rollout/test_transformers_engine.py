@@ -7,8 +7,8 @@ import torch
 
 from services.rollout.batch import draws, inverse_cdf
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
-from services.weight_sync.shadow import Shadow
-from services.weight_sync.snapshot import take_snapshot
+from services.weight_sync.manifest import list_digests
+from tests.rollout.versions import shadow_of
 from trimaran.config import parse_config
 from trimaran.device import pick
 from trimaran.types import Message, Sampling, VersionId
@@ -33,7 +33,7 @@ def with_engine(model):
             engine = create_engine(config, pick("cpu"))
             await engine.start()
             try:
-                await engine.load_weights(shadow_of(model), VersionId(0, 0))
+                await engine.load_weights(first_version(model), VersionId(0, 0))
                 return await body(engine)
             finally:
                 await engine.close()
@@ -43,13 +43,10 @@ def with_engine(model):
     return run
 
 
-def shadow_of(model):
+def first_version(model):
     from safetensors.torch import load_file
 
-    snapshot = take_snapshot(load_file(model / "model.safetensors").items())
-    shadow = Shadow(snapshot.manifest)
-    shadow.buffer.copy_(snapshot.buffer)
-    return shadow
+    return shadow_of(model, load_file(model / "model.safetensors"))
 
 
 async def tokens_of(engine, number, *, seed=3, starts=None, num_samples=3):
@@ -92,6 +89,34 @@ def test_a_continuation_makes_the_tokens_that_the_whole_would_have(with_engine):
 
     whole, continued = with_engine(body)
     assert continued == {0: whole[0], 2: whole[2]}
+
+
+def test_what_is_loaded_reads_back_and_a_changed_element_is_found(with_engine, model):
+    first = first_version(model)
+    digests = dict(enumerate(list_digests(first.manifest)))
+    torn = first_version(model)
+    torn.buffer[torn.layout.by_number()[5].start] ^= 1
+    everything = ((0, first.manifest.num_blocks),)
+
+    async def body(engine):
+        right = await engine.read_back(first.manifest, everything)
+        await engine.load_weights(torn, VersionId(0, 1))
+        return right, await engine.read_back(first.manifest, everything)
+
+    right, wrong = with_engine(body)
+    assert right == digests
+    assert [number for number in digests if wrong[number] != digests[number]] == [5]
+
+
+def test_a_read_back_beside_decoding_changes_no_token(with_engine, model):
+    first = first_version(model)
+
+    async def body(engine):
+        reading = engine.read_back(first.manifest, ((0, first.manifest.num_blocks),))
+        return (await asyncio.gather(tokens_of(engine, 5), reading))[0], await tokens_of(engine, 5)
+
+    beside, alone = with_engine(body)
+    assert beside == alone
 
 
 def test_inverse_cdf_takes_the_first_token_beyond_the_draw():

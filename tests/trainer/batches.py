@@ -11,6 +11,7 @@ from trimaran.types import (
     Message,
     Origin,
     Prompt,
+    Proof,
     Score,
     ScoredGroup,
     Segment,
@@ -72,3 +73,9 @@ def random_batch(step: int, num_groups: int = 4, group_size: int = 3) -> Trainin
             rewards[-1] = None
         groups.append(scored_group(tokens(dice.randrange(3, 9)), answers, rewards, number))
     return TrainingBatch(step, tuple(groups))
+
+
+def proofs_for(batch: TrainingBatch, root: str) -> list[Proof]:
+    """That every maker of its tokens held weights with `root`."""
+    makers = sorted({maker for scored in batch.groups for maker in scored.group.makers})
+    return [Proof(version, replica, root, 1, 1) for version, replica in makers]

@@ -34,6 +34,7 @@ def make_config(model_folders: dict[str, Path]) -> Callable[..., RunConfig]:
             "validation": {},
             "algorithm": {},
             "endpoints": {},
+            "weight_sync": {},
         }
         for name, section in sections.items():
             tree[name] = {**tree[name], **section}

@@ -57,6 +57,38 @@ def test_a_key_stays_with_the_queries_that_read_it(qwen: Architecture) -> None:
     assert shard.tolist() == [2] * 8 + [3] * 8 + [11] * 8 + [21] * 8
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_knows_which_elements_it_has(rank: int, qwen: Architecture) -> None:
+    """4 query heads and 2 key/value heads of 8 channels, 48 channels of the MLP, 97 tokens."""
+
+    def places(name: str, *whole: torch.Tensor) -> list[tuple[int, int]]:
+        rule = rule_for(name, qwen)
+        shares = rule.shares(rule.shard(whole, rank, 2), rank, 2)
+        for share, tensor, dim in zip(shares, whole, dims, strict=True):
+            assert torch.equal(
+                share.tensor, tensor.narrow(dim, share.start, share.stop - share.start)
+            )
+        return [(share.start, share.stop) for share in shares]
+
+    def numbered(*shape: int) -> torch.Tensor:
+        return torch.arange(torch.Size(shape).numel()).view(shape)
+
+    dims = [0, 0, 0]
+    layer = "decoder.layers.1"
+    qkv = places(f"{layer}.self_attention.linear_qkv.bias", *map(numbered, (32, 16, 16)))
+    assert qkv == [[(0, 16), (0, 8), (0, 8)], [(16, 32), (8, 16), (8, 16)]][rank]
+    dims = [0, 0]
+    gated = places(f"{layer}.mlp.linear_fc1.weight", numbered(48, 3), numbered(48, 3))
+    assert gated == [[(0, 24)] * 2, [(24, 48)] * 2][rank]
+    dims = [1]
+    down = places(f"{layer}.mlp.linear_fc2.weight", numbered(3, 48))
+    assert down == [[(0, 24)], [(24, 48)]][rank]
+    dims = [0]
+    embedding = places("embedding.word_embeddings.weight", numbered(97, 3))
+    assert embedding == [[(0, 49)], [(49, 97)]][rank]  # its last row is padding
+    assert places(f"{layer}.input_layernorm.weight", numbered(5)) == [(0, 5)]
+
+
 def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros(qwen: Architecture) -> None:
     rule = rule_for("embedding.word_embeddings.weight", qwen)
     shard = rule.shard([torch.ones(97, 3)], 1, 2)

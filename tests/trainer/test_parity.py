@@ -11,14 +11,46 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer.model_files import load_tensors
-from tests.trainer.batches import random_batch
+from services.weight_sync.grid import cut_tensors
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.snapshot import Part, take_snapshot
+from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
+from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
-from trimaran.errors import OutOfOrderError
+from trimaran.errors import OutOfOrderError, UnprovenError
+from trimaran.model_folder import read_model_folder
+from trimaran.types import Caller
 
 STEPS = 4
 LAYOUTS = [("qwen2", 2, 1), ("qwen2", 1, 2), ("llama", 2, 1)]
+
+
+def whole_root(folder: Path, tied: bool) -> str:
+    """Of the folder's weights, with nothing split."""
+    facts = read_model_folder(folder)
+    loaded = load_tensors(folder, tied)
+    tensors = cut_tensors(((name, "F32", tuple(t.shape)) for name, t in loaded.items()), facts)
+    parts = [Part(t.name, 0, t.shape[t.axis], loaded[t.name]) for t in tensors]
+    num_blocks = sum(tensor.num_blocks for tensor in tensors)
+    return take_snapshot(tensors, parts, ((0, num_blocks),), "xxh3-128").manifest.root
+
+
+async def check_offers(addresses: list[str], num_blocks: int) -> None:
+    """Each rank knows the version and the whole manifest, and offers a share of it."""
+    shares: list[int] = []
+    roots: set[str] = set()
+    for address in addresses:
+        async with TrainerClient(address, Caller("run", 1)) as client:
+            policy, manifest = await client.get_policy_version(ANSWER_SECONDS)
+            offered, offer = await client.get_offer(ANSWER_SECONDS)
+            assert offered == policy
+            assert manifest.root == policy.root
+            roots.add(policy.root)
+            shares += numbers_of(offer.blocks)
+    assert len(roots) == 1
+    assert sorted(shares) == list(range(num_blocks))
 
 
 @pytest.mark.parametrize(("family", "tensor_parallel", "data_parallel"), LAYOUTS)
@@ -45,9 +77,14 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
 
     async def train() -> None:
         async with running_ranks(config, tmp_path / "run") as client:
+            start, manifest = await client.get_policy_version(ANSWER_SECONDS)
+            assert start.root == whole_root(model_folders[family], tied=family == "qwen2")
             for step in range(1, STEPS + 1):
                 batch = with_rollout_logprobs(model, random_batch(step), 0.7)
-                answer = await client.train_batch(batch, ANSWER_SECONDS)
+                with pytest.raises(UnprovenError, match=r"group 0: tokens of r at version 0\.0"):
+                    await client.train_batch(batch, ANSWER_SECONDS)
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 loss, norm = reference.step(batch)
                 # The batch's rollout log-probabilities are the reference model's own.
                 assert answer.metrics["trainer/logprob_diff/mean"] < 4e-6
@@ -55,7 +92,10 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
                 assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
                 assert await client.train_batch(batch, ANSWER_SECONDS) == answer
             with pytest.raises(OutOfOrderError, match="send step 5"):
-                await client.train_batch(random_batch(6), ANSWER_SECONDS)
+                batch = random_batch(6)
+                proofs = proofs_for(batch, start.root)
+                await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            await check_offers(addresses[:tensor_parallel], manifest.num_blocks)
             await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
 

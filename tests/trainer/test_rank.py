@@ -13,21 +13,29 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.trainer.history import FILE
 from services.trainer.rank import TrainerRank
-from tests.trainer.batches import random_batch
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.snapshot import Snapshot
+from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.test_policy import make_policy
 from trimaran.config import RunConfig
-from trimaran.errors import InputError, OutOfOrderError, UnavailableError
-from trimaran.types import VersionId
+from trimaran.errors import InputError, OutOfOrderError, UnavailableError, UnprovenError
+from trimaran.types import Peer, VersionId
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 MakeConfig = Callable[..., RunConfig]
 BF16 = {"dtype": "bfloat16"}
 
 
+PEER = Peer("127.0.0.1:1", "key", "host")
+
+
 @contextlib.asynccontextmanager
-async def started(config: RunConfig, run_folder: Path) -> AsyncIterator[TrainerRank]:
-    rank = TrainerRank(config, run_folder, 0)
+async def started(
+    config: RunConfig, run_folder: Path, hold: Callable[[Snapshot | None], None] = lambda _: None
+) -> AsyncIterator[TrainerRank]:
+    rank = TrainerRank(config, run_folder, 0, hold)
     try:
         await rank.start(lambda: make_policy(config))
         yield rank
@@ -52,6 +60,8 @@ def test_a_continued_run_equals_an_uninterrupted_one_bitwise(
         model={"dtype": dtype}, algorithm={"updates_per_batch": updates, "kl_coefficient": 0.01}
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
     roots = asyncio.run(train(config, whole, 1, 4))
     first = asyncio.run(train(config, parts, 1, 2))
     second = asyncio.run(train(config, parts, 3, 4))
@@ -178,6 +188,84 @@ def test_a_snapshot_under_way_to_replicas_stays_whole(
     asyncio.run(scenario())
 
 
+def test_a_snapshot_is_given_out_only_while_it_is_whole(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    held: list[str | None] = []
+
+    def hold(snapshot: Snapshot | None) -> None:
+        held.append(snapshot and snapshot.manifest.root)
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path, hold) as rank:
+            first = rank.version.root
+            second = (await rank.train(random_batch(1))).version.root
+            assert held == [None, first, None, second]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_an_offer_names_the_held_version_and_its_delta(
+    make_config: MakeConfig, tmp_path: Path, delta: bool
+) -> None:
+    config = make_config(model=BF16, weight_sync={"delta": delta})
+
+    async def scenario() -> None:
+        async with started(config, tmp_path) as rank:
+            first, offer = rank.offer(PEER)
+            assert (offer.peer, offer.delta) == (PEER, None)
+            assert list(numbers_of(offer.blocks)) == list(range(rank.manifest.num_blocks))
+            await rank.train(random_batch(1))
+            second, offer = rank.offer(PEER)
+            assert second.root == rank.manifest.root != first.root
+            assert Path(offer.memory).exists()
+            assert (offer.delta is not None) == delta
+            if offer.delta:
+                assert offer.delta.base_root == first.root
+                assert len(offer.delta.sizes) == rank.manifest.num_blocks
+
+    asyncio.run(scenario())
+
+
+def test_a_rank_that_holds_no_share_says_whom_to_ask(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(trainer={"tensor_parallel": 2, "data_parallel": 2})
+    with pytest.raises(InputError, match="rank 2 sends no weights; ask ranks 0 to 1"):
+        TrainerRank(config, tmp_path, 2).offer(PEER)
+
+
+def test_only_tokens_of_versions_that_were_made_here_may_train(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        batch = random_batch(1)
+        async with started(make_config(), tmp_path) as rank:
+            root = rank.version.root
+            rank.check_proofs(batch, proofs_for(batch, root))
+            with pytest.raises(UnprovenError, match="there is no proof"):
+                rank.check_proofs(batch, [])
+            with pytest.raises(UnprovenError, match="held root of another"):
+                rank.check_proofs(batch, proofs_for(batch, "of another"))
+            answer = await rank.train(batch)
+            rank.check_proofs(batch, [])  # a repeated request: it was checked, and is answered
+            await rank.save_checkpoint(1)
+        # A restarted trainer still knows the version before its checkpoint.
+        async with started(make_config(), tmp_path) as rank:
+            again = random_batch(2)
+            rank.check_proofs(again, proofs_for(again, root))
+            await rank.train(batch, lineage=1)
+        records = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+        assert [(r["lineage"], r["step"], r["root"]) for r in records] == [
+            (0, 0, root),
+            (0, 1, answer.version.root),
+            (1, 1, answer.version.root),
+        ]
+
+    asyncio.run(scenario())
+
+
 def test_the_exported_folder_loads_in_plain_transformers(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -186,9 +274,14 @@ def test_the_exported_folder_loads_in_plain_transformers(
     async def scenario() -> dict[str, torch.Tensor]:
         async with started(config, tmp_path) as rank:
             await rank.train(random_batch(1))
-            await rank.export_model("model")
+            training = asyncio.create_task(rank.train(random_batch(2)))
+            await asyncio.sleep(0)
+            with pytest.raises(OutOfOrderError, match="step 2 is under way"):
+                rank.check_export("model")
+            await training
+            await rank.export_model(rank.check_export("model"))
             with pytest.raises(InputError, match="into the run folder"):
-                await rank.export_model(str(tmp_path.parent / "elsewhere"))
+                rank.check_export(str(tmp_path.parent / "elsewhere"))
             return {name: tensor.clone() for name, tensor in rank._policy.export()}
 
     weights = asyncio.run(scenario())

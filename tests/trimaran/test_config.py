@@ -54,6 +54,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ),
         ("reward", {"rules": {"exact": float("nan")}}, "reward.rules.exact"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
+        ("weight_sync", {"address": "0.0.0.0"}, "weight_sync.address: 0.0.0.0 is all interfaces"),
         ("run", {"name": "a/b"}, "run.name"),
         ("run", "", "run: must be a section of name, folder"),
         ("data", {}, "data.train: missing"),

@@ -84,6 +84,21 @@ def test_an_error_arrives_as_itself(error):
     asyncio.run(run())
 
 
+def test_a_narrower_error_arrives_as_what_it_derives_from():
+    class WrongBlockError(errors.TransferError):
+        pass
+
+    async def run():
+        async with (
+            serving(add_reward(FakeReward(WrongBlockError("block 7")))) as address,
+            RewardClient(address, Caller("run", 1)) as client,
+        ):
+            with pytest.raises(errors.TransferError, match="block 7"):
+                await client.score_group(GROUP, timeout=10)
+
+    asyncio.run(run())
+
+
 def test_a_call_that_is_not_answered_is_named():
     class Frozen(FakeReward):
         async def ScoreGroup(self, request, context):

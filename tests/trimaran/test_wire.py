@@ -20,9 +20,42 @@ versions = st.builds(types.VersionId, uint32, uint32)
 policies = st.builds(
     types.PolicyVersion, texts, versions, texts, st.sampled_from(types.VersionState)
 )
-tensors = st.builds(types.TensorInfo, texts, texts, st.lists(uint32, max_size=4).map(tuple), texts)
+numbers = st.lists(uint32, max_size=4).map(tuple)
+digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
+tensors = st.builds(
+    types.TensorInfo,
+    texts,
+    texts,
+    numbers,
+    uint32,
+    numbers,
+    st.lists(digests, max_size=3).map(tuple),
+)
 manifests = st.builds(types.Manifest, texts, st.lists(tensors, max_size=3).map(tuple), texts)
 transfer_groups = st.builds(types.TransferGroup, uint32, texts, uint32, texts)
+ranges = st.lists(st.tuples(uint32, uint32), max_size=3).map(tuple)
+peers = st.builds(types.Peer, texts, texts, texts)
+deltas = st.none() | st.builds(types.Delta, texts.filter(bool), numbers)
+offers = st.builds(types.Offer, peers, ranges, texts, deltas)
+sources = st.builds(
+    types.Source,
+    st.sampled_from(types.Transport),
+    ranges,
+    st.none() | transfer_groups,
+    uint32,
+    texts,
+    st.lists(peers, max_size=2).map(tuple),
+    deltas,
+)
+proofs = st.builds(types.Proof, versions, texts, texts, uint32, uint32, texts)
+version_records = st.builds(
+    types.VersionRecord,
+    policies,
+    uint32,
+    uint32,
+    st.floats(0, 2e9),
+    st.lists(proofs, max_size=2).map(tuple),
+)
 replicas = st.builds(types.Replica, texts, texts)
 routings = st.builds(
     types.Routing,
@@ -70,6 +103,12 @@ NOUNS = {
     "version": versions,
     "policy": policies,
     "manifest": manifests,
+    "ranges": ranges,
+    "peer": peers,
+    "offer": offers,
+    "source": sources,
+    "proof": proofs,
+    "version_record": version_records,
     "transfer_group": transfer_groups,
     "replica": replicas,
     "routing": routings,

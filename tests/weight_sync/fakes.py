@@ -1,33 +1,57 @@
-"""A trainer and replicas that move no bytes and record what is asked of them."""
+"""A trainer and replicas that move no bytes, know what they hold, and record what is asked of them."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from services.weight_sync.manifest import build_manifest, digest_bytes
-from trimaran.errors import TransferError, UnavailableError
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.manifest import build_manifest, digest_bytes, list_digests
+from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
 from trimaran.store import SqliteStore
 from trimaran.types import (
     Caller,
+    Delta,
     Manifest,
+    Offer,
+    Peer,
     PolicyVersion,
+    Ranges,
     Replica,
+    Source,
+    Staged,
     TensorInfo,
     TransferGroup,
+    Transport,
     VersionId,
     VersionState,
 )
 
 RUN = "run"
 CALLER = Caller(RUN, 1)
+NUM_BLOCKS = 5
 
 
 def manifest_of(step: int) -> Manifest:
-    return build_manifest([TensorInfo("w", "F32", (1,), digest_bytes(b"%d" % step))])
+    """Blocks 0..3 of w and block 4, which is b: 40 bytes."""
+    w = [digest_bytes(b"w %d %d" % (step, index)) for index in range(4)]
+    b = digest_bytes(b"b %d" % step)
+    return build_manifest(
+        "xxh3-128",
+        [
+            TensorInfo("w", "F32", (8,), 0, (2, 4, 6), tuple(w)),
+            TensorInfo("b", "F32", (2,), 0, (), (b,)),
+        ],
+    )
 
 
 def version_of(step: int, lineage: int = 0) -> PolicyVersion:
     root = manifest_of(step).root
     return PolicyVersion(RUN, VersionId(lineage, step), root, VersionState.STAGING)
+
+
+def peer_of(name: str, host: str = "") -> Peer:
+    return Peer(f"127.0.0.1:{name}", f"key of {name}", host)
 
 
 @dataclass
@@ -36,15 +60,35 @@ class FakeReplica:
 
     name: str
     stage: str = "ok"
-    """ok, gone, silent, broken (a transfer error of its own) or wrong (another root)."""
+    """ok, gone, silent, broken (a transfer error of its own), torn (only in a group), wrong
+    (another root) or stale (refuses every delta)."""
     commit: str = "ok"
-    """ok or gone."""
+    """ok, gone or silent."""
+    proof: str = "ok"
+    """ok, gone, silent, or wrong: block 2 is loaded wrong, however often it is loaded."""
+    host: str = ""
     staged: PolicyVersion | None = None
     loaded: PolicyVersion | None = None
+    maker: str = ""
+    wrong: set[int] = field(default_factory=set)
+    """Blocks that are loaded wrong until the next load."""
+    answered_wrong: bool = False
+    """A read-back has shown it."""
+    checks_since_wrong: int = 0
+    answered: set[int] = field(default_factory=set)
+    """Blocks that were read back and were right, since it started or since one was wrong."""
 
     @property
     def replica(self) -> Replica:
         return Replica(self.name, f"127.0.0.1:{self.name}")
+
+    def holds(self, version: PolicyVersion) -> bool:
+        held = (self.staged, self.loaded)
+        return any(v and (v.version, v.root) == (version.version, version.root) for v in held)
+
+
+class CrashError(Exception):
+    """The coordinator's process is gone."""
 
 
 @dataclass
@@ -53,22 +97,41 @@ class World:
 
     step: int = 1
     trainer: str = "ok"
-    """ok or gone (while sending)."""
+    """ok or gone."""
+    shares: tuple[Ranges, ...] = (((0, NUM_BLOCKS),),)
+    """What each sender offers."""
+    host: str = ""
+    delta: bool = False
+    """Each offer has one, against the step before."""
     events: list[str] = field(default_factory=list)
     replicas: dict[str, FakeReplica] = field(default_factory=dict)
     groups: dict[int, list[FakeReplica]] = field(default_factory=dict)
     epochs: set[int] = field(default_factory=set)
+    points_left: int | None = None
+    """Awaited points until the coordinator's process is gone; None for never."""
 
-    def add(self, name: str, **behavior: str) -> Replica:
-        self.replicas[name] = FakeReplica(name, **behavior)
-        return self.replicas[name].replica
+    def add(self, name: str, **behavior: Any) -> tuple[Replica, Peer]:
+        process = self.replicas[name] = FakeReplica(name, **behavior)
+        return process.replica, peer_of(name, process.host)
 
-    def connect_trainer(self, caller: Caller) -> "FakeTrainer":
+    def connect_senders(self, caller: Caller) -> "list[FakeTrainer]":
         self.epochs.add(caller.epoch)
-        return FakeTrainer(self)
+        return [FakeTrainer(self, rank) for rank in range(len(self.shares))]
 
     def connect_rollout(self, replica: Replica, caller: Caller) -> "FakeRollout":
         return FakeRollout(self, self.replicas[replica.name])
+
+    @property
+    def crashed(self) -> bool:
+        return self.points_left is not None and self.points_left <= 0
+
+    async def point(self) -> None:
+        """Of a crashed coordinator no call reaches anybody, and no answer reaches it."""
+        await asyncio.sleep(0)
+        if self.points_left is not None:
+            self.points_left -= 1
+        if self.crashed:
+            await asyncio.Event().wait()
 
     async def collective(self, group_id: int, timeout: float) -> None:
         """What every member of a group sees of the others."""
@@ -76,28 +139,68 @@ class World:
         behaviors = {member.stage for member in self.groups[group_id]}
         if "silent" in behaviors:
             await asyncio.sleep(timeout)
-        if behaviors & {"gone", "silent", "broken"}:
+        if behaviors & {"gone", "silent", "broken", "torn", "stale"}:
             raise TransferError("connection closed by a peer")
+
+    def relay(self, version: PolicyVersion, peers: Sequence[Peer]) -> str:
+        """The name of the first peer that can give the version."""
+        for peer in peers:
+            name = peer.relay.rpartition(":")[2]
+            process = self.replicas.get(name)
+            if process and process.stage in ("ok", "torn") and process.holds(version):
+                return name
+            if name.startswith("trainer") and self.holds(version):
+                return name
+        raise TransferError("no peer has it")
+
+    def holds(self, version: PolicyVersion) -> bool:
+        held = version_of(self.step)
+        return self.trainer == "ok" and (held.version, held.root) == (version.version, version.root)
 
 
 @dataclass
 class FakeTrainer:
     world: World
+    rank: int = 0
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        await self._ask()
         return version_of(self.world.step), manifest_of(self.world.step)
 
-    async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup:
-        self.world.events.append(f"open {group.group_id} for {group.world_size}")
-        self.world.groups[group.group_id] = []
-        return TransferGroup(group.group_id, group.nonce, group.world_size, "127.0.0.1:1")
+    async def get_offer(self, timeout: float) -> tuple[PolicyVersion, Offer]:
+        await self._ask()
+        world, blocks = self.world, self.world.shares[self.rank]
+        sizes = (1,) * sum(end - first for first, end in blocks)
+        delta = Delta(version_of(world.step - 1).root, sizes) if world.delta else None
+        peer = peer_of(f"trainer{self.rank}", world.host)
+        return version_of(world.step), Offer(peer, blocks, f"/memory/{self.rank}", delta)
 
-    async def send_weights(
-        self, version: VersionId, group_id: int, bucket_bytes: int, timeout: float
-    ) -> int:
-        self.world.events.append(f"send {version} in {group_id}")
+    async def _ask(self) -> None:
+        await self.world.point()
         if self.world.trainer == "gone":
             raise UnavailableError("trainer: connection refused")
+
+    async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup:
+        await self.world.point()
+        self.world.events.append(f"open {group.group_id} for {group.world_size}")
+        self.world.groups[group.group_id] = []
+        return replace(group, rendezvous="127.0.0.1:1")
+
+    async def send_weights(
+        self,
+        version: VersionId,
+        group_id: int,
+        blocks: Ranges,
+        base_root: str,
+        bucket_bytes: int,
+        timeout: float,
+    ) -> int:
+        await self.world.point()
+        what = f"delta of {version}" if base_root else f"{version}"
+        self.world.events.append(f"send {what} in {group_id}")
+        if self.world.trainer == "dies":
+            self.world.trainer = "gone"
+            raise UnavailableError("trainer: connection reset")
         await self.world.collective(group_id, timeout)
         return 4
 
@@ -114,45 +217,125 @@ class FakeRollout:
         self,
         version: PolicyVersion,
         manifest: Manifest,
-        group: TransferGroup,
-        rank: int,
+        sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
-    ) -> str:
+    ) -> Staged:
+        await self.world.point()
         process = self.process
-        self.world.events.append(f"{process.name} stages {version.version} in {group.group_id}")
-        self.world.groups[group.group_id].append(process)
-        if process.stage == "gone":
-            raise UnavailableError(f"{process.name}: connection refused")
+        assert sum(e - f for s in sources for f, e in s.blocks) == manifest.num_blocks
+        self._check(process.stage)
         if process.stage == "silent":
+            self.world.events.append(f"{process.name} stages {version.version} and hangs")
+            for source in sources:
+                if source.group:
+                    self.world.groups[source.group.group_id].append(process)
             await asyncio.sleep(3600)
-        await self.world.collective(group.group_id, timeout)
+        ways = [await self._take(version, source, timeout) for source in sources]
+        self.world.events.append(
+            f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
+        )
         process.staged = version
-        return "another root" if process.stage == "wrong" else version.root
+        await self.world.point()
+        root = "another root" if process.stage == "wrong" else version.root
+        return Staged(root, manifest.num_blocks, 40 if not sources[0].delta else 5)
 
-    async def commit_weights(self, version: PolicyVersion, timeout: float) -> float:
+    async def _take(self, version: PolicyVersion, source: Source, timeout: float) -> str:
         process = self.process
+        patched = "a delta " if source.delta else ""
+        if source.delta:
+            held = process.loaded and process.loaded.root
+            if process.stage == "stale" or held != source.delta.base_root:
+                raise OutOfOrderError(f"{process.name} holds {held}")
+        if source.transport is Transport.COLLECTIVE:
+            assert source.group and source.group.rendezvous
+            group_id = source.group.group_id
+            self.world.groups[group_id].append(process)
+            await self.world.collective(group_id, timeout)
+            return f"{patched}in {group_id}"
+        if process.stage == "broken":
+            raise TransferError(f"{process.name}: its own network is broken")
+        if source.transport is Transport.MEMORY:
+            assert self.world.host == process.host and self.world.holds(version)
+            return f"from {source.memory}"
+        return f"{patched}from {self.world.relay(version, source.peers)}"
+
+    async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
+        await self.world.point()
+        process = self.process
+        self._check(process.commit)
+        if process.commit == "silent":
+            await asyncio.sleep(3600)
+        if process.staged is None or not _same(process.staged, version):
+            if process.loaded and _same(process.loaded, version) and process.maker == maker:
+                return 0.0
+            raise OutOfOrderError(f"{version.version} is not staged on {process.name}")
         self.world.events.append(f"{process.name} commits {version.version}")
-        if process.commit == "gone" or process.staged is None:
-            raise UnavailableError(f"{process.name}: connection refused")
-        process.loaded, process.staged = version, None
+        process.loaded, process.staged, process.maker = version, None, maker
+        process.wrong = {2} if process.proof == "wrong" else set()
+        process.answered_wrong, process.checks_since_wrong = False, 0
+        await self.world.point()
         return 0.25
 
     async def abort_weights(self, version: VersionId) -> None:
+        await self.world.point()
         self.world.events.append(f"{self.process.name} aborts {version}")
-        if self.process.stage in ("gone", "silent"):
+        self._check(self.process.stage)
+        if self.process.stage == "silent":
+            raise UnavailableError(f"{self.process.name}: no answer")
+        if self.process.staged and self.process.staged.version == version:
+            self.process.staged = None
+
+    async def read_back(
+        self, version: VersionId, blocks: Ranges, timeout: float
+    ) -> tuple[str, ...]:
+        await self.world.point()
+        process = self.process
+        self._check(process.proof)
+        if process.proof == "silent":
+            self.world.events.append(f"{process.name} reads back nothing and hangs")
+            await asyncio.sleep(3600)
+        if process.loaded is None or process.loaded.version != version:
+            raise OutOfOrderError(f"{process.name} does not hold {version}")
+        numbers = list(numbers_of(blocks))
+        self.world.events.append(f"{process.name} reads back {numbers[0]}..{numbers[-1]}")
+        digests = list_digests(manifest_of(version.step))
+        answer = tuple("f" * 32 if n in process.wrong else digests[n] for n in numbers)
+        await self.world.point()
+        if process.wrong.isdisjoint(numbers):
+            process.answered.update(numbers)
+        else:
+            process.answered_wrong, process.answered = True, set()
+        return answer
+
+    def _check(self, behavior: str) -> None:
+        if behavior == "gone":
             raise UnavailableError(f"{self.process.name}: connection refused")
 
     async def close(self) -> None:
         pass
 
 
+def _same(one: PolicyVersion, other: PolicyVersion) -> bool:
+    return (one.version, one.root) == (other.version, other.root)
+
+
 class RecordingStore(SqliteStore):
-    def __init__(self, path, events: list[str]) -> None:
+    """Records the commits; a crash may come before or after each write."""
+
+    def __init__(self, path, world: World) -> None:
         super().__init__(path)
-        self._events = events
+        self._world = world
 
     def put(self, key, value) -> None:
+        self._crash_or_not()
         super().put(key, value)
         if key.endswith("/live"):
-            self._events.append(f"record {value['version'][0]}.{value['version'][1]}")
+            self._world.events.append(f"record {value['version']}")
+        self._crash_or_not()
+
+    def _crash_or_not(self) -> None:
+        if self._world.points_left is not None:
+            self._world.points_left -= 1
+        if self._world.crashed:
+            raise CrashError("the process is gone")

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.weight_sync import collective
-from services.weight_sync.collective import Collective, _end_process_group
-from tests.weight_sync.test_transport import LONG, make_snapshot
+from services.weight_sync.layout import make_layout
+from services.weight_sync.transports import collective
+from services.weight_sync.transports.collective import Collective
+from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP, end_process_group
+from services.weight_sync.transports.streams import Stream
+from tests.weight_sync.ends import LONG, TENSORS, make_snapshot
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
 
@@ -58,24 +61,24 @@ def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
     monkeypatch.setitem(sys.modules, module_name, module)
     assert importlib.import_module(module_name) is module
 
-    made = collective.MAKE_PROCESS_GROUP["hccl"]("store", 1, GROUP, timedelta(seconds=5))
+    made = MAKE_PROCESS_GROUP["hccl"]("store", 1, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert list(made.arguments) == facts["arguments"]
     options = made.arguments.pop("options")
     assert made.arguments == {"store": "store", "rank": 1, "size": 3}
     assert sorted(vars(options)) == sorted(facts["options"])
     assert options.global_ranks_in_group == [0, 1, 2]
     assert (options.group_id, options.is_high_priority_stream) == ("trimaran-7-nonce", False)
-    _end_process_group(made, abort=False)
-    _end_process_group(made, abort=True)
+    end_process_group(made, abort=False)
+    end_process_group(made, abort=True)
     assert made.events == facts["ends_with"]
 
 
 def test_nccl_outlives_our_deadline(monkeypatch):
     """Its watchdog ends the process, so our own deadline must come first."""
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
-    made = collective.MAKE_PROCESS_GROUP["nccl"]("store", 2, GROUP, timedelta(seconds=5))
+    made = MAKE_PROCESS_GROUP["nccl"]("store", 2, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert made.arguments["options"]._timeout > timedelta(minutes=1)
-    _end_process_group(made, abort=True)
+    end_process_group(made, abort=True)
     assert made.events == ["abort"]
 
 
@@ -96,27 +99,36 @@ class StandIn:
 
 
 @pytest.mark.parametrize("num_buckets", [1, 2, 5])
-def test_device_buckets_carry_every_byte(monkeypatch, num_buckets):
+@pytest.mark.parametrize("wanted", [((0, 9),), ((1, 3), (6, 8))])
+def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
     # An accelerator's group is shut down; gloo's ends with its last reference.
-    monkeypatch.setattr(collective, "_end_process_group", lambda group, abort: None)
+    monkeypatch.setattr(collective, "end_process_group", lambda group, abort: None)
     device = StandIn()
-    sent = make_snapshot().buffer
-    received = torch.zeros_like(sent)
-    size = -(-sent.numel() // num_buckets)
-    spans = [(start, min(start + size, sent.numel())) for start in range(0, sent.numel(), size)]
-    sender = Collective.host(device, 4, TransferGroup(1, "nonce", 2, ""), LONG)
-    receiver = Collective(device, 4, sender.group, 1)
+    snapshot = make_snapshot()
+    layout = snapshot.layout
+    target = make_layout(TENSORS, wanted)
+    received = torch.zeros(target.num_bytes, dtype=torch.uint8)
+    size = -(-layout.num_bytes // num_buckets)
+    sender = Collective.host(device, 4, "127.0.0.1", TransferGroup(1, "nonce", 2, ""), LONG)
+    receiver = Collective(device, 4, "127.0.0.1", sender.group, 1)
     ends = []
     thread = threading.Thread(
-        target=receiver.broadcast, args=(received, spans, LONG, ends.append), daemon=True
+        target=receiver.broadcast,
+        args=(Stream(layout, received, target), size, LONG, ends.append),
+        daemon=True,
     )
     thread.start()
-    sender.broadcast(sent, spans, LONG)
+    stream = Stream(layout, snapshot.buffer, layout)
+    sender.broadcast(stream, size, LONG)
     thread.join(LONG)
-    assert torch.equal(received, sent)
-    assert ends == [end for _, end in spans]
+    places = layout.by_number()
+    for piece in target.pieces:
+        there = places[piece.block.number]
+        expected = snapshot.buffer[there.start : there.end]
+        assert torch.equal(received[piece.start : piece.end], expected)
+    assert len(ends) == num_buckets and ends[-1] == layout.num_bytes
     assert sorted(device.threads) == [("transfer-1-rank-0", 4), ("transfer-1-rank-1", 4)]
     sender.close()
     receiver.close()
     with pytest.raises(TransferError, match="closed; open a new group"):
-        sender.broadcast(sent, spans, LONG)
+        sender.broadcast(stream, size, LONG)

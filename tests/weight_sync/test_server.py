@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from services.weight_sync import server as weight_sync
-from tests.weight_sync.fakes import CALLER, RUN, World, version_of
-from trimaran.clients import WeightSyncClient
+from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, World, peer_of, version_of
+from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
 from trimaran.rpc import wait_until_serving
-from trimaran.types import Caller, Replica, VersionId
+from trimaran.types import Caller, Proof, Replica, VersionId
 
 
 def config_at(address: str | None):
@@ -22,15 +22,21 @@ def config_at(address: str | None):
             "model": {"path": "model"},
             "data": {"train": "train.jsonl"},
             "reward": {"rules": {"last_integer": 1.0}},
-            "endpoints": {"weight_sync": address, "trainer": ["127.0.0.1:1"]},
+            "trainer": {"tensor_parallel": 2, "data_parallel": 2},
+            "endpoints": {
+                "weight_sync": address,
+                "trainer": [f"127.0.0.1:{rank + 1}" for rank in range(4)],
+            },
         }
     )
 
 
 def test_the_service_speaks_nouns(monkeypatch, tmp_path, unused_port):
-    world = World()
+    world = World(shares=(((0, 3),), ((3, 5),)))
     monkeypatch.setattr(
-        weight_sync, "TrainerClient", lambda address, caller: world.connect_trainer(caller)
+        weight_sync,
+        "TrainerClient",
+        lambda address, caller: world.connect_senders(caller)[int(address[-1]) - 1],
     )
     monkeypatch.setattr(
         weight_sync,
@@ -48,18 +54,37 @@ def test_the_service_speaks_nouns(monkeypatch, tmp_path, unused_port):
         serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
         await wait_until_serving(address, 30)
         async with WeightSyncClient(address, CALLER) as client:
-            await client.register_replica(Replica("7001", "127.0.0.1:7001"), 30)
+            replica, peer = Replica("7001", "127.0.0.1:7001"), peer_of("7001")
+            registration = await client.register_replica(replica, peer, 30)
+            assert registration == Registration(1, 6.0)
             with pytest.raises(InputError, match="loopback"):
-                await client.register_replica(Replica("b", "10.0.0.1:7001"), 30)
+                await client.register_replica(Replica("b", "10.0.0.1:7001"), peer, 30)
+            assert await client.heartbeat("7001", 1, None, 30)
+            assert not await client.heartbeat("7001", 2, None, 30)
             routing, metrics = await client.publish_version(version_of(1), 30)
-            assert routing.live.version == VersionId(0, 1)
+            assert routing.live and routing.live.version == VersionId(0, 1)
             assert metrics["weight_sync/replicas"] == 1
             assert await client.get_routing() == routing
+            assert await client.heartbeat("7001", 1, routing.live, 30)
             with pytest.raises(InputError, match="known: 7001"):
                 await client.report_replica("b", "gone")
             await client.report_replica("7001", "stream broke")
             while (await client.get_routing()).unroutable:
                 await asyncio.sleep(0.05)
+            [proof] = await client.list_proofs([VersionId(0, 1)])
+            assert proof == Proof(
+                VersionId(0, 1), "7001", version_of(1).root, NUM_BLOCKS, NUM_BLOCKS
+            )
+            [record] = await client.list_versions()
+            assert record.policy == routing.live and record.proofs == (proof,)
+            assert await client.verify_replicas([], 30) == ((proof,), {})
+            with pytest.raises(InputError, match="known: 7001"):
+                await client.verify_replicas(["b"], 30)
+        async with WeightSyncClient(address, Caller("other", 1)) as other:
+            with pytest.raises(InputError, match="not served here"):
+                await other.list_versions()
+            with pytest.raises(InputError, match="not served here"):
+                await other.verify_replicas([], 30)
         async with WeightSyncClient(address, Caller(RUN, 0)) as former:
             with pytest.raises(StaleEpochError):
                 await former.get_routing()

@@ -1,107 +1,284 @@
-"""Coordinator, sender and receivers together: real tensors over gloo, in threads of one process."""
+"""Coordinator, senders and receivers together: real tensors over gloo, shared memory and the relay."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 
 from services.weight_sync import staging
+from services.weight_sync.digest import digest_value
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.manifest import list_blocks, list_digests
 from services.weight_sync.receiver import WeightReceiver
 from services.weight_sync.sender import WeightSender
-from services.weight_sync.snapshot import take_snapshot
+from services.weight_sync.snapshot import Snapshot
+from tests.weight_sync.ends import ALL, CPU, make_values, snapshot_of
 from tests.weight_sync.fakes import CALLER, RUN, World
 from tests.weight_sync.test_coordinator import names, running, until
-from trimaran.device import Device
-from trimaran.errors import UnavailableError
-from trimaran.types import PolicyVersion, Replica, VersionId, VersionState
+from trimaran.config import WeightSyncSection
+from trimaran.errors import OutOfOrderError, UnavailableError
+from trimaran.types import Offer, PolicyVersion, Ranges, Replica, VersionId, VersionState
 
-CPU = Device("cpu", "gloo")
+HALVES: tuple[Ranges, ...] = (((0, 4), (8, 9)), ((4, 8),))
 
 
-class RealTrainer:
-    def __init__(self):
-        self.sender = WeightSender(CPU)
-        self.step = 0
+@dataclass
+class Training:
+    """What the ranks agree on."""
 
-    def train(self):
+    keep_delta: bool = False
+    step: int = 0
+    values: dict[str, torch.Tensor] = field(default_factory=lambda: make_values(0))
+
+    def train(self, ranks: "list[RealRank]") -> PolicyVersion:
+        """A step changes one element of each tensor that has any."""
         self.step += 1
-        weight = torch.full((300, 100), float(self.step))
-        self.snapshot = take_snapshot([("w", weight.to(torch.bfloat16))])
-        root = self.snapshot.manifest.root
-        self.version = PolicyVersion(RUN, VersionId(0, self.step), root, VersionState.STAGING)
+        self.values = {name: value.clone() for name, value in self.values.items()}
+        for value in self.values.values():
+            value.view(-1)[:1] = self.step
+        digests = dict(enumerate(list_digests(snapshot_of(self.values).manifest)))
+        for rank in ranks:
+            rank.take(digests)
         return self.version
 
+    @property
+    def version(self) -> PolicyVersion:
+        root = snapshot_of(self.values).manifest.root
+        return PolicyVersion(RUN, VersionId(0, self.step), root, VersionState.STAGING)
+
+
+class RealRank:
+    def __init__(self, training: Training, rank: int, ranges: Ranges, config: WeightSyncSection):
+        self.training, self.ranges = training, ranges
+        self.sender = WeightSender(CPU, rank, config)
+        self.sender.start()
+        self.snapshot: Snapshot | None = None
+        self.num_sends = 0
+
+    def take(self, digests):
+        self.sender.hold(None)
+        snapshot = self.snapshot = snapshot_of(
+            self.training.values,
+            ranges=self.ranges,
+            exchange=lambda own: digests,
+            reuse=self.snapshot,
+            keep_delta=self.training.keep_delta,
+        )
+        self.sender.hold(snapshot)
+
     async def get_policy_version(self, timeout):
-        return self.version, self.snapshot.manifest
+        assert self.snapshot
+        return self.training.version, self.snapshot.manifest
+
+    async def get_offer(self, timeout):
+        assert self.snapshot
+        delta = self.snapshot.delta and self.snapshot.delta.describe(self.ranges)
+        return self.training.version, Offer(
+            self.sender.peer, self.ranges, self.snapshot.path, delta
+        )
 
     async def open_transfer(self, group, timeout):
         return await asyncio.to_thread(self.sender.open, group, timeout)
 
-    async def send_weights(self, version, group_id, bucket_bytes, timeout):
+    async def send_weights(self, version, group_id, blocks, base_root, bucket_bytes, timeout):
+        assert self.snapshot
+        self.num_sends += 1
         return await asyncio.to_thread(
-            self.sender.send, self.snapshot, group_id, bucket_bytes, timeout
+            self.sender.send, self.snapshot, group_id, blocks, base_root, timeout, bucket_bytes
         )
 
     async def close(self):
         pass
 
 
-@dataclass
 class RealReplica:
-    receiver: WeightReceiver
-    dies_when_asked: bool = False
-    weight: float = 0.0
+    """An engine that has loaded copies of its own."""
+
+    def __init__(self, index: int, config: WeightSyncSection):
+        self.receiver = WeightReceiver(CPU, index, config)
+        self.receiver.start()
+        self.dies_when_asked = False
+        self.loaded: dict[str, torch.Tensor] = {}
+        self.live: PolicyVersion | None = None
 
     async def stage_weights(self, *arguments):
         if self.dies_when_asked:
             raise UnavailableError("connection reset")
         return await asyncio.to_thread(self.receiver.stage, *arguments)
 
-    async def commit_weights(self, version, timeout):
+    async def commit_weights(self, version, maker, timeout):
         staged = self.receiver.staged
-        assert staged is not None and staged.version.root == version.root
-        self.weight = dict(staged.shadow.tensors())["w"].float().mean().item()
-        del staged
-        await self.abort_weights(version.version)
+        if staged is None or staged.version.root != version.root:
+            raise OutOfOrderError(f"{version.version} is not staged")
+        self.loaded = {name: value.clone() for name, value in staged.shadow.tensors()}
+        self.manifest, self.live = staged.shadow.manifest, version
+        await asyncio.to_thread(self.receiver.keep, version.version)
         return 0.0
 
     async def abort_weights(self, version):
         await asyncio.to_thread(self.receiver.discard, version)
 
+    async def read_back(self, version, blocks, timeout):
+        if self.live is None or self.live.version != version:
+            raise OutOfOrderError(f"{version} is not live")
+        every = list_blocks(self.manifest.tensors)
+        return tuple(self._digest(every[number]) for number in numbers_of(blocks))
+
+    def _digest(self, block):
+        value = self.loaded[block.tensor.name]
+        piece = value.narrow(block.tensor.axis, block.start, block.stop - block.start)
+        return digest_value(self.manifest.digest_name, piece)
+
     async def close(self):
         pass
 
 
+@dataclass
+class Together:
+    world: World
+    training: Training
+    ranks: list[RealRank]
+    replicas: dict[str, RealReplica]
+
+    async def register(self, coordinator, name):
+        replica = Replica(name, f"127.0.0.1:{name}")
+        await coordinator.register(RUN, replica, self.replicas[name].receiver.peer)
+
+    async def publish(self, coordinator):
+        return await coordinator.publish(CALLER, self.training.train(self.ranks))
+
+    def check(self):
+        """Every replica has loaded what the trainer holds, bit for bit."""
+        for replica in self.replicas.values():
+            for name, value in self.training.values.items():
+                assert torch.equal(replica.loaded[name], value), name
+
+
 @pytest.fixture
-def world(monkeypatch):
+def make(monkeypatch):
     monkeypatch.setattr(staging, "SETTLE_SECONDS", 0.2)
-    world = World()
-    trainer = RealTrainer()
-    world.replicas = {name: RealReplica(WeightReceiver(CPU)) for name in "abc"}
-    world.connect_trainer = lambda caller: trainer
-    world.connect_rollout = lambda replica, caller: world.replicas[replica.name]
-    world.real_trainer = trainer
-    yield world
-    trainer.sender.close()
-    for replica in world.replicas.values():
-        replica.receiver.close()
+    ends = []
+
+    def make(config, shares: tuple[Ranges, ...] = (ALL,), keep_delta=False) -> Together:
+        training = Training(keep_delta)
+        ranks = [RealRank(training, rank, share, config) for rank, share in enumerate(shares)]
+        replicas = {name: RealReplica(index, config) for index, name in enumerate("abc")}
+        ends.extend([*(rank.sender for rank in ranks), *(r.receiver for r in replicas.values())])
+        world: Any = World()
+        world.connect_senders = lambda caller: ranks
+        world.connect_rollout = lambda replica, caller: replicas[replica.name]
+        return Together(world, training, ranks, replicas)
+
+    yield make
+    for end in ends:
+        end.close()
 
 
-def test_survivors_finish_the_version_and_the_lost_one_returns(world, tmp_path):
+def config_of(transport, **options):
+    return WeightSyncSection(transport=transport, stage_timeout=30, join_timeout=20, **options)
+
+
+@pytest.mark.parametrize("shares", [(ALL,), HALVES], ids=["one sender", "two senders"])
+@pytest.mark.parametrize("transport", ["auto", "collective", "relay"])
+def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
+    config = config_of(transport)
+    together = make(config, shares)
+
     async def scenario():
-        async with running(world, tmp_path) as coordinator:
+        async with running(together.world, tmp_path, config) as coordinator:
             for name in "abc":
-                await coordinator.register(RUN, Replica(name, f"127.0.0.1:{name}"))
-            routing, metrics = await coordinator.publish(CALLER, world.real_trainer.train())
-            assert len(routing.routable) == 3
-            assert metrics["weight_sync/bytes"] == 60_032  # 60,000 up to the next cache line
-            world.replicas["b"].dies_when_asked = True
-            await coordinator.publish(CALLER, world.real_trainer.train())
-            assert names(coordinator) == ["a", "c"]
-            world.replicas["b"].dies_when_asked = False
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            await coordinator.publish(CALLER, world.real_trainer.train())
+                await together.register(coordinator, name)
+            metrics = {}
+            for _ in range(2):
+                _, metrics = await together.publish(coordinator)
+                await until(lambda: names(coordinator) == ["a", "b", "c"])
+                together.check()
+            way = "memory" if transport == "auto" else transport
+            assert metrics[f"weight_sync/bytes/{way}"] == metrics["weight_sync/bytes"] > 0
 
     asyncio.run(scenario())
-    assert {replica.weight for replica in world.replicas.values()} == {3.0}
+    assert all(rank.num_sends == 2 * (transport == "collective") for rank in together.ranks)
+
+
+def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_path):
+    config = config_of("collective")
+    together = make(config)
+
+    async def scenario():
+        async with running(together.world, tmp_path, config) as coordinator:
+            for name in "abc":
+                await together.register(coordinator, name)
+            await together.publish(coordinator)
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            together.replicas["b"].dies_when_asked = True
+            await together.publish(coordinator)
+            assert names(coordinator) == ["a", "c"]
+            together.replicas["b"].dies_when_asked = False
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            together.check()
+            await together.publish(coordinator)
+
+    asyncio.run(scenario())
+    together.check()
+
+
+def test_a_joiner_pulls_from_a_replica_after_the_trainer_has_moved_on(make, tmp_path):
+    config = config_of("collective")
+    together = make(config)
+
+    async def scenario():
+        async with running(together.world, tmp_path, config) as coordinator:
+            await together.register(coordinator, "a")
+            await together.publish(coordinator)
+            values = together.training.values
+            together.training.train(together.ranks)
+            await together.register(coordinator, "b")
+            await until(lambda: names(coordinator) == ["a", "b"])
+            for name, value in values.items():
+                assert torch.equal(together.replicas["b"].loaded[name], value)
+
+    asyncio.run(scenario())
+
+
+def test_a_wrong_bit_in_an_engine_is_found_and_mended(make, tmp_path):
+    config = config_of("auto", sample_share=1.0)
+    together = make(config)
+
+    async def scenario():
+        async with running(together.world, tmp_path, config) as coordinator:
+            for name in "abc":
+                await together.register(coordinator, name)
+            await together.publish(coordinator)
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            together.replicas["b"].loaded["proj"][3, 3] += 1
+            proofs, _ = await coordinator.verify(["b"])
+            assert proofs[0].fault.startswith("proj block 1 (2..4 of axis 1)")
+            assert names(coordinator) == ["a", "c"]
+            await together.publish(coordinator)
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+
+    asyncio.run(scenario())
+    together.check()
+
+
+@pytest.mark.parametrize("transport", ["collective", "relay"])
+def test_a_delta_is_bitwise_exact(make, tmp_path, transport):
+    config = config_of(transport, delta=True)
+    together = make(config, HALVES, keep_delta=True)
+
+    async def scenario():
+        async with running(together.world, tmp_path, config) as coordinator:
+            for name in "abc":
+                await together.register(coordinator, name)
+            _, metrics = await together.publish(coordinator)
+            full = metrics["weight_sync/bytes"]
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            for _ in range(3):
+                _, metrics = await together.publish(coordinator)
+                together.check()
+                assert metrics["weight_sync/delta/share"] < 0.5
+                assert metrics["weight_sync/bytes"] < full / 2
+
+    asyncio.run(scenario())

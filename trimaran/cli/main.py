@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from trimaran.errors import InputError, TrimaranError
 
@@ -16,6 +17,18 @@ examples:
   trimaran train examples/addition/run.yaml
   trimaran train examples/addition/run.yaml run.seed=2 run.max_lag=1
   trimaran train --resume runs/addition-20260101-120000
+"""
+
+WEIGHTS_EXAMPLES = """\
+RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
+examples:
+  trimaran weights list                         committed versions, newest first
+  trimaran weights show                         the live version: who holds it, what was read back
+  trimaran weights show runs/addition-20260101-120000 0.12
+  trimaran weights verify                       reads back all that every replica has loaded, now
+  trimaran weights verify rollout-1             of the newest run; RUN/rollout-1 of another
+  trimaran weights verify --address 127.0.0.1:7002
+exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
 
@@ -54,9 +67,21 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.train import cancel
 
         return cancel(options.address)
+    if options.command == "weights":
+        return _weights(options)
     from trimaran.cli.serve import serve
 
     return serve(options.kind, options.config, options.run_folder, options.index)
+
+
+def _weights(options: argparse.Namespace) -> int:
+    from trimaran.cli import weights
+
+    if options.question == "list":
+        return weights.list_versions(options.run, options.address, options.json)
+    if options.question == "show":
+        return weights.show_version(options.run, options.version, options.address, options.json)
+    return weights.verify(options.target, options.address, options.json)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,7 +114,30 @@ def _parser() -> argparse.ArgumentParser:
 
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
+    _add_weights(commands)
     return parser
+
+
+def _add_weights(commands: Any) -> None:
+    weights = commands.add_parser(
+        "weights",
+        help="which version is live, on which replica, and whether it is what was published",
+        epilog=WEIGHTS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    questions = weights.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    listing = questions.add_parser("list", help="committed versions and how far they are proven")
+    listing.add_argument("run", nargs="?", metavar="RUN")
+    show = questions.add_parser("show", help="one version and its proof on each replica")
+    show.add_argument("run", nargs="?", metavar="RUN")
+    show.add_argument("version", nargs="?", metavar="VERSION", help="such as 0.12, or live")
+    verify = questions.add_parser("verify", help="read back what the replicas have loaded, now")
+    verify.add_argument("target", nargs="?", metavar="RUN|RUN/REPLICA|REPLICA")
+    for question in (listing, show, verify):
+        question.add_argument(
+            "--address", metavar="HOST:PORT", help="of weight sync, where no run folder is"
+        )
+        question.add_argument("--json", action="store_true", help="for machines")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ async def _until_ended(config: RunConfig, processes: Processes, view: View) -> N
     assert config.endpoints.controller
     watching = asyncio.create_task(follow(config.endpoints.controller, view, started))
     try:
-        await processes.wait(on_lost=view.note)
+        await processes.wait(view.note)
         await asyncio.wait([watching], timeout=LAST_EVENTS_SECONDS)
         if watching.done():
             watching.result()

@@ -1,5 +1,8 @@
 """Processes on this machine: start them, notice when one dies, end all of them.
 
+A dead rollout replica, reward or weight-sync service is started again: the run goes on with what
+it has, or waits. Every other death ends the run.
+
 Each service leads its own process group, so Ctrl-C reaches only the launcher and what a service
 started can be ended with it. When the launcher itself is killed, the kernel tells the services,
 and a guardian ends what is left of them.
@@ -12,6 +15,8 @@ import contextlib
 import os
 import signal
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -22,6 +27,7 @@ from trimaran.errors import TrimaranError
 from trimaran.launch import guardian
 from trimaran.launch.environment import process_name, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
+from trimaran.launch.restarts import Restarts
 
 LEADER_STOP_SECONDS = 5.0
 """The controller ends first, so that the services do not look to it as if they failed."""
@@ -44,8 +50,10 @@ class Service:
     log: Path
     leads: bool = False
     """The run ends well when this one ends with 0."""
+    revived: bool = False
+    """Once the run is running, it outlives this one, which is started again."""
     expendable: bool = False
-    """Once the run is running it goes on without this one while another such lives."""
+    """When it dies again and again, the run goes on without it while another such lives."""
 
 
 class ServiceDiedError(TrimaranError):
@@ -63,6 +71,7 @@ class ServiceDiedError(TrimaranError):
 class _Exit:
     service: Service
     code: int
+    lived_seconds: float
 
 
 class Processes:
@@ -74,6 +83,9 @@ class Processes:
         self._log_starts: dict[str, int] = {}
         self._exits: asyncio.Queue[_Exit] = asyncio.Queue()
         self._watchers: list[asyncio.Task[None]] = []
+        self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
+        self._revivals: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
         self._guardian: asyncio.subprocess.Process | None = None
         self.running = False
         """Set it once the run is under way: from then on an expendable service may die."""
@@ -91,24 +103,23 @@ class Processes:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def wait(self, on_lost: Callable[[str], None]) -> None:
+    async def wait(self, note: Callable[[str], None]) -> None:
         """Returns when the leader ended well. Raises ServiceDiedError.
 
-        `on_lost` is told, in one line, of each service that the run goes on without.
+        `note` is told, in one line each, of deaths that the run survives and of what follows.
         """
         while True:
             ended = await self._exits.get()
             if ended.service.leads and ended.code == 0:
                 return
-            if self._can_go_on(ended.service):
-                on_lost(
-                    f"{ended.service.name} died ({_how(ended.code)}); the run goes on without it"
-                )
-                continue
-            raise self._died(await self._first_cause(ended))
+            if not self._revive(ended, note):
+                raise self._died(await self._first_cause(ended))
 
     async def stop(self) -> None:
         """Ends every process: SIGTERM, a deadline, SIGKILL to what is left of its group."""
+        self._stopping.set()
+        if self._revivals:  # they end now: nothing may start behind our back
+            await asyncio.wait(self._revivals)
         leaders = [service.name for service in self._services if service.leads]
         try:
             await self._end(leaders, LEADER_STOP_SECONDS)
@@ -153,12 +164,50 @@ class Processes:
         self._alive[service.name] = process
         self._watchers.append(asyncio.create_task(self._watch(service, process)))
 
+    def _revive(self, ended: _Exit, note: Callable[[str], None]) -> bool:
+        """False when the run cannot outlive this death."""
+        service, how = ended.service, _how(ended.code)
+        if not (self.running and service.revived) or ended.code == 2:
+            return False
+        restarts = self._restarts[service.name]
+        pause = restarts.next_pause(ended.lived_seconds)
+        if pause is not None:
+            note(f"{service.name} died ({how}); the run starts it again in {pause:g} s")
+            task = asyncio.create_task(self._start_after(service, pause, note))
+            self._revivals.add(task)
+            task.add_done_callback(self._revivals.discard)
+            return True
+        others = (s for s in self._services if s.expendable and s.name in self._alive)
+        if not service.expendable or not any(others):
+            return False
+        note(
+            f"{service.name} died ({how}), {restarts.num_in_a_row} times in a row; it is not"
+            f" started again and the run goes on without it; see {service.log}"
+        )
+        return True
+
+    async def _start_after(
+        self, service: Service, pause: float, note: Callable[[str], None]
+    ) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()
+        if self._stopping.is_set():
+            return
+        try:
+            await self._start(service)
+        except OSError as error:
+            note(f"{service.name} cannot be started again ({error})")
+        else:
+            note(f"{service.name} is started again")
+
     async def _watch(self, service: Service, process: asyncio.subprocess.Process) -> None:
+        began = time.monotonic()
         code = await process.wait()
         kill_group(process.pid)  # what the service itself started and did not end
         self._tell_guardian("-", process.pid)
         del self._alive[service.name]
-        self._exits.put_nowait(_Exit(service, code))
+        self._exits.put_nowait(_Exit(service, code, time.monotonic() - began))
 
     async def _end(self, names: Sequence[str], seconds: float) -> None:
         processes = [self._alive[name] for name in names if name in self._alive]
@@ -168,10 +217,6 @@ class Processes:
         waits = [asyncio.ensure_future(process.wait()) for process in processes]
         if waits:
             await asyncio.wait(waits, timeout=seconds)
-
-    def _can_go_on(self, service: Service) -> bool:
-        others = (s for s in self._services if s.expendable and s.name in self._alive)
-        return self.running and service.expendable and any(others)
 
     async def _first_cause(self, first: _Exit) -> _Exit:
         """Of the deaths close together: wrong input before all, the leader's last."""
@@ -219,6 +264,7 @@ def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Ser
             environment=service_environment(config, kind, os.environ),
             log=folder / "logs" / f"{name}.log",
             leads=kind == "controller",
+            revived=kind in ("rollout", "reward", "weight-sync"),
             expendable=kind == "rollout",
         )
 

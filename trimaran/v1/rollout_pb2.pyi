@@ -83,38 +83,42 @@ class GenerateResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[SegmentChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class StageWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version", "manifest", "group", "rank", "bucket_bytes", "timeout_seconds")
+    __slots__ = ("caller", "version", "manifest", "sources", "bucket_bytes", "timeout_seconds")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    RANK_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.PolicyVersion
     manifest: _types_pb2.Manifest
-    group: _types_pb2.TransferGroup
-    rank: int
+    sources: _containers.RepeatedCompositeFieldContainer[_types_pb2.Source]
     bucket_bytes: int
     timeout_seconds: float
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., group: _Optional[_Union[_types_pb2.TransferGroup, _Mapping]] = ..., rank: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.Source, _Mapping]]] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class StageWeightsResponse(_message.Message):
-    __slots__ = ("root", "seconds")
+    __slots__ = ("root", "num_blocks", "num_bytes", "seconds")
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     root: str
+    num_blocks: int
+    num_bytes: int
     seconds: float
-    def __init__(self, root: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, root: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class CommitWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version")
+    __slots__ = ("caller", "version", "maker")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAKER_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.PolicyVersion
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+    maker: str
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., maker: _Optional[str] = ...) -> None: ...
 
 class CommitWeightsResponse(_message.Message):
     __slots__ = ("pause_seconds",)
@@ -133,6 +137,26 @@ class AbortWeightsRequest(_message.Message):
 class AbortWeightsResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ReadBackRequest(_message.Message):
+    __slots__ = ("caller", "version", "blocks", "timeout_seconds")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    version: _types_pb2.VersionId
+    blocks: _types_pb2.Ranges
+    timeout_seconds: float
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., blocks: _Optional[_Union[_types_pb2.Ranges, _Mapping]] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class ReadBackResponse(_message.Message):
+    __slots__ = ("digests", "seconds")
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    digests: bytes
+    seconds: float
+    def __init__(self, digests: _Optional[bytes] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class GetReplicaRequest(_message.Message):
     __slots__ = ("caller",)

@@ -54,6 +54,11 @@ class RolloutServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsResponse.FromString,
                 _registered_method=True)
+        self.ReadBack = channel.unary_unary(
+                '/trimaran.v1.RolloutService/ReadBack',
+                request_serializer=trimaran_dot_v1_dot_rollout__pb2.ReadBackRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_rollout__pb2.ReadBackResponse.FromString,
+                _registered_method=True)
         self.GetReplica = channel.unary_unary(
                 '/trimaran.v1.RolloutService/GetReplica',
                 request_serializer=trimaran_dot_v1_dot_rollout__pb2.GetReplicaRequest.SerializeToString,
@@ -92,6 +97,13 @@ class RolloutServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadBack(self, request, context):
+        """Reads loaded blocks back from the engine, beside generation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetReplica(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -120,6 +132,11 @@ def add_RolloutServiceServicer_to_server(servicer, server):
                     servicer.AbortWeights,
                     request_deserializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsResponse.SerializeToString,
+            ),
+            'ReadBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadBack,
+                    request_deserializer=trimaran_dot_v1_dot_rollout__pb2.ReadBackRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_rollout__pb2.ReadBackResponse.SerializeToString,
             ),
             'GetReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReplica,
@@ -235,6 +252,33 @@ class RolloutService(object):
             '/trimaran.v1.RolloutService/AbortWeights',
             trimaran_dot_v1_dot_rollout__pb2.AbortWeightsRequest.SerializeToString,
             trimaran_dot_v1_dot_rollout__pb2.AbortWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RolloutService/ReadBack',
+            trimaran_dot_v1_dot_rollout__pb2.ReadBackRequest.SerializeToString,
+            trimaran_dot_v1_dot_rollout__pb2.ReadBackResponse.FromString,
             options,
             channel_credentials,
             insecure,

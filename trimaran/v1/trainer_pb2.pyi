@@ -2,19 +2,21 @@ from trimaran.v1 import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TrainBatchRequest(_message.Message):
-    __slots__ = ("caller", "batch", "lineage")
+    __slots__ = ("caller", "batch", "lineage", "proofs")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     batch: _types_pb2.TrainingBatch
     lineage: int
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ...) -> None: ...
+    proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ...) -> None: ...
 
 class TrainBatchResponse(_message.Message):
     __slots__ = ("version", "metrics")
@@ -45,6 +47,20 @@ class GetPolicyVersionResponse(_message.Message):
     manifest: _types_pb2.Manifest
     def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ...) -> None: ...
 
+class GetOfferRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ...) -> None: ...
+
+class GetOfferResponse(_message.Message):
+    __slots__ = ("version", "offer")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    version: _types_pb2.PolicyVersion
+    offer: _types_pb2.Offer
+    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., offer: _Optional[_Union[_types_pb2.Offer, _Mapping]] = ...) -> None: ...
+
 class OpenTransferRequest(_message.Message):
     __slots__ = ("caller", "group", "timeout_seconds")
     CALLER_FIELD_NUMBER: _ClassVar[int]
@@ -62,18 +78,22 @@ class OpenTransferResponse(_message.Message):
     def __init__(self, group: _Optional[_Union[_types_pb2.TransferGroup, _Mapping]] = ...) -> None: ...
 
 class SendWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version", "group_id", "bucket_bytes", "timeout_seconds")
+    __slots__ = ("caller", "version", "group_id", "blocks", "base_root", "bucket_bytes", "timeout_seconds")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
     BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.VersionId
     group_id: int
+    blocks: _types_pb2.Ranges
+    base_root: str
     bucket_bytes: int
     timeout_seconds: float
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., group_id: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., group_id: _Optional[int] = ..., blocks: _Optional[_Union[_types_pb2.Ranges, _Mapping]] = ..., base_root: _Optional[str] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class SendWeightsResponse(_message.Message):
     __slots__ = ("seconds", "num_bytes")

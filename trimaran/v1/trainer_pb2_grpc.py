@@ -46,6 +46,11 @@ class TrainerServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionResponse.FromString,
                 _registered_method=True)
+        self.GetOffer = channel.unary_unary(
+                '/trimaran.v1.TrainerService/GetOffer',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.GetOfferRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.GetOfferResponse.FromString,
+                _registered_method=True)
         self.OpenTransfer = channel.unary_unary(
                 '/trimaran.v1.TrainerService/OpenTransfer',
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.OpenTransferRequest.SerializeToString,
@@ -87,8 +92,15 @@ class TrainerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOffer(self, request, context):
+        """What this rank, of all ranks, can send. Asked of each sender itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenTransfer(self, request, context):
-        """Opens a transfer group with this process as its sender. Idempotent by
+        """Opens a transfer group with this rank as its sender. Idempotent by
         group id; an older group is closed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,6 +139,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.GetPolicyVersion,
                     request_deserializer=trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionResponse.SerializeToString,
+            ),
+            'GetOffer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOffer,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.GetOfferRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.GetOfferResponse.SerializeToString,
             ),
             'OpenTransfer': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenTransfer,
@@ -205,6 +222,33 @@ class TrainerService(object):
             '/trimaran.v1.TrainerService/GetPolicyVersion',
             trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionRequest.SerializeToString,
             trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOffer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/GetOffer',
+            trimaran_dot_v1_dot_trainer__pb2.GetOfferRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.GetOfferResponse.FromString,
             options,
             channel_credentials,
             insecure,

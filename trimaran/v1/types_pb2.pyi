@@ -29,11 +29,9 @@ class PolicyVersion(_message.Message):
         STATE_UNSPECIFIED: _ClassVar[PolicyVersion.State]
         STATE_STAGING: _ClassVar[PolicyVersion.State]
         STATE_ACTIVE: _ClassVar[PolicyVersion.State]
-        STATE_FAILED: _ClassVar[PolicyVersion.State]
     STATE_UNSPECIFIED: PolicyVersion.State
     STATE_STAGING: PolicyVersion.State
     STATE_ACTIVE: PolicyVersion.State
-    STATE_FAILED: PolicyVersion.State
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
@@ -173,16 +171,20 @@ class TrainingBatch(_message.Message):
     def __init__(self, step: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ScoredGroup, _Mapping]]] = ...) -> None: ...
 
 class TensorInfo(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "digest")
+    __slots__ = ("name", "dtype", "shape", "axis", "cuts", "digests")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    digest: str
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[str] = ...) -> None: ...
+    axis: int
+    cuts: _containers.RepeatedScalarFieldContainer[int]
+    digests: bytes
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., axis: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
     __slots__ = ("digest_name", "tensors", "root")
@@ -193,6 +195,12 @@ class Manifest(_message.Message):
     tensors: _containers.RepeatedCompositeFieldContainer[TensorInfo]
     root: str
     def __init__(self, digest_name: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorInfo, _Mapping]]] = ..., root: _Optional[str] = ...) -> None: ...
+
+class Ranges(_message.Message):
+    __slots__ = ("bounds",)
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    bounds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TransferGroup(_message.Message):
     __slots__ = ("group_id", "nonce", "world_size", "rendezvous")
@@ -205,3 +213,77 @@ class TransferGroup(_message.Message):
     world_size: int
     rendezvous: str
     def __init__(self, group_id: _Optional[int] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("relay", "key", "host")
+    RELAY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    relay: str
+    key: str
+    host: str
+    def __init__(self, relay: _Optional[str] = ..., key: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+
+class Delta(_message.Message):
+    __slots__ = ("base_root", "sizes")
+    BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    base_root: str
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, base_root: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("peer", "blocks", "memory", "delta")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    peer: Peer
+    blocks: Ranges
+    memory: str
+    delta: Delta
+    def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., blocks: _Optional[_Union[Ranges, _Mapping]] = ..., memory: _Optional[str] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("transport", "blocks", "group", "rank", "memory", "peers", "delta")
+    class Transport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        TRANSPORT_UNSPECIFIED: _ClassVar[Source.Transport]
+        TRANSPORT_COLLECTIVE: _ClassVar[Source.Transport]
+        TRANSPORT_MEMORY: _ClassVar[Source.Transport]
+        TRANSPORT_RELAY: _ClassVar[Source.Transport]
+    TRANSPORT_UNSPECIFIED: Source.Transport
+    TRANSPORT_COLLECTIVE: Source.Transport
+    TRANSPORT_MEMORY: Source.Transport
+    TRANSPORT_RELAY: Source.Transport
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    transport: Source.Transport
+    blocks: Ranges
+    group: TransferGroup
+    rank: int
+    memory: str
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    delta: Delta
+    def __init__(self, transport: _Optional[_Union[Source.Transport, str]] = ..., blocks: _Optional[_Union[Ranges, _Mapping]] = ..., group: _Optional[_Union[TransferGroup, _Mapping]] = ..., rank: _Optional[int] = ..., memory: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
+
+class Proof(_message.Message):
+    __slots__ = ("version", "replica", "root", "num_blocks", "num_loaded", "fault")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOADED_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    version: VersionId
+    replica: str
+    root: str
+    num_blocks: int
+    num_loaded: int
+    fault: str
+    def __init__(self, version: _Optional[_Union[VersionId, _Mapping]] = ..., replica: _Optional[str] = ..., root: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_loaded: _Optional[int] = ..., fault: _Optional[str] = ...) -> None: ...

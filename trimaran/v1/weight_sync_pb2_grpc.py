@@ -50,6 +50,26 @@ class WeightSyncServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingResponse.FromString,
                 _registered_method=True)
+        self.Heartbeat = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/Heartbeat',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.HeartbeatResponse.FromString,
+                _registered_method=True)
+        self.ListProofs = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/ListProofs',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsResponse.FromString,
+                _registered_method=True)
+        self.ListVersions = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/ListVersions',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsResponse.FromString,
+                _registered_method=True)
+        self.VerifyReplicas = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/VerifyReplicas',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.VerifyReplicasRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.VerifyReplicasResponse.FromString,
+                _registered_method=True)
         self.ReportReplica = channel.unary_unary(
                 '/trimaran.v1.WeightSyncService/ReportReplica',
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ReportReplicaRequest.SerializeToString,
@@ -82,6 +102,34 @@ class WeightSyncServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Heartbeat(self, request, context):
+        """A replica that stays silent leaves routing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProofs(self, request, context):
+        """What is known of versions on replicas: the trainer refuses tokens without.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListVersions(self, request, context):
+        """Committed versions, newest first, with their proofs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyReplicas(self, request, context):
+        """Reads back everything that replicas have loaded, now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportReplica(self, request, context):
         """The caller could not reach a replica: it leaves routing until proven again.
         """
@@ -106,6 +154,26 @@ def add_WeightSyncServiceServicer_to_server(servicer, server):
                     servicer.GetRouting,
                     request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingResponse.SerializeToString,
+            ),
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.HeartbeatRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'ListProofs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProofs,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsResponse.SerializeToString,
+            ),
+            'ListVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListVersions,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsResponse.SerializeToString,
+            ),
+            'VerifyReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyReplicas,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.VerifyReplicasRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.VerifyReplicasResponse.SerializeToString,
             ),
             'ReportReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportReplica,
@@ -195,6 +263,114 @@ class WeightSyncService(object):
             '/trimaran.v1.WeightSyncService/GetRouting',
             trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingRequest.SerializeToString,
             trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/Heartbeat',
+            trimaran_dot_v1_dot_weight__sync__pb2.HeartbeatRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProofs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/ListProofs',
+            trimaran_dot_v1_dot_weight__sync__pb2.ListProofsRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.ListProofsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/ListVersions',
+            trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/VerifyReplicas',
+            trimaran_dot_v1_dot_weight__sync__pb2.VerifyReplicasRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.VerifyReplicasResponse.FromString,
             options,
             channel_credentials,
             insecure,

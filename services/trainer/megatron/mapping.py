@@ -13,17 +13,18 @@ K key/value heads, R query heads a key, D channels of a head, C of the model, F 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from services.trainer.megatron.architecture import Architecture
+from services.trainer.model_files import EMBEDDING, HEAD
+from services.weight_sync.snapshot import Part
 from trimaran.errors import InputError
 
-EMBEDDING = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
 WHOLE = {
     "embedding.word_embeddings.weight": (EMBEDDING, 0),
     "output_layer.weight": (HEAD, 0),
@@ -38,16 +39,26 @@ IN_LAYER = {
 LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 
 
+class Share(NamedTuple):
+    """Elements start..stop of a Hugging Face tensor, along the dimension that is split."""
+
+    start: int
+    stop: int
+    tensor: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How one parameter is made of Hugging Face tensors, and how it goes back.
 
-    `shard(tensors, rank, size)` gives the rank's parameter; `join(shards)` the
-    Hugging Face tensors in the order of `names`.
+    `shard(tensors, rank, size)` gives the rank's parameter; `shares(parameter, rank, size)` the
+    rank's share of each Hugging Face tensor, `join(shards)` all of them whole, both in the order
+    of `names`.
     """
 
     names: tuple[str, ...]
     shard: Callable[[Sequence[torch.Tensor], int, int], torch.Tensor]
+    shares: Callable[[torch.Tensor, int, int], Sequence[Share]]
     join: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
     replicated: bool = False
     """Every rank holds the whole tensor."""
@@ -84,16 +95,27 @@ def _split_rule(hf_name: str, dim: int | None, rows: int | None) -> Rule:
             whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
         return whole.chunk(size, dim)[rank]
 
+    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
+        if dim is None:
+            return [Share(0, len(parameter), parameter)]
+        length = parameter.shape[dim]
+        end = length * size if rows is None else rows
+        start, stop = min(rank * length, end), min((rank + 1) * length, end)
+        return [Share(start, stop, parameter.narrow(dim, 0, stop - start))]
+
     def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         whole = shards[0] if dim is None or len(shards) == 1 else torch.cat(list(shards), dim)
         return [whole if rows is None else whole[:rows]]
 
-    return Rule((hf_name,), shard, join, replicated=dim is None)
+    return Rule((hf_name,), shard, shares, join, replicated=dim is None)
 
 
 def _gated_rule(names: Sequence[str]) -> Rule:
     def shard(tensors: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
         return torch.cat([tensor.chunk(size)[rank] for tensor in tensors])
+
+    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
+        return [_rows(half, rank) for half in parameter.chunk(2)]
 
     def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         halves = [one.chunk(2) for one in shards]
@@ -101,7 +123,7 @@ def _gated_rule(names: Sequence[str]) -> Rule:
             return halves[0]
         return [torch.cat([half[i] for half in halves]) for i in range(2)]
 
-    return Rule(tuple(names), shard, join)
+    return Rule(tuple(names), shard, shares, join)
 
 
 def _qkv_rule(names: Sequence[str], architecture: Architecture) -> Rule:
@@ -113,12 +135,22 @@ def _qkv_rule(names: Sequence[str], architecture: Architecture) -> Rule:
         blocks = torch.cat([tensor.unflatten(0, (kv_heads, -1)) for tensor in tensors], dim=1)
         return blocks.chunk(size)[rank].flatten(0, 1)
 
-    def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        whole = shards[0] if len(shards) == 1 else torch.cat(list(shards))
-        blocks = whole.unflatten(0, (kv_heads, -1))
+    def separate(parameter: torch.Tensor) -> Sequence[torch.Tensor]:
+        blocks = parameter.unflatten(0, (-1, (queries + 2) * dim))
         return [x.flatten(0, 1) for x in blocks.split([queries * dim, dim, dim], dim=1)]
 
-    return Rule(tuple(names), shard, join)
+    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
+        return [_rows(tensor, rank) for tensor in separate(parameter)]
+
+    def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return separate(shards[0] if len(shards) == 1 else torch.cat(list(shards)))
+
+    return Rule(tuple(names), shard, shares, join)
+
+
+def _rows(tensor: torch.Tensor, rank: int) -> Share:
+    """Of a tensor of which every rank has equally many rows."""
+    return Share(rank * len(tensor), (rank + 1) * len(tensor), tensor)
 
 
 def parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -159,6 +191,26 @@ def load_weights(
             parameter.copy_(shard)
             if (main := getattr(parameter, "main_param", None)) is not None:
                 main.copy_(shard)
+
+
+def list_parts(
+    named_parameters: Iterable[tuple[str, torch.Tensor]],
+    architecture: Architecture,
+    rank: int,
+    size: int,
+) -> Iterator[Part]:
+    """What this tensor-parallel rank has of each Hugging Face tensor.
+
+    What every rank has whole is rank 0's, so that the parts of all ranks hold each element once.
+    Tensors may be views of live parameters.
+    """
+    for name, parameter in named_parameters:
+        rule = rule_for(name, architecture)
+        if rule.replicated and rank:
+            continue
+        for hf_name, share in zip(rule.names, rule.shares(parameter, rank, size), strict=True):
+            if share.start < share.stop:  # else all of it is padding
+                yield Part(hf_name, *share)
 
 
 def export_weights(

@@ -13,12 +13,17 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron.architecture import Architecture
-from services.trainer.megatron.mapping import export_weights, load_weights, parameters
+from services.trainer.megatron.mapping import export_weights, list_parts, load_weights, parameters
 from services.trainer.megatron.model import PackedGPT, tensor_group
+from services.trainer.megatron.tensors import tensor_shapes
 from services.trainer.model_files import load_tensors
+from services.weight_sync.grid import cut_tensors
+from services.weight_sync.snapshot import Part
 from trimaran.config import RunConfig
+from trimaran.types import TensorInfo
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32"}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -39,13 +44,12 @@ class MegatronPolicy:
         )
         self._optimizer = _make_optimizer(config, dtype, self._data_parallel)
         tensors = load_tensors(config.model.path, architecture.facts.tied)
-        rank = parallel_state.get_tensor_model_parallel_rank()
-        size = parallel_state.get_tensor_model_parallel_world_size()
-        load_weights(self._model, architecture, tensors, rank, size)
+        place = _tensor_place()
+        load_weights(self._model, architecture, tensors, *place)
         self._reference: PackedGPT | None = None
         if config.algorithm.kl_coefficient:
             self._reference = PackedGPT(architecture, dtype, device).requires_grad_(False)
-            load_weights(self._reference, architecture, tensors, rank, size)
+            load_weights(self._reference, architecture, tensors, *place)
 
     def logprobs(self, packed: PackedBatch) -> torch.Tensor:
         return self._logprobs(self._model, packed)
@@ -81,6 +85,26 @@ class MegatronPolicy:
         dist.all_reduce(sums, group=group)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
 
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """Of the whole model, cut into blocks; the same on every rank."""
+        dtype = DTYPE_NAMES[self._config.model.dtype]
+        shapes = tensor_shapes(self._architecture)
+        specs = ((name, dtype, shape) for name, shape in shapes)
+        return cut_tensors(specs, self._architecture.facts)
+
+    def parts(self) -> Iterator[Part]:
+        """This rank's parts of the tensors, as views of live parameters where that is possible."""
+        named = ((name, parameter.detach()) for name, parameter in parameters(self._model))
+        return list_parts(named, self._architecture, *_tensor_place())
+
+    def add_up(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over the tensor-parallel ranks, which must all call."""
+        total = values.to(self.device)
+        if (group := tensor_group()) is not None:
+            dist.all_reduce(total, group=group)
+        return total.cpu()
+
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(Hugging Face name, whole tensor in the model's dtype).
 
@@ -115,6 +139,14 @@ class MegatronPolicy:
     @property
     def _adam(self) -> torch.optim.Optimizer:
         return self._optimizer.optimizer
+
+
+def _tensor_place() -> tuple[int, int]:
+    """Tensor-parallel rank and size."""
+    return (
+        parallel_state.get_tensor_model_parallel_rank(),
+        parallel_state.get_tensor_model_parallel_world_size(),
+    )
 
 
 def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:

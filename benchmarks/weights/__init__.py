@@ -1,0 +1,1 @@
+"""The weight plane's numbers: one module a part, each run in a process of its own."""

@@ -1,0 +1,185 @@
+"""The pause of a COMMIT against the engine's own load, and the proof after it, on real vLLM.
+
+The engine's core process has a core for itself. Ours is `VllmEngine.load_weights` from a shadow:
+pause, load, pass outputs on, resume. The other side is vLLM's own layerwise reload from tensors
+that already lie in the worker's private memory, as a bare call: no pause, no shadow, no proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.results_file import Row
+from benchmarks.weights.engine import call_worker, decode, running_engine
+from benchmarks.weights.versions import DIGEST, change_all, load_model, snapshot_of
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.manifest import list_blocks, list_digests
+from services.weight_sync.proving import PORTION_BYTES, sample_blocks, split_portions
+from trimaran.config import WeightSyncSection
+from trimaran.types import Ranges, VersionId
+
+if TYPE_CHECKING:
+    from services.rollout.vllm_engine import VllmEngine
+    from services.weight_sync.shadow import Shadow
+
+ROUNDS = 9
+ROUNDS_UNDER_LOAD = 5
+LOAD_TOKENS = 24
+UNDER_WAY_SECONDS = 0.1
+SETTLE_SECONDS = 0.5
+"""After completions were asked for, until all of them decode."""
+
+
+def measure_pause(model: Path, work: Path) -> tuple[list[Row], str]:
+    return asyncio.run(_measure_pause(model))
+
+
+async def _measure_pause(model: Path) -> tuple[list[Row], str]:
+    async with running_engine(model, max_tokens=LOAD_TOKENS) as engine:
+        shadow = shadow_of(model)
+        await call_worker(engine, "hold_local", str(model))
+
+        async def ours() -> float:
+            return await engine.load_weights(shadow, VersionId(0, 1))
+
+        async def own_call() -> float:
+            begin = time.perf_counter()
+            await call_worker(engine, "load_local")
+            return time.perf_counter() - begin
+
+        async def own_paused() -> float:
+            begin = time.perf_counter()
+            await engine.llm.pause_generation(mode="keep", clear_cache=True)
+            await call_worker(engine, "load_local")
+            await engine.llm.resume_generation()
+            return time.perf_counter() - begin
+
+        idle = await _interleave({"ours": ours, "own": own_call}, ROUNDS)
+        busy = await _under_load(engine, {"ours": ours, "own": own_paused})
+    rows = [
+        Row("pause_against_own_load", idle["ours"] / idle["own"], "ratio", 1.2, False),
+        Row("pause_seconds", idle["ours"], "s", None, False),
+        Row("own_load_seconds", idle["own"], "s", None, False),
+        Row("pause_while_decoding_against_own", busy["ours"] / busy["own"], "ratio", None, False),
+        Row("pause_while_decoding_seconds", busy["ours"], "s", None, False),
+        Row("own_pause_while_decoding_seconds", busy["own"], "s", None, False),
+    ]
+    return rows, (
+        f"median of {ROUNDS} interleaved rounds on an idle engine, and of {ROUNDS_UNDER_LOAD} with"
+        " 64 completions decoding, where the other side pauses and resumes too"
+    )
+
+
+async def _interleave(
+    sides: Mapping[str, Callable[[], Awaitable[float]]], rounds: int
+) -> dict[str, float]:
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(rounds + 1):
+        for side, measure in sides.items():
+            seconds = await measure()
+            if number:  # the first warms up
+                taken[side].append(seconds)
+    return {side: statistics.median(seconds) for side, seconds in taken.items()}
+
+
+async def _under_load(
+    engine: VllmEngine, sides: Mapping[str, Callable[[], Awaitable[float]]]
+) -> dict[str, float]:
+    async def with_load(measure: Callable[[], Awaitable[float]]) -> float:
+        completions = asyncio.create_task(decode(engine, LOAD_TOKENS))
+        await asyncio.sleep(SETTLE_SECONDS)
+        seconds = await measure()
+        await completions
+        return seconds
+
+    loaded = {side: lambda measure=measure: with_load(measure) for side, measure in sides.items()}
+    return await _interleave(loaded, ROUNDS_UNDER_LOAD)
+
+
+def measure_proof(model: Path, work: Path) -> tuple[list[Row], str]:
+    return asyncio.run(_measure_proof(model))
+
+
+async def _measure_proof(model: Path) -> tuple[list[Row], str]:
+    share = WeightSyncSection().sample_share
+    pauses: dict[str, list[float]] = {"without": [], "with": []}
+    full, sampled, rates = [], [], {"without": [], "with": []}
+    async with running_engine(model, max_tokens=LOAD_TOKENS) as engine:
+        shadow = shadow_of(model)
+        num_blocks = shadow.manifest.num_blocks
+        everything: Ranges = ((0, num_blocks),)
+        for number in range(ROUNDS + 1):
+            alone = await engine.load_weights(shadow, VersionId(0, 2 * number))
+            reading = asyncio.create_task(_read_back(engine, shadow, everything))
+            await asyncio.sleep(UNDER_WAY_SECONDS)
+            beside = await engine.load_weights(shadow, VersionId(0, 2 * number + 1))
+            await reading
+            seconds_full = await _read_back(engine, shadow, everything)
+            sample = sample_blocks(num_blocks, share, number)
+            seconds_sampled = await _read_back(engine, shadow, sample)
+            if number:  # the first warms up
+                pauses["without"].append(alone)
+                pauses["with"].append(beside)
+                full.append(seconds_full)
+                sampled.append(seconds_sampled)
+        for number in range(ROUNDS_UNDER_LOAD + 1):
+            without = await decode(engine, LOAD_TOKENS)
+            decoding = asyncio.create_task(decode(engine, LOAD_TOKENS))
+            await asyncio.sleep(SETTLE_SECONDS)
+            await _read_back(engine, shadow, sample_blocks(num_blocks, share, number))
+            with_sample = await decoding
+            if number:
+                rates["without"].append(without)
+                rates["with"].append(with_sample)
+    median = statistics.median
+    pause_ratio = median(pauses["with"]) / median(pauses["without"])
+    rows = [
+        Row("read_back_full_seconds", median(full), "s", None, False),
+        Row("read_back_sample_seconds", median(sampled), "s", None, False),
+        Row("pause_with_a_proof_under_way_against_alone", pause_ratio, "ratio", None, False),
+        Row(
+            "decoding_rate_with_one_sample",
+            median(rates["with"]) / median(rates["without"]),
+            "ratio",
+            None,
+            True,
+        ),
+    ]
+    return rows, (
+        f"median of {ROUNDS} rounds; a sample is {share:g} of {num_blocks} blocks; a proof runs in"
+        " slices beside decoding, and none falls into a pause: one that comes while a full read-back"
+        " is under way is as long as one alone"
+    )
+
+
+async def _read_back(engine: VllmEngine, shadow: Shadow, blocks: Ranges) -> float:
+    """In the portions in which weight sync asks for them."""
+    manifest = shadow.manifest
+    all_blocks = list_blocks(manifest.tensors)
+    begin = time.perf_counter()
+    digests: dict[int, str] = {}
+    for portion in split_portions(all_blocks, blocks, PORTION_BYTES):
+        digests |= await engine.read_back(manifest, portion)
+    seconds = time.perf_counter() - begin
+    wanted = list_digests(manifest)
+    assert digests == {number: wanted[number] for number in numbers_of(blocks)}, (
+        "what the engine has loaded is not what was published"
+    )
+    return seconds
+
+
+def shadow_of(model: Path, changed: bool = False) -> Shadow:
+    """The model's version in a shadow of this process."""
+    from services.weight_sync.shadow import Shadow
+
+    tensors = load_model(model)
+    snapshot = snapshot_of(model, change_all(tensors) if changed else tensors)
+    assert snapshot.manifest.digest_name == DIGEST
+    shadow = Shadow(snapshot.manifest)
+    shadow.buffer.copy_(snapshot.buffer)
+    return shadow

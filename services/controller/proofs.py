@@ -1,0 +1,93 @@
+"""Which tokens are proven: for each version and replica that made some, what weight sync knows.
+
+A group is looked at twice. Once generated, so that nothing is scored in vain; and as its batch is
+about to train, because a fault may be found in the meantime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from services.controller.patience import patiently
+from trimaran.clients import WeightSyncClient
+from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.types import Group, Proof, ScoredGroup, VersionId
+
+SETTLE_SECONDS = 5.0
+"""A replica may speak for a version a moment before its proof stands in the store."""
+POLL_SECONDS = 0.2
+
+Maker = tuple[VersionId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    version: VersionId
+    replica: str
+    """As in the segments."""
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """The replica's own, however often it was mended."""
+        return self.replica.partition("~")[0]
+
+    def __str__(self) -> str:
+        return f"{self.replica} at version {self.version}: {self.reason}"
+
+
+class Prover:
+    def __init__(self, weight_sync: WeightSyncClient, patience: float) -> None:
+        """`patience`: seconds for which a weight sync that is away is waited for."""
+        self._weight_sync, self._patience = weight_sync, patience
+        self._good: dict[Maker, Proof] = {}
+        """Seen since the last batch was proven."""
+
+    async def find_unproven(self, group: Group) -> Unproven | None:
+        """The first maker of the group's tokens without a good proof."""
+        if group.makers <= self._good.keys():
+            return None
+        proofs = await self._fetch(group.makers)
+        self._good |= {maker: proof for maker, proof in proofs.items() if not proof.fault}
+        return _first_unproven(group.makers, proofs)
+
+    async def prove(
+        self, groups: Sequence[ScoredGroup]
+    ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
+        """One proof for each maker of the batch's tokens, and by number the groups without."""
+        makers = frozenset(maker for scored in groups for maker in scored.group.makers)
+        proofs = await self._fetch(makers)
+        self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
+        found = {s.group.number: _first_unproven(s.group.makers, proofs) for s in groups}
+        unproven = {number: why for number, why in found.items() if why}
+        return tuple(proofs[maker] for maker in sorted(makers & proofs.keys())), unproven
+
+    async def _fetch(self, makers: Set[Maker]) -> dict[Maker, Proof]:
+        """Those that there are; waits a moment for the missing."""
+        versions = sorted({version for version, _ in makers})
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            listed = await patiently(lambda: self._list(versions), self._patience, "weight-sync")
+            proofs = {(proof.version, proof.replica): proof for proof in listed}
+            if makers <= proofs.keys() or time.monotonic() > deadline:
+                return proofs
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _list(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        try:
+            return await self._weight_sync.list_proofs(versions)
+        except DeadlineError as error:  # it is frozen: to us that is as good as away
+            raise UnavailableError(str(error)) from None
+
+
+def _first_unproven(makers: Set[Maker], proofs: Mapping[Maker, Proof]) -> Unproven | None:
+    for version, replica in sorted(makers):
+        proof = proofs.get((version, replica))
+        if proof is None:
+            return Unproven(version, replica, "there is no proof that it held that version")
+        if proof.fault:
+            return Unproven(version, replica, proof.fault)
+    return None

@@ -1,0 +1,40 @@
+"""Which tokens may train: those of versions that we made, on replicas that proved to hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from trimaran.errors import UnprovenError
+from trimaran.types import Proof, TrainingBatch, VersionId
+
+
+def check_proofs(
+    batch: TrainingBatch,
+    proofs: Iterable[Proof],
+    recorded_roots: Callable[[VersionId], frozenset[str]],
+) -> None:
+    """Raises UnprovenError naming replica, version and reason.
+
+    `recorded_roots`: of a version that this run's trainers made; empty for any other.
+    """
+    by_maker = {(proof.version, proof.replica): proof for proof in proofs}
+    for scored in batch.groups:
+        for version, replica in sorted(scored.group.makers):
+            proof = by_maker.get((version, replica))
+            if reason := _why_not(proof, recorded_roots(version)):
+                raise UnprovenError(
+                    f"step {batch.step}, group {scored.group.number}: tokens of {replica} at"
+                    f" version {version} must not train: {reason}; make the group again"
+                )
+
+
+def _why_not(proof: Proof | None, roots: frozenset[str]) -> str:
+    if not roots:
+        return "no trainer of this run made that version"
+    if proof is None:
+        return "there is no proof that the replica held it"
+    if proof.fault:
+        return proof.fault
+    if proof.root not in roots:
+        return f"the replica held root {proof.root}, made was {' or '.join(sorted(roots))}"
+    return ""

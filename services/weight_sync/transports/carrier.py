@@ -1,0 +1,78 @@
+"""What a transport does for a receiver: it carries the blocks of one source into a host buffer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from services.weight_sync.layout import Layout, Piece
+from services.weight_sync.manifest import Block
+from services.weight_sync.transports.calls import Stop
+from trimaran.errors import TransferError
+from trimaran.types import Source
+
+
+class WrongBlockError(TransferError):
+    """A block landed whole, but its digest is not the manifest's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One source's part of a stage."""
+
+    root: str
+    """Of the version."""
+    source: Source
+    stream: Layout
+    """How the source's blocks, or the pieces of its delta, follow each other with the sender."""
+    buffer: torch.Tensor
+    """uint8, one dimension, on the host; shared with the jobs of other sources."""
+    layout: Layout
+    """Of `buffer`. The job fills the pieces that `stream` has too."""
+    land: Callable[[int], None]
+    """Call it with a block's number when its last byte lies in the buffer.
+
+    Raises WrongBlockError; the block may then be fetched and landed again."""
+    bucket_bytes: int
+    deadline: float
+    """time.monotonic()."""
+    stop: Stop
+
+    def pieces(self) -> list[Piece]:
+        """What the job has to fill, with places in `buffer`, in the stream's order."""
+        places = self.layout.by_number()
+        numbers = [piece.block.number for piece in self.stream.pieces]
+        return [places[number] for number in numbers if number in places]
+
+
+class Carrier(ABC):
+    """One transport's receiving side; lives as long as its receiver."""
+
+    def prepare(self, sources: Sequence[Source]) -> None:
+        """A stage from these sources begins; let go of what only earlier ones needed."""
+        return None
+
+    @abstractmethod
+    def carry(self, job: Job) -> None:
+        """Blocks until every piece of the job has landed. Several jobs may run at once.
+
+        Raises TransferError, naming the culprit, when that fails, the deadline
+        passes or the job's stop is set (at once).
+        """
+
+    @property
+    def settled(self) -> bool:
+        """False while a job that has failed may still write into its buffer."""
+        return True
+
+    def close(self) -> None:
+        """Idempotent; after the last job has ended."""
+        return None
+
+
+def describe(block: Block) -> str:
+    """Example: "block 7 (model.norm.weight 0:576)"."""
+    return f"block {block.number} ({block.tensor.name} {block.start}:{block.stop})"

@@ -1,0 +1,268 @@
+"""One end of a transfer group: a process group of one sender (rank 0) and its receivers.
+
+It stands outside torch's default group, which belongs to the engine or to the
+trainer's ranks, and is the same on gloo, nccl and hccl: of collectives only
+broadcast is used, which every backend offers, also HCCL's communicator under
+vLLM-Ascend (`process_groups.py` says why that one is not used). The sender
+hosts the rendezvous on the configured address; group id and nonce stand in
+front of every key, so that nobody joins a group of another time.
+
+Collectives do not isolate faults: after any failure an end is closed for good
+and the next version travels in a new group.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import BroadcastOptions
+
+from services.weight_sync.layout import buckets
+from services.weight_sync.transports.calls import CallThread
+from services.weight_sync.transports.process_groups import (
+    IN_FLIGHT,
+    MAKE_PROCESS_GROUP,
+    end_process_group,
+)
+from services.weight_sync.transports.rendezvous import connect_store, host_store
+from services.weight_sync.transports.streams import Stream
+from trimaran.device import Device
+from trimaran.errors import TransferError
+from trimaran.types import TransferGroup
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+GRACE_SECONDS = 2.0
+"""What torch may take beyond its own deadline before its thread is given up."""
+CLOSE_SECONDS = 10.0
+CONDEMNED_SECONDS = 0.2
+"""The same for a group that has failed: whoever waits for the next one must not wait for this one."""
+POLL_SECONDS = 0.002
+SENDER = 0
+
+
+class Collective:
+    """Made by `host` on the sender; made as it is on a receiver. `close` it in the end."""
+
+    def __init__(
+        self, device: Device, index: int, address: str, group: TransferGroup, rank: int
+    ) -> None:
+        """Touches nothing yet: the first broadcast joins the group.
+
+        `address`: of the interface on which this end listens.
+        """
+        self.group = group
+        self.rank = rank
+        self.healthy = True
+        """False after any failure; nothing can travel through this end any more."""
+        self._device = device
+        self._index = index
+        self._address = address
+        self._rendezvous: Store | None = None
+        """The sender's server. Dropping it releases everybody who waits to join."""
+        self._process_group: Any = None
+        self._thread = CallThread(f"transfer-{group.group_id}-rank-{rank}")
+        self._closed = False
+
+    @classmethod
+    def host(
+        cls, device: Device, index: int, address: str, group: TransferGroup, timeout: float
+    ) -> Collective:
+        """Rank 0, with its rendezvous open; `group` of the result holds its address.
+
+        Raises TransferError when the address cannot be listened on.
+        """
+        try:
+            listener = socket.create_server((address, 0), backlog=max(64, group.world_size))
+        except OSError as error:
+            raise TransferError(
+                f"transfer group {group.group_id}: cannot listen on {address}"
+                f" ({error.strerror}); check weight_sync.address"
+            ) from None
+        opened = replace(group, rendezvous=f"{address}:{listener.getsockname()[1]}")
+        end = cls(device, index, address, opened, SENDER)
+
+        def run() -> None:
+            end._rendezvous = host_store(listener, timeout)
+
+        end._guarded("open its rendezvous", run, timeout)
+        return end
+
+    def broadcast(
+        self,
+        stream: Stream,
+        bucket_bytes: int,
+        timeout: float,
+        arrived: Callable[[int], None] = lambda end: None,
+    ) -> None:
+        """Send the sender's stream into the receivers', one bucket after the other.
+
+        `arrived(end)` is called, on the group's own thread, when the stream's
+        bytes before `end` are there. Raises TransferError after `timeout`
+        seconds or when any member fails; the group is then condemned.
+        """
+        deadline = time.monotonic() + timeout
+
+        def run() -> None:
+            self._join(deadline)
+            self._pump(stream, bucket_bytes, deadline, arrived)
+
+        self._guarded("broadcast", run, timeout)
+
+    def give_up(self) -> None:
+        """From another thread: a broadcast under way raises at once, and the group is condemned.
+
+        torch's own calls end later, by their deadline.
+        """
+        self.healthy = False
+        self._rendezvous = None
+        self._thread.give_up()
+
+    @property
+    def settled(self) -> bool:
+        """Closed, and torch reads and writes nothing any more."""
+        return self._closed and not self._thread.alive
+
+    def close(self) -> None:
+        """Idempotent; a broadcast under way raises at once.
+
+        Leaves no thread, descriptor or port behind unless torch itself hangs.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread.busy:
+            self.give_up()
+        if not self._thread.stop(
+            self._release, CLOSE_SECONDS if self.healthy else CONDEMNED_SECONDS
+        ):
+            logger.warning(
+                "%s: torch is still waiting for a peer; left to its deadline", self._label
+            )
+        self.healthy = False
+
+    @property
+    def _label(self) -> str:
+        return f"transfer group {self.group.group_id} rank {self.rank}"
+
+    def _guarded(self, action: str, function: Callable[[], Result], timeout: float) -> Result:
+        if not self.healthy:
+            raise TransferError(f"{self._label}: closed; open a new group")
+        try:
+            return self._thread.call(function, timeout + GRACE_SECONDS)
+        except Exception as error:
+            self.healthy = False
+            self.close()
+            if not isinstance(error, (RuntimeError, OSError)):
+                raise  # a fault of ours, not of the transfer
+            raise TransferError(
+                f"{self._label}: could not {action} within {timeout:.3g} s: {_first_line(error)}"
+            ) from error
+
+    def _join(self, deadline: float) -> None:
+        if self._process_group is not None:
+            return
+        self._device.activate(self._index)
+        store = connect_store(self.group.rendezvous, _left(deadline))
+        store = PrefixStore(f"trimaran/{self.group.group_id}/{self.group.nonce}", store)
+        store.set_timeout(_left(deadline))
+        make = MAKE_PROCESS_GROUP[self._device.backend]
+        self._process_group = make(store, self.rank, self.group, self._address, _left(deadline))
+
+    def _pump(
+        self, stream: Stream, bucket_bytes: int, deadline: float, arrived: Callable[[int], None]
+    ) -> None:
+        staging = _Staging(self._device.torch_device(self._index), bucket_bytes)
+        pending: deque[tuple[int, int, torch.Tensor, bool, Any]] = deque()
+
+        def finish() -> None:
+            start, end, bucket, in_place, work = pending[0]
+            self._wait(work, deadline)
+            if self.rank != SENDER and not in_place:
+                stream.write(start, end, bucket)
+            arrived(end)
+            pending.popleft()
+
+        try:
+            for number, (start, end) in enumerate(buckets(stream.num_bytes, bucket_bytes)):
+                # Where the host's own memory can travel it does; else a bucket on the device.
+                view = stream.view(start, end) if self._device.on_host else None
+                bucket = staging.take(number, end - start) if view is None else view
+                if self.rank == SENDER and view is None:
+                    stream.read(start, end, bucket)
+                work = self._start(bucket, deadline)
+                pending.append((start, end, bucket, view is not None, work))
+                if len(pending) == IN_FLIGHT:
+                    finish()
+            while pending:
+                finish()
+        finally:
+            # A gloo group that is dropped with work under way blocks the whole interpreter.
+            while self._device.on_host and not all(item[-1].is_completed() for item in pending):
+                time.sleep(POLL_SECONDS)
+
+    def _start(self, tensor: torch.Tensor, deadline: float) -> Any:
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = SENDER, 0
+        options.timeout = _left(deadline)
+        return self._process_group.broadcast([tensor], options)
+
+    def _wait(self, work: Any, deadline: float) -> None:
+        """Looked at again and again instead of waited for inside torch.
+
+        An accelerator's wait() only queues, and the copy after it would block
+        for ever; and a thread that is inside torch when the process ends
+        brings it down with an abort. gloo ends its work by the deadline.
+        """
+        while not work.is_completed():
+            if not self._device.on_host:
+                self._check_alive(deadline)
+            time.sleep(POLL_SECONDS)
+        work.wait()
+
+    def _check_alive(self, deadline: float) -> None:
+        if not self.healthy:
+            raise TimeoutError("given up by its caller")
+        _left(deadline)
+
+    def _release(self) -> None:
+        process_group, self._process_group, self._rendezvous = self._process_group, None, None
+        if process_group is not None and not self._device.on_host:
+            end_process_group(process_group, abort=not self.healthy)
+
+
+class _Staging:
+    """Buckets that are filled in turn, made when first needed."""
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self._device = device
+        self._size = size
+        self._buckets: dict[int, torch.Tensor] = {}
+
+    def take(self, number: int, size: int) -> torch.Tensor:
+        place = number % IN_FLIGHT
+        if place not in self._buckets:
+            self._buckets[place] = torch.empty(self._size, dtype=torch.uint8, device=self._device)
+        return self._buckets[place][:size]
+
+
+def _left(deadline: float) -> timedelta:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the deadline passed")
+    return timedelta(seconds=seconds)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,128 @@
+"""The receiving side of the collective transport: this process's ends of transfer groups."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError
+from services.weight_sync.transports.collective import SENDER, Collective
+from services.weight_sync.transports.streams import Stream
+from trimaran.device import Device
+from trimaran.errors import TransferError
+from trimaran.types import Source, TransferGroup
+
+
+class GroupCarrier(Carrier):
+    """Joins a group on first use and keeps it while it is healthy and asked for."""
+
+    def __init__(self, device: Device, index: int, address: str) -> None:
+        self._device = device
+        self._index = index
+        self._address = address
+        self._lock = threading.Lock()
+        self._ends: dict[int, Collective] = {}
+        self._unsettled: list[Collective] = []
+
+    def prepare(self, sources: Sequence[Source]) -> None:
+        groups = [source.group for source in sources if source.group is not None]
+        if not groups:
+            return
+        with self._lock:
+            for group_id, end in list(self._ends.items()):
+                if end.group not in groups or not end.healthy:
+                    self._drop(group_id)
+
+    def carry(self, job: Job) -> None:
+        """The whole stream is taken also when a block is wrong: the other receivers need it."""
+        end = self._join(job.source)
+        arrival = _Arrival(job)
+        timeout = max(job.deadline - time.monotonic(), 0.0)
+        try:
+            with job.stop.interrupting(end.give_up):
+                stream = Stream(job.stream, job.buffer, job.layout)
+                end.broadcast(stream, job.bucket_bytes, timeout, arrival.reach)
+                arrival.finish()
+        except BaseException as error:
+            # A transport that changes bytes is not used again.
+            end.close()
+            if isinstance(error, TransferError):
+                job.stop.check()
+            raise
+
+    @property
+    def settled(self) -> bool:
+        with self._lock:
+            ends = [*self._unsettled, *(end for end in self._ends.values() if not end.healthy)]
+            self._unsettled = [end for end in self._unsettled if not end.settled]
+        return all(end.settled for end in ends)
+
+    def close(self) -> None:
+        with self._lock:
+            for group_id in list(self._ends):
+                self._drop(group_id)
+
+    def _join(self, source: Source) -> Collective:
+        group, rank = source.group, source.rank
+        if group is None or not SENDER < rank < group.world_size:
+            raise TransferError(
+                f"rank {rank} cannot receive in {_name(group)}; give it one of its ranks above 0"
+            )
+        if not group.rendezvous.rpartition(":")[2].isdigit():
+            raise TransferError(
+                f"transfer group {group.group_id} has no rendezvous; its sender must open it first"
+            )
+        with self._lock:
+            end = self._ends.get(group.group_id)
+            if end is not None and end.healthy and (end.group, end.rank) == (group, rank):
+                return end
+            if end is not None:
+                self._drop(group.group_id)
+            end = Collective(self._device, self._index, self._address, group, rank)
+            self._ends[group.group_id] = end
+            return end
+
+    def _drop(self, group_id: int) -> None:
+        end = self._ends.pop(group_id)
+        end.close()
+        if not end.settled:
+            self._unsettled.append(end)
+
+
+def _name(group: TransferGroup | None) -> str:
+    return "no group" if group is None else f"a group of {group.world_size}"
+
+
+class _Arrival:
+    """Lands blocks as the stream passes their ends; keeps the first wrong one for the end."""
+
+    def __init__(self, job: Job) -> None:
+        held = {piece.block.number for piece in job.pieces()}
+        self._ends = [
+            (piece.end, piece.block.number)
+            for piece in job.stream.pieces
+            if piece.block.number in held
+        ]
+        self._next = 0
+        self._job = job
+        self._fault: WrongBlockError | None = None
+
+    def reach(self, end: int) -> None:
+        self._job.stop.check()
+        while self._next < len(self._ends) and self._ends[self._next][0] <= end:
+            number = self._ends[self._next][1]
+            self._next += 1
+            try:
+                self._job.land(number)
+            except WrongBlockError as error:
+                self._fault = self._fault or error
+            # On few cores gloo's own thread must come first, or the sender waits for digests.
+            os.sched_yield()
+
+    def finish(self) -> None:
+        self.reach(self._job.stream.num_bytes)
+        if self._fault is not None:
+            group = self._job.source.group
+            raise TransferError(f"transfer group {group and group.group_id}: {self._fault}")

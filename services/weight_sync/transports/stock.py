@@ -1,0 +1,100 @@
+"""What a process can give to others at this moment: verified blocks, and pieces of deltas."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+
+import torch
+
+from services.weight_sync.layout import Layout
+
+Key = tuple[str, str]
+"""Root of a version, and the base root when it is the delta between the two; else empty."""
+
+
+class Holding:
+    """The blocks of one version, or the pieces of one delta. Safe in several threads."""
+
+    def __init__(self, contents: Mapping[int, memoryview], *, filling: bool = False) -> None:
+        """`filling`: the blocks come one by one, each given out once it has landed."""
+        self._contents = dict(contents)
+        self._landed = set[int]() if filling else set(contents)
+        self._filling = filling
+        self.void = False
+        """Withdrawn."""
+        self._changed = threading.Condition()
+
+    def land(self, number: int) -> None:
+        with self._changed:
+            self._landed.add(number)
+            self._changed.notify_all()
+
+    def complete(self) -> None:
+        """All have landed, or no more will."""
+        with self._changed:
+            self._filling = False
+            self._changed.notify_all()
+
+    def withdraw(self) -> None:
+        """Nothing of it is given out any more: its memory is about to change.
+
+        What is being sent at this moment is marked as void to whoever receives it.
+        """
+        with self._changed:
+            self._contents, self._landed = {}, set()
+            self._filling, self.void = False, True
+            self._changed.notify_all()
+
+    def ready(self, numbers: Collection[int], timeout: float) -> list[int]:
+        """Those of `numbers` that have landed; waits for the first one while any may come."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                found = [number for number in numbers if number in self._landed]
+                left = deadline - time.monotonic()
+                if found or not self._filling or left <= 0:
+                    return found
+                self._changed.wait(left)
+
+    def read(self, number: int) -> memoryview | None:
+        """None when it has been withdrawn."""
+        return self._contents.get(number)
+
+
+def contents_of(buffer: torch.Tensor, layout: Layout) -> dict[int, memoryview]:
+    view = buffer.numpy().data
+    return {piece.block.number: view[piece.start : piece.end] for piece in layout.pieces}
+
+
+class Stock:
+    """By root; what is put under a key takes the place of what was there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holdings: dict[Key, Holding] = {}
+
+    def put(self, root: str, holding: Holding, base_root: str = "") -> None:
+        with self._lock:
+            former = self._holdings.pop((root, base_root), None)
+            self._holdings[root, base_root] = holding
+        if former is not None:
+            former.withdraw()
+
+    def find(self, root: str, base_root: str = "") -> Holding | None:
+        with self._lock:
+            return self._holdings.get((root, base_root))
+
+    def withdraw(self, root: str) -> None:
+        """The version with this root, and the deltas to it."""
+        with self._lock:
+            gone = [self._holdings.pop(key) for key in list(self._holdings) if key[0] == root]
+        for holding in gone:
+            holding.withdraw()
+
+    def clear(self) -> None:
+        with self._lock:
+            gone, self._holdings = list(self._holdings.values()), {}
+        for holding in gone:
+            holding.withdraw()

@@ -1,0 +1,237 @@
+"""No token of unproven weights trains, and none is lost for it."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from services.controller import patience, proofs
+from services.controller.ledger import Stage
+from services.controller.proofs import Prover
+from tests.controller.fakes import PROMPTS, World, make_config
+from tests.controller.test_resume import cut_ledger, records, run_world
+from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.types import (
+    Completion,
+    Group,
+    Origin,
+    Proof,
+    ScoredGroup,
+    Segment,
+    Verdict,
+    VersionId,
+)
+
+GROUPS = 4
+START = VersionId(0, 0)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr(proofs, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "RETRY_SECONDS", 0.01)
+
+
+def run(world: World) -> World:
+    try:
+        asyncio.run(asyncio.wait_for(world.run(), 30))
+    finally:
+        world.close()
+    return world
+
+
+def trained_makers(world: World) -> set[tuple[VersionId, str]]:
+    groups = [scored.group for batch in world.trainer.batches for scored in batch.groups]
+    return {maker for group in groups for maker in group.makers}
+
+
+def attempts(world: World, number: int) -> list[tuple[int, str]]:
+    return [event[2:] for event in world.events if event[:2] == ("generate", number)]
+
+
+def group_of(*makers: tuple[VersionId, str], origin: Origin = Origin.GENERATED) -> Group:
+    segments = tuple(Segment(i, i + 1, v, origin, r) for i, (v, r) in enumerate(makers))
+    ids = tuple(range(len(makers)))
+    one = Completion(ids, (-0.5,) * len(makers), "", "stop", segments)
+    return Group(0, 1, PROMPTS[0], (1,), (one,))
+
+
+def test_tokens_of_an_unproven_replica_never_train_and_their_group_is_made_again(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, make_config(run={"steps": 2}))
+    world.weight_sync.missing = {(START, "rollout-1")}
+    run(world)
+    assert trained_makers(world) == {(START, "rollout-0"), (VersionId(0, 1), "rollout-0")}
+    assert world.trained_numbers() == list(range(2 * GROUPS))
+    again = [number for number in range(GROUPS) if len(attempts(world, number)) > 1]
+    assert again
+    for number in again:
+        assert attempts(world, number)[:2] == [(1, "rollout-1"), (2, "rollout-0")]
+    # Nobody vouches for it, so it takes no more groups until it is proven.
+    assert world.events.count(("report", "rollout-1")) == 1
+    assert not world.ledger.state.with_stage(Stage.SKIPPED)
+
+
+def test_a_replica_that_was_mended_once_is_reported_by_its_own_name(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config(run={"steps": 1}))
+    world.weight_sync.makers = {"rollout-1": "rollout-1~1"}
+    run(world)
+    assert trained_makers(world) == {(START, "rollout-0")}
+    assert world.events.count(("report", "rollout-1")) == 1
+
+
+def test_a_proof_that_comes_a_moment_later_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proofs, "SETTLE_SECONDS", 30.0)
+    world = World(tmp_path, make_config(run={"steps": 1}))
+    world.weight_sync.missing = {(START, "rollout-1")}
+
+    async def body() -> None:
+        running = asyncio.create_task(world.run())
+        while not any(event[0] == "list proofs" for event in world.events):
+            await asyncio.sleep(0.01)
+        world.weight_sync.missing.clear()
+        await running
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 30))
+    finally:
+        world.close()
+    assert [event for event in world.events if event[0] == "report"] == []
+    assert all(len(attempts(world, number)) == 1 for number in range(GROUPS))
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+def test_a_fault_found_between_generation_and_training_too(tmp_path: Path, max_lag: int) -> None:
+    world = World(tmp_path, make_config(run={"steps": 3, "max_lag": max_lag}))
+    found: list[tuple[VersionId, str]] = []
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        if group.number == 5 and group.attempt == 1:
+            found.extend(group.makers)
+            for version, replica in group.makers:
+                world.weight_sync.find_fault(version, replica, "block 7 differs")
+        return None
+
+    world.reward.faults = faults
+    run(world)
+    assert len(found) == 1
+    assert not trained_makers(world) & set(found)
+    assert world.trained_numbers() == list(range(3 * GROUPS))
+    assert max(world.lags()) <= max_lag
+    life = [
+        (record["kind"], record["attempt"])
+        for record in records(tmp_path)
+        if record.get("group") == 5
+    ]
+    stages = ["issued", "generated", "scored"]
+    assert life == [*((stage, 1) for stage in stages), *((stage, 2) for stage in stages)]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+def test_faults_at_any_time_break_neither_order_nor_lag(tmp_path: Path, max_lag: int) -> None:
+    world = World(tmp_path, make_config(run={"steps": 20, "max_lag": max_lag}))
+    dice = random.Random(max_lag)
+    num_faults = 0
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        nonlocal num_faults
+        await asyncio.sleep(dice.choice([0.0, 0.001, 0.005]))
+        if dice.random() < 0.2:
+            num_faults += 1
+            # The other replica stays good, so that every group can be made.
+            version, _ = min(group.makers)
+            world.weight_sync.find_fault(version, "rollout-1", "a flipped bit")
+        return None
+
+    async def heal() -> None:
+        world.weight_sync.reports.clear()
+
+    world.reward.faults, world.trainer.pace = faults, heal
+    run(world)  # the trainer asserts that every token came with a good proof
+    assert num_faults > 5
+    assert world.trained_numbers() == list(range(20 * GROUPS))
+    assert max(world.lags()) <= max_lag
+
+
+def test_a_replay_trains_again_with_the_proofs_of_its_time(tmp_path: Path) -> None:
+    """A fault that is found after a batch was trained cannot undo it, nor stop a resume."""
+    config = make_config(run={"steps": 3, "checkpoint_every": 100, "deterministic": True})
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    first = run_world(whole, config)
+    after_consumed = next(
+        i
+        for i, record in enumerate(records(whole), start=1)
+        if (record["kind"], record.get("step")) == ("consumed", 2)
+    )
+    cut_ledger(whole, tmp_path / "crash", after_consumed)
+    world = World(tmp_path / "crash", config)
+    for version, replica in list(world.weight_sync.proofs):
+        world.weight_sync.find_fault(version, replica, "found too late")
+    world.close()
+    world = World(tmp_path / "crash", config)
+    world.weight_sync.names.append("rollout-2")  # proven, unlike all that were there
+    world.weight_sync.names[:2] = []
+    resumed = run(world)
+    assert resumed.trainer.root == first.trainer.root
+    assert [event[1] for event in resumed.events if event[0] == "train"] == [1, 2, 3]
+
+
+def test_a_weight_sync_that_restarts_is_waited_for_and_no_replica_is_blamed(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, make_config(run={"steps": 1}))
+    world.weight_sync.list_faults = [UnavailableError("refused"), DeadlineError("no answer")]
+    run(world)
+    assert world.trained_numbers() == list(range(GROUPS))
+    assert [event for event in world.events if event[0] == "report"] == []
+
+
+def test_good_proofs_are_remembered_until_a_batch_trains(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config())
+    weight_sync = world.weight_sync
+    makers = [(START, "rollout-0"), (START, "rollout-1")]
+    weight_sync._prove(*(Proof(*maker, "root", 4, 1) for maker in makers))
+
+    def num_calls() -> int:
+        return sum(event[0] == "list proofs" for event in world.events)
+
+    async def body() -> None:
+        fake: object = weight_sync
+        prover = Prover(fake, 5.0)  # type: ignore[arg-type]
+        both = group_of(*makers)
+        assert await prover.find_unproven(both) is None
+        assert await prover.find_unproven(group_of(makers[1])) is None
+        assert num_calls() == 1
+        weight_sync.find_fault(*makers[1], "block 3 differs")
+        scored = [ScoredGroup(both, ())]
+        _, unproven = await prover.prove(scored)
+        assert str(unproven[0]) == "rollout-1 at version 0.0: block 3 differs"
+        assert num_calls() == 2
+        assert str(await prover.find_unproven(both)) == str(unproven[0])
+        assert await prover.find_unproven(group_of(makers[0])) is None
+
+    try:
+        asyncio.run(body())
+    finally:
+        world.close()
+
+
+def test_given_tokens_need_no_proof(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config())
+
+    async def body() -> None:
+        fake: object = world.weight_sync
+        prover = Prover(fake, 5.0)  # type: ignore[arg-type]
+        given = group_of((START, "rollout-0"), origin=Origin.GIVEN)
+        assert await prover.find_unproven(given) is None
+
+    try:
+        asyncio.run(body())
+    finally:
+        world.close()

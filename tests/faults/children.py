@@ -1,0 +1,187 @@
+"""The house's processes: the real services, with places at which they carry out orders.
+
+The trainer's policy and (unless it is vLLM) the replica's engine stand in for
+real ones. Everything between them is the code that a run uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from services.rollout import server as rollout
+from services.trainer import rank as trainer_rank
+from services.trainer import server as trainer
+from services.weight_sync import server as weight_sync
+from services.weight_sync.arrival import Verifier
+from services.weight_sync.ledger import Ledger
+from services.weight_sync.receiver import WeightReceiver
+from services.weight_sync.sender import WeightSender
+from tests.faults.engine import StandInEngine, flip_bit
+from tests.faults.orders import Orders
+from tests.faults.policy import StandInPolicy
+from trimaran.config import load_config
+from trimaran.telemetry import setup_logging
+from trimaran.types import Peer, TransferGroup
+
+Door = str
+"""host:port that stands in a peer's announcement instead of its own."""
+
+
+def serve_trainer(config_path: Path, run_folder: Path, index: int, door: Door) -> None:
+    orders = _begin(run_folder, f"trainer-{index}")
+    trainer.build_policy = lambda config, folder, device, rank: StandInPolicy(config, folder, rank)
+    trainer_rank.train_step = lambda policy, batch, config: policy.advance(batch.step)
+    _announce(WeightSender, run_folder / f"trainer-{index}.relay", door)
+    _wrap_hold(orders)
+    _wrap_send(orders)
+    _note_groups(run_folder / f"trainer-{index}.group")
+    _serve(trainer.serve, config_path, run_folder, index)
+
+
+def serve_replica(
+    config_path: Path, run_folder: Path, index: int, door: Door, stand_in: bool
+) -> None:
+    orders = _begin(run_folder, f"rollout-{index}")
+    if stand_in:
+        rollout.create_engine = lambda config, device: StandInEngine(orders)
+    _announce(WeightReceiver, run_folder / f"rollout-{index}.relay", door)
+    _wrap_stage(orders)
+    _serve(rollout.serve, config_path, run_folder, index)
+
+
+def serve_weight_sync(config_path: Path, run_folder: Path) -> None:
+    orders = _begin(run_folder, "weight-sync")
+    _patch(Ledger).commit = _reaching(orders, "record", Ledger.commit, "recorded")
+    _serve(weight_sync.serve, config_path, run_folder, 0)
+
+
+def _begin(run_folder: Path, name: str) -> Orders:
+    setup_logging(name)
+    torch.set_num_threads(1)
+    return Orders(run_folder, name)
+
+
+def _serve(
+    serve: Callable[..., Awaitable[None]], config_path: Path, run_folder: Path, index: int
+) -> None:
+    """As `trimaran serve` does: until SIGTERM."""
+
+    async def until_stopped() -> None:
+        task = asyncio.current_task()
+        assert task
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await serve(load_config(config_path), run_folder, index)
+
+    try:
+        asyncio.run(until_stopped())
+    except asyncio.CancelledError:
+        # Threads that sit in a collective of a group that died must not hold the process.
+        os._exit(0)
+
+
+def _announce(kind: Any, file: Path, door: Door) -> None:
+    """Peers are told the door on the driver's wire; who it really is goes to a file."""
+    own = kind.peer.fget
+
+    def peer(self: Any) -> Peer:
+        found = own(self)
+        _write(file, json.dumps(asdict(found)))
+        return replace(found, relay=door)
+
+    kind.peer = property(peer)
+
+
+def _patch(kind: Any) -> Any:
+    """Says that the wrapper takes what the wrapped one takes, though its signature does not."""
+    return kind
+
+
+def _wrap_hold(orders: Orders) -> None:
+    """ "snapshot": the shard is digested, and only then does its memory go bad."""
+    hold = WeightSender.hold
+
+    @wraps(hold)
+    def wrapped(self: WeightSender, snapshot: Any) -> None:
+        if snapshot is not None and orders.reach("snapshot") == "flip":
+            flip_bit(snapshot.buffer)
+        hold(self, snapshot)
+
+    _patch(WeightSender).hold = wrapped
+
+
+def _wrap_send(orders: Orders) -> None:
+    """ "send": a collective send begins; with "flip" one bit differs while it lasts."""
+    send = WeightSender.send
+
+    @wraps(send)
+    def wrapped(self: WeightSender, snapshot: Any, *arguments: Any) -> int:
+        harm = orders.reach("send") == "flip"
+        if harm:
+            flip_bit(snapshot.buffer)
+        try:
+            return send(self, snapshot, *arguments)
+        finally:
+            if harm:
+                flip_bit(snapshot.buffer)
+
+    _patch(WeightSender).send = wrapped
+
+
+def _note_groups(file: Path) -> None:
+    """Each transfer group that is opened, so that the driver may play one who should not know it."""
+    open_group = WeightSender.open
+
+    @wraps(open_group)
+    def wrapped(self: WeightSender, *arguments: Any) -> TransferGroup:
+        group = open_group(self, *arguments)
+        _write(file, json.dumps(asdict(group)))
+        return group
+
+    _patch(WeightSender).open = wrapped
+
+
+def _wrap_stage(orders: Orders) -> None:
+    """ "stage" and "staged" stand around a stage; "landed" is in it, before a block is checked."""
+    stage, check = WeightReceiver.stage, Verifier.check
+
+    @wraps(stage)
+    def staging(self: WeightReceiver, *arguments: Any, **named: Any) -> Any:
+        orders.reach("stage")
+        staged = stage(self, *arguments, **named)
+        orders.reach("staged")
+        return staged
+
+    @wraps(check)
+    def checking(self: Verifier, number: int) -> None:
+        orders.reach("landed")
+        check(self, number)
+
+    _patch(WeightReceiver).stage, _patch(Verifier).check = staging, checking
+
+
+def _write(file: Path, text: str) -> None:
+    part = file.with_suffix(f".{threading.get_native_id()}.part")
+    part.write_text(text)
+    part.rename(file)
+
+
+def _reaching(orders: Orders, before: str, work: Any, after: str) -> Any:
+    @wraps(work)
+    async def wrapped(*arguments: Any, **named: Any) -> Any:
+        orders.reach(before)
+        result = await work(*arguments, **named)
+        orders.reach(after)
+        return result
+
+    return wrapped

@@ -1,0 +1,136 @@
+"""A sender or a receiver in a process of its own, driven over its standard input.
+
+    python -m tests.faults.endpoint sender|receiver ADDRESS
+
+Reads one request a line, {"id": …, "do": …, …}, and answers one line each with
+the same id; requests run at the same time. It serves whoever cannot be reached
+by gRPC, as from one network namespace to another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from services.weight_sync.manifest import manifest_from_json, manifest_to_json
+from services.weight_sync.receiver import WeightReceiver
+from services.weight_sync.sender import WeightSender
+from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from trimaran.config import WeightSyncSection
+from trimaran.device import pick
+from trimaran.errors import TrimaranError
+from trimaran.types import (
+    Peer,
+    PolicyVersion,
+    Ranges,
+    Source,
+    TensorInfo,
+    TransferGroup,
+    Transport,
+    VersionId,
+    VersionState,
+)
+
+BUCKET_BYTES = 1 << 20
+TENSOR_BYTES = 1 << 20
+BLOCKS_A_TENSOR = 16
+
+Values = dict[str, Any]
+
+
+class Sender:
+    def __init__(self, config: WeightSyncSection) -> None:
+        self._sender = WeightSender(pick("cpu"), 0, config)
+        self._sender.start()
+        self._snapshot: Snapshot | None = None
+
+    def take(self, seed: int, num_tensors: int) -> Values:
+        """Hold a version of random bytes; each tensor has 1 MiB."""
+        dice = torch.Generator().manual_seed(seed)
+        cuts = tuple(range(TENSOR_BYTES // 16, TENSOR_BYTES, TENSOR_BYTES // BLOCKS_A_TENSOR))
+        infos = [
+            TensorInfo(f"tensor.{number}", "U8", (TENSOR_BYTES,), 0, cuts)
+            for number in range(num_tensors)
+        ]
+        parts = (
+            Part(
+                info.name,
+                0,
+                TENSOR_BYTES,
+                torch.randint(256, (TENSOR_BYTES,), generator=dice, dtype=torch.uint8),
+            )
+            for info in infos
+        )
+        blocks: Ranges = ((0, num_tensors * BLOCKS_A_TENSOR),)
+        self._snapshot = take_snapshot(infos, parts, blocks, "xxh3-128")
+        self._sender.hold(self._snapshot)
+        return {
+            "manifest": manifest_to_json(self._snapshot.manifest),
+            "peer": asdict(self._sender.peer),
+            "blocks": blocks,
+        }
+
+    def open(self, group: Values, timeout: float) -> Values:
+        return asdict(self._sender.open(TransferGroup(**group), timeout))
+
+    def send(self, group_id: int, timeout: float) -> Values:
+        assert self._snapshot
+        ranges = self._snapshot.layout.ranges
+        size = self._sender.send(self._snapshot, group_id, ranges, "", timeout, BUCKET_BYTES)
+        return {"num_bytes": size}
+
+
+class Receiver:
+    def __init__(self, config: WeightSyncSection) -> None:
+        self._receiver = WeightReceiver(pick("cpu"), 0, config)
+        self._receiver.start()
+
+    def peer(self) -> Values:
+        return asdict(self._receiver.peer)
+
+    def stage(self, manifest: Values, source: Values, timeout: float) -> Values:
+        found = manifest_from_json(manifest)
+        version = PolicyVersion("run", VersionId(0, 1), found.root, VersionState.STAGING)
+        group, peers = source.get("group"), source.get("peers", ())
+        told = Source(
+            Transport(source["transport"]),
+            tuple((first, end) for first, end in source["blocks"]),
+            TransferGroup(**group) if group else None,
+            source.get("rank", 0),
+            peers=tuple(Peer(**peer) for peer in peers),
+        )
+        staged = self._receiver.stage(version, found, [told], BUCKET_BYTES, timeout)
+        return asdict(staged)
+
+    def holds(self) -> Values:
+        return {"staged": self._receiver.staged is not None}
+
+
+def answer(service: Any, request: Values) -> None:
+    number, name = request.pop("id"), request.pop("do")
+    begun = time.monotonic()
+    try:
+        values = {"result": getattr(service, name)(**request)}
+    except TrimaranError as error:
+        values = {"error": f"{type(error).__name__}: {error}"}
+    seconds = time.monotonic() - begun
+    print(json.dumps({"id": number, "seconds": seconds, **values}), flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    kinds = {"sender": Sender, "receiver": Receiver}
+    service = kinds[sys.argv[1]](WeightSyncSection(address=sys.argv[2]))
+    print(json.dumps({"id": 0, "result": "up"}), flush=True)
+    for line in sys.stdin:
+        threading.Thread(target=answer, args=(service, json.loads(line)), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""An engine that holds real tensors, and whose every token says which tensors it holds.
+
+Each token is a checksum taken anew over all the memory that the engine has
+loaded, so that a mixture, a half load or a flipped bit shows in the very tokens
+that were made with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+
+import torch
+
+from services.rollout.engine import Chunk, Ended, Event, GenerationRequest
+from services.weight_sync.digest import digest_value
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.manifest import list_blocks
+from services.weight_sync.shadow import Shadow
+from tests.faults.orders import Orders
+from tests.faults.versions import checksum
+from trimaran.errors import BehindError
+from trimaran.types import Manifest, Message, Ranges, VersionId
+
+TOKEN_SECONDS = 0.02
+
+
+class StandInEngine:
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._loaded: dict[str, torch.Tensor] = {}
+        self._live: VersionId | None = None
+        self._running = asyncio.Event()
+        self._num_running = 0
+
+    async def start(self) -> None:
+        return
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        return frozenset()
+
+    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(messages[-1].text.encode())
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+        made = {index: len(start) for index, start in request.starts.items()}
+        self._num_running += len(made)
+        try:
+            while made:
+                await self._running.wait()
+                if self._live is None:
+                    raise BehindError("the last load failed")
+                if self._orders.reach("token") == "corrupt":
+                    flip_bit(max(self._loaded.values(), key=torch.numel))
+                token, version = checksum(self._loaded), self._live
+                for index, start in list(made.items()):
+                    yield Chunk(index, start, version, (token,), (-1.0,))
+                    made[index] += 1
+                    if made[index] >= request.sampling.max_tokens:
+                        yield Ended(index, "length")
+                        del made[index]
+                        self._num_running -= 1
+                await asyncio.sleep(TOKEN_SECONDS)
+        finally:
+            self._num_running -= len(made)
+
+    async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
+        """Copies tensor by tensor and lets others run in between, as an engine's own load does."""
+        begin = time.monotonic()
+        self._orders.reach("load")
+        self._running.clear()
+        self._live = None
+        half = len(shadow.manifest.tensors) // 2
+        for number, (name, tensor) in enumerate(shadow.tensors()):
+            if number == half:
+                self._orders.reach("half")
+            if name not in self._loaded:
+                self._loaded[name] = torch.empty_like(tensor)
+            self._loaded[name].copy_(tensor)
+            await asyncio.sleep(0)
+        self._live = version
+        self._running.set()
+        self._orders.reach("loaded")
+        return time.monotonic() - begin
+
+    async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
+        wanted = set(numbers_of(ranges))
+        found: dict[int, str] = {}
+        for block in list_blocks(manifest.tensors):
+            if block.number in wanted:
+                tensor = self._loaded[block.tensor.name]
+                piece = tensor.narrow(block.tensor.axis, block.start, block.stop - block.start)
+                found[block.number] = digest_value(manifest.digest_name, piece)
+                await asyncio.sleep(0)
+        return found
+
+    @property
+    def num_running(self) -> int:
+        return self._num_running
+
+    def check(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+def flip_bit(tensor: torch.Tensor) -> None:
+    """One bit in the middle of its memory."""
+    memory = tensor.view(-1).view(torch.uint8)
+    memory[memory.numel() // 2] ^= 4

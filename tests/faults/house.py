@@ -1,0 +1,236 @@
+"""One run's processes: weight sync, trainer ranks and replicas, each behind a door of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults import children, processes
+from tests.faults.processes import Child, Usage, typical
+from tests.faults.proxy import Door
+from trimaran import rpc
+from trimaran.config import RunConfig, dump_config, parse_config
+from trimaran.types import Replica
+
+WEIGHT_SYNC = "weight-sync"
+GROUPS_PER_STEP = 2
+GROUP_SIZE = 2
+MAX_TOKENS = 32
+START_SECONDS = 60.0
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+LONG_LIFE = 12
+"""Faults."""
+MODEL = {
+    "model_type": "llama",
+    "num_hidden_layers": 3,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+"""5.4 MB in bf16: six buckets of the smallest size that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a run of the driver varies between its parts."""
+
+    engine: str
+    """stand-in or vllm."""
+    transport: str
+    delta: bool
+    num_senders: int
+    num_replicas: int
+    """Of which the last one is only there at times."""
+
+    def __str__(self) -> str:
+        delta = " with deltas" if self.delta else ""
+        return f"{self.transport}{delta}, {self.num_senders} senders, {self.num_replicas} replicas"
+
+
+@dataclass(slots=True)
+class House:
+    folder: Path
+    """Of this part: config.yaml, the run folder, logs, orders."""
+    setting: Setting
+    config: RunConfig
+    doors: dict[str, Door]
+    children: dict[str, Child] = field(default_factory=dict)
+    lives: dict[int, list[Usage]] = field(default_factory=dict)
+    """By process id: what the process used after each fault that it lived through."""
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def trainers(self) -> list[str]:
+        return [f"trainer-{index}" for index in range(self.setting.num_senders)]
+
+    @property
+    def replicas(self) -> list[str]:
+        return [f"rollout-{index}" for index in range(self.setting.num_replicas)]
+
+    def replica(self, name: str) -> Replica:
+        return Replica(name, self.config.endpoints.rollout[_index(name)])
+
+    @property
+    def alive(self) -> list[str]:
+        """Replicas whose process runs."""
+        return [name for name in self.replicas if self.is_alive(name)]
+
+    def is_alive(self, name: str) -> bool:
+        return name in self.children and self.children[name].alive
+
+    def start(self, name: str) -> Child:
+        assert not self.is_alive(name), f"{name} runs already"
+        config, log = self.folder / "config.yaml", self.folder / f"{name}.log"
+        if name == WEIGHT_SYNC:
+            child = processes.start(name, log, children.serve_weight_sync, config, self.run_folder)
+        else:
+            place = (config, self.run_folder, _index(name), self.doors[name].address)
+            if name.startswith("trainer"):
+                child = processes.start(name, log, children.serve_trainer, *place)
+            else:
+                stand_in = self.setting.engine == "stand-in"
+                child = processes.start(name, log, children.serve_replica, *place, stand_in)
+        self.children[name] = child
+        return child
+
+    async def start_trainers(self) -> None:
+        """All ranks, as after a crash; from the newest checkpoint. Returns when they serve."""
+        for name in self.trainers:
+            if self.is_alive(name):
+                self.children[name].kill()
+        for name in self.trainers:
+            self.start(name)
+        await rpc.wait_until_serving(self.config.endpoints.trainer[0], START_SECONDS)
+
+    async def open(self) -> None:
+        for door in self.doors.values():
+            await door.open()
+        self.start(WEIGHT_SYNC)
+        for name in self.replicas[:-1]:
+            self.start(name)
+        await self.start_trainers()
+
+    async def close(self) -> list[str]:
+        """Ends everything as an operator would; the names of what had to be killed."""
+        killed = []
+        for name in [*self.replicas, *self.trainers, WEIGHT_SYNC]:
+            if not self.is_alive(name):
+                continue
+            try:
+                await self.children[name].end()
+            except TimeoutError:
+                self.children[name].kill()
+                killed.append(name)
+        for door in self.doors.values():
+            await door.close()
+        return killed
+
+    def kill_all(self) -> None:
+        for child in self.children.values():
+            if child.alive:
+                child.kill()
+
+    def note_usage(self) -> None:
+        for child in self.children.values():
+            if child.alive:
+                self.lives.setdefault(child.pid, []).append(child.usage())
+
+    def growth(self) -> dict[str, tuple[int, Usage, Usage]]:
+        """Name -> faults lived through, and what was typical of either half of that life.
+
+        Only of long lives: groups and connections come and go with the faults.
+        """
+        found: dict[str, tuple[int, Usage, Usage]] = {}
+        for name, child in self.children.items():
+            life = self.lives.get(child.pid, [])
+            if len(life) >= LONG_LIFE:
+                middle = len(life) // 2
+                found[name] = len(life), typical(life[:middle]), typical(life[middle:])
+        return found
+
+
+def make_house(folder: Path, setting: Setting, seed: int, model: Path) -> House:
+    folder.mkdir(parents=True)
+    names = [f"trainer-{index}" for index in range(setting.num_senders)]
+    names += [f"rollout-{index}" for index in range(setting.num_replicas)]
+    doors = {name: Door(folder / "run" / f"{name}.relay") for name in names}
+    config = _configure(setting, seed, model)
+    (folder / "run").mkdir()
+    (folder / "config.yaml").write_text(dump_config(config))
+    return House(folder, setting, config, doors)
+
+
+def _configure(setting: Setting, seed: int, model: Path) -> RunConfig:
+    addresses = _free_addresses(1 + setting.num_senders + setting.num_replicas)
+    stand_in = setting.engine == "stand-in"
+    return parse_config(
+        {
+            "run": {"seed": seed, "groups_per_step": GROUPS_PER_STEP, "keep_checkpoints": 1},
+            "model": {"path": str(model), "dtype": "bfloat16" if stand_in else "float32"},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {
+                "replicas": setting.num_replicas,
+                "device": "cpu",
+                "group_size": GROUP_SIZE,
+                "max_tokens": MAX_TOKENS,
+                "max_prompt_tokens": 64,
+                "max_concurrency": 8,
+                "kv_cache_gib": 0.05,
+                "idle_timeout": 4 if stand_in else 20,
+            },
+            "trainer": {"device": "cpu", "tensor_parallel": setting.num_senders},
+            "weight_sync": {
+                "transport": setting.transport,
+                "delta": setting.delta,
+                "bucket_mib": 1,
+                "stage_timeout": 3 if stand_in else 8,
+                "commit_timeout": 2 if stand_in else 8,
+                "join_timeout": 6 if stand_in else 15,
+                "prove_timeout": 3 if stand_in else 10,
+                "heartbeat_timeout": 1.5 if stand_in else 4,
+                "sample_share": 0.25,
+            },
+            "endpoints": {
+                "weight_sync": addresses[0],
+                "trainer": addresses[1 : 1 + setting.num_senders],
+                "rollout": addresses[1 + setting.num_senders :],
+            },
+            "start_timeout": START_SECONDS,
+        }
+    )
+
+
+def write_model(folder: Path) -> Path:
+    """What the services look at of a model that nobody computes with."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).touch()
+    return folder
+
+
+def _index(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _free_addresses(count: int) -> list[str]:
+    """Below the ports that the kernel gives to connections: a process that comes back needs its own."""
+    found: list[str] = []
+    port = FIRST_PORT + os.getpid() * 97 % (LAST_PORT - FIRST_PORT)
+    while len(found) < count:
+        port = FIRST_PORT + (port + 1 - FIRST_PORT) % (LAST_PORT - FIRST_PORT)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(f"127.0.0.1:{port}")
+    return found

@@ -1,0 +1,32 @@
+"""A short run of the fault driver. The long ones are `make faults-weights`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.faults import CASES
+
+NUM_FAULTS = 15
+SECONDS = 240
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(SECONDS + 20)
+def test_the_house_heals_by_itself_from_one_fault_after_another() -> None:
+    command = [sys.executable, "-m", "tests.faults.drive", "--seed", "1", "--json"]
+    run = subprocess.run(
+        [*command, "--count", str(NUM_FAULTS)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert run.returncode == 0, run.stdout
+    figures = json.loads(run.stdout.splitlines()[-1])
+    assert figures["faults"] == NUM_FAULTS, run.stdout
+    assert len(figures["kinds"]) == len({case.kind for case in CASES})
+    assert figures["trained"] > 0

@@ -1,0 +1,210 @@
+"""A real vLLM engine that loads versions, right and wrong, and reads them back: run as a process.
+
+    python -m tests.rollout.loaded MODEL DTYPE TENSOR_PARALLEL
+
+Prints one JSON object: check -> (tensor, index) of the blocks whose digest is not the version's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from services.rollout import vllm_engine
+from services.rollout.engine import Chunk, GenerationRequest
+from services.rollout.vllm_worker import WorkerExtension
+from services.weight_sync.manifest import list_blocks, list_digests
+from services.weight_sync.shadow import Shadow
+from tests.rollout.versions import shadow_of
+from trimaran.config import parse_config
+from trimaran.device import pick
+from trimaran.types import Manifest, Sampling, VersionId
+
+DIGEST = {"float32": "polynomial-m31", "bfloat16": "xxh3-128"}
+
+
+class Extension(WorkerExtension):
+    """Faults that only a worker can make."""
+
+    def keep_head(self) -> None:
+        self._head = self.model_runner.get_model().lm_head.cpu_linear
+
+    def restore_head(self) -> None:
+        self.model_runner.get_model().lm_head.cpu_linear = self._head
+
+    def engine_kind(self) -> str:
+        return type(self.weight_transfer_engine).__name__
+
+    def forbid_reading(self) -> None:
+        layer = self.model_runner.get_model().model.layers[1].mlp.down_proj
+        layer.quant_method = type("Unheard", (), {})()
+
+
+def main(folder: Path, dtype: str, tensor_parallel: int) -> None:
+    arguments = vllm_engine.engine_arguments
+    extension = {"worker_extension_cls": "tests.rollout.loaded.Extension"}
+    vllm_engine.engine_arguments = lambda *given: arguments(*given) | extension
+    rollout = {
+        "engine": "vllm",
+        "device": "cpu",
+        "max_tokens": 400,
+        "max_prompt_tokens": 16,
+        "max_concurrency": 4,
+        "kv_cache_gib": 0.05,
+        "tensor_parallel": tensor_parallel,
+    }
+    config = parse_config(
+        {
+            "model": {"path": str(folder), "dtype": dtype},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": rollout,
+        }
+    )
+    print(
+        json.dumps(asyncio.run(_check(vllm_engine.VllmEngine(config, pick("cpu")), folder, dtype)))
+    )
+
+
+async def _check(engine: Any, folder: Path, dtype: str) -> dict[str, Any]:
+    await engine.start()
+    try:
+        return await Checks(engine, folder, dtype).run()
+    finally:
+        await engine.close()
+
+
+class Checks:
+    def __init__(self, engine: Any, folder: Path, dtype: str) -> None:
+        import transformers
+
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        self.engine, self.folder, self.digest = engine, folder, DIGEST[dtype]
+        self.weights = {name: value.detach() for name, value in model.named_parameters()}
+        torch.manual_seed(1)
+        self.others = {
+            name: (value + 0.1 * torch.randn_like(value)).to(value.dtype)
+            for name, value in self.weights.items()
+        }
+        self.step = 0
+
+    async def run(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"engine": await self.call("engine_kind")}
+        first, second = self.shadow(self.weights), self.shadow(self.others)
+        for name, shadow in (("first", first), ("second", second)):
+            await self.load(shadow)
+            found[name] = await self.wrong(shadow.manifest)
+        found["another version"] = len(await self.wrong(first.manifest))
+        found["blocks"] = first.manifest.num_blocks
+        found["numbers"] = sorted(await self.engine.read_back(second.manifest, ((1, 3), (7, 8))))
+        for name in self.weights:
+            if "layers.1" in name or "layers" not in name:
+                found[f"corrupt {name}"] = await self.corrupted(name)
+        if "lm_head.weight" not in self.weights:
+            await self.load(first)
+            await self.call("keep_head")
+            await self.load(second)
+            await self.call("restore_head")
+            found["stale head"] = await self.wrong(second.manifest)
+        found["older interface"] = older_interface()
+        await self.load(first)
+        found["tokens beside"] = await self.tokens_beside_reading(first.manifest)
+        await self.call("forbid_reading")
+        try:
+            await self.wrong(first.manifest)
+        except Exception as error:
+            found["forbidden"] = str(error)
+        return found
+
+    def shadow(self, weights: dict[str, torch.Tensor]) -> Shadow:
+        return shadow_of(self.folder, weights, self.digest)
+
+    async def load(self, shadow: Shadow) -> None:
+        self.step += 1
+        await self.engine.load_weights(shadow, VersionId(0, self.step))
+
+    async def corrupted(self, name: str) -> list[Any]:
+        """Of a version whose last element of `name` changes after it was proven in the shadow."""
+        shadow = self.shadow(self.weights)
+        piece = [piece for piece in shadow.layout.pieces if piece.block.tensor.name == name][-1]
+        shadow.buffer[piece.end - 2] ^= 1
+        await self.load(shadow)
+        return await self.wrong(shadow.manifest)
+
+    async def wrong(self, manifest: Manifest) -> list[Any]:
+        found = await self.engine.read_back(manifest, ((0, manifest.num_blocks),))
+        digests = list_digests(manifest)
+        return [
+            [block.tensor.name, block.index]
+            for block in list_blocks(manifest.tensors)
+            if found[block.number] != digests[block.number]
+        ]
+
+    async def tokens_beside_reading(self, manifest: Manifest) -> int:
+        """Tokens that a completion got while everything was read twenty times."""
+        request = GenerationRequest(0, (5, 6, 7), Sampling(1.0, 400, 1, 0), {0: ()})
+        reading = asyncio.create_task(self.read_often(manifest))
+        tokens = 0
+        async with aclosing(self.engine.generate(request)) as events:
+            async for event in events:
+                if isinstance(event, Chunk) and not reading.done():
+                    tokens += len(event.token_ids_T)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        return tokens
+
+    async def read_often(self, manifest: Manifest) -> None:
+        while True:
+            await self.wrong(manifest)
+
+    async def call(self, method: str) -> Any:
+        return await self.engine.llm.collective_rpc(method)
+
+
+class Model(torch.nn.Module):
+    """Enough of vLLM's models for an interface in which the worker runs the reload itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3, bias=False)
+        text_config = SimpleNamespace(tie_word_embeddings=False)
+        self.config = SimpleNamespace(get_text_config=lambda: text_config)
+
+    def load_weights(self, weights: Any) -> set[str]:
+        given = dict(weights)
+        with torch.no_grad():
+            for name, value in given.items():
+                self.get_parameter(name).copy_(value)
+        return set(given)
+
+
+def older_interface() -> list[Any]:
+    """Whether everything is loaded, and what is said of a version that lacks a tensor."""
+    from services.rollout.vllm_transfer import ShadowTransferEngine
+
+    weights = {name: value.detach() for name, value in Model().named_parameters()}
+    model, engine = Model(), ShadowTransferEngine.__new__(ShadowTransferEngine)
+
+    def update(tensors: dict[str, torch.Tensor]) -> None:
+        shadow = shadow_of(None, tensors)
+        info = {"path": shadow.path, "description": shadow.description()}
+        engine.receive_weights(engine.parse_update_info(info), load_weights=model.load_weights)
+
+    update(weights)
+    equal = all(torch.equal(value, model.get_parameter(name)) for name, value in weights.items())
+    try:
+        update({"gate.weight": weights["gate.weight"]})
+    except ValueError as error:
+        return [equal, str(error)]
+    return [equal, ""]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,107 @@
+"""What real vLLM engines have loaded, read back through their fusions, ranks and packings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from services.rollout.read_back import join, run_slice
+from services.weight_sync.manifest import build_manifest
+from tests.tiny_model import SHAPE, write_tiny_model
+from trimaran.errors import InternalError
+from trimaran.types import TensorInfo
+
+TIMEOUT = 240.0
+EMBEDDING = "model.embed_tokens.weight"
+ENGINES = {
+    "llama, tied, one rank": ("llama", True, "bfloat16", 1, 2),
+    "qwen2, untied, two ranks": ("qwen2", False, "float32", 2, 2),
+    "qwen2, tied, two ranks that share a head": ("qwen2", True, "bfloat16", 2, 1),
+}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def report(request, tmp_path_factory):
+    family, tied, dtype, tensor_parallel, num_kv_heads = ENGINES[request.param]
+    folder = tmp_path_factory.mktemp("model")
+    shape = SHAPE | {"num_key_value_heads": num_kv_heads, "vocab_size": 160}
+    write_tiny_model(folder, family, tied, dtype, shape=shape)
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.rollout.loaded", folder, dtype, str(tensor_parallel)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    found = json.loads(process.stdout.splitlines()[-1])
+    assert found["engine"] == ["ShadowTransferEngine"] * tensor_parallel
+    return found
+
+
+def test_a_loaded_version_reads_back_as_its_manifest_says(report):
+    assert report["first"] == report["second"] == []
+
+
+def test_another_version_differs_in_every_block(report):
+    assert report["another version"] == report["blocks"]
+
+
+def test_only_the_blocks_that_were_asked_for_are_read(report):
+    assert report["numbers"] == [1, 2, 7]
+
+
+def test_one_changed_element_is_found_in_its_block_and_nowhere_else(report):
+    checks = {name: wrong for name, wrong in report.items() if name.startswith("corrupt ")}
+    assert len(checks) > 10
+    for name, wrong in checks.items():
+        assert [tensor for tensor, _ in wrong] == [name.removeprefix("corrupt ")], name
+
+
+def test_a_stale_packed_head_is_found(report):
+    if "stale head" not in report:
+        pytest.skip("this engine's output layer is not tied to the embedding")
+    assert {tensor for tensor, _ in report["stale head"]} == {EMBEDDING}
+
+
+def test_tokens_are_made_beside_a_read_back(report):
+    assert report["tokens beside"] > 0
+
+
+def test_a_layer_of_an_unknown_kind_is_named_and_never_proven(report):
+    assert "model.layers.1.mlp.down_proj" in report["forbidden"]
+    assert "Unheard" in report["forbidden"]
+
+
+def test_a_worker_that_runs_the_reload_itself_is_served_too(report):
+    """As vLLM-Ascend 0.23 does; played here by a stand-in."""
+    assert report["older interface"] == [True, "the version lacks up.weight"]
+
+
+def manifest():
+    tensor = TensorInfo("w", "F32", (4,), 0, (2,), ("a" * 32, "b" * 32))
+    return build_manifest("xxh3-128", [tensor])
+
+
+def test_what_two_workers_hold_must_be_right_on_both():
+    right, wrong = {0: "a" * 32, 1: "b" * 32}, {1: "c" * 32}
+    everything = ((0, 2),)
+    assert join(manifest(), everything, [right, {}]) == right
+    for found in ([right, wrong], [wrong, right]):
+        assert join(manifest(), everything, found) == {0: "a" * 32, 1: "c" * 32}
+
+
+def test_a_block_that_no_worker_holds_is_an_error():
+    with pytest.raises(InternalError, match="w: elements 2 to 4"):
+        join(manifest(), ((0, 2),), [{0: "a" * 32}])
+
+
+def test_a_slice_ends_when_its_time_is_over_and_the_next_one_goes_on():
+    reader = iter([None, (0, "x"), None, (1, "y")])
+    assert run_slice(reader, 0) == ({}, False)
+    assert run_slice(reader, 0) == ({0: "x"}, False)
+    assert run_slice(reader, 60) == ({1: "y"}, True)

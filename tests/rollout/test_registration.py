@@ -1,0 +1,138 @@
+"""A replica that registers, gives signs of life, and registers again with whoever forgot it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.rollout import registration
+from tests.rollout.replicas import free_ports
+from trimaran import rpc, wire
+from trimaran.config import parse_config
+from trimaran.errors import DeadlineError
+from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId, VersionState
+from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
+
+REPLICA = Replica("rollout-0", "127.0.0.1:1")
+PEER = Peer("127.0.0.1:2", "secret", "this-host")
+LIVE = PolicyVersion("run", VersionId(0, 3), "a" * 32, VersionState.ACTIVE)
+
+
+class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
+    def __init__(self, events: asyncio.Queue) -> None:
+        self.events = events
+        self.incarnation = 0
+
+    async def RegisterReplica(self, request, context):
+        self.incarnation += 1
+        assert (wire.decode_replica(request.replica), wire.decode_peer(request.peer)) == (
+            REPLICA,
+            PEER,
+        )
+        self.events.put_nowait(f"registered {request.run_id}")
+        return weight_sync_pb2.RegisterReplicaResponse(
+            incarnation=self.incarnation, heartbeat_seconds=0.01
+        )
+
+    async def Heartbeat(self, request, context):
+        live = wire.decode_policy(request.live) if request.HasField("live") else None
+        self.events.put_nowait((request.name, request.incarnation, live))
+        return weight_sync_pb2.HeartbeatResponse(known=request.incarnation == self.incarnation)
+
+    def add_to(self, server):
+        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(self, server)
+        return "trimaran.v1.WeightSyncService"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(registration, "RETRY_SECONDS", 0.02)
+
+
+def config(port: int, start_timeout: float):
+    return parse_config(
+        {
+            "model": {"path": "unused"},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "endpoints": {"weight_sync": f"127.0.0.1:{port}"},
+            "start_timeout": start_timeout,
+        }
+    )
+
+
+def run(body, start_timeout: float = 30):
+    async def main():
+        (port,) = free_ports(1)
+        events: asyncio.Queue = asyncio.Queue()
+        server = rpc.Server(f"127.0.0.1:{port}", [WeightSync(events).add_to])
+        staying = asyncio.create_task(
+            registration.stay_registered(
+                config(port, start_timeout), Caller("run", 0), REPLICA, PEER, lambda: LIVE
+            )
+        )
+        try:
+            await asyncio.wait_for(body(server, events, staying, port), 30)
+        finally:
+            staying.cancel()
+            await asyncio.gather(staying, return_exceptions=True)
+            await server.stop()
+
+    asyncio.run(main())
+
+
+async def next_beat(events, incarnation: int) -> None:
+    while (await events.get()) != ("rollout-0", incarnation, LIVE):
+        pass
+
+
+def test_it_waits_for_weight_sync_and_then_gives_signs_of_life_with_what_it_holds():
+    async def body(server, events, staying, port):
+        await asyncio.sleep(0.1)
+        await server.start()
+        assert await events.get() == "registered run"
+        for _ in range(3):
+            assert await events.get() == ("rollout-0", 1, LIVE)
+
+    run(body)
+
+
+def test_whoever_forgot_it_gets_a_fresh_registration():
+    async def body(server, events, staying, port):
+        await server.start()
+        await next_beat(events, 1)
+        await server.stop()
+        forgetful = WeightSync(events)
+        forgetful.incarnation = 6
+        again = rpc.Server(f"127.0.0.1:{port}", [forgetful.add_to])
+        await again.start()
+        try:
+            await next_beat(events, 1)
+            assert await events.get() == "registered run"
+            await next_beat(events, 7)
+        finally:
+            await again.stop()
+
+    run(body)
+
+
+def test_an_absence_of_weight_sync_is_told_once_and_ends_nothing(caplog):
+    async def body(server, events, staying, port):
+        await server.start()
+        await next_beat(events, 1)
+        await server.stop()
+        await asyncio.sleep(0.3)
+        assert not staying.done()
+
+    with caplog.at_level("INFO"):
+        run(body)
+    assert sum("weight sync is away" in record.message for record in caplog.records) == 1
+
+
+def test_nobody_takes_the_first_registration():
+    async def body(server, events, staying, port):
+        with pytest.raises(DeadlineError, match="did not take rollout-0 in 0.1 s"):
+            await staying
+
+    run(body, start_timeout=0.1)

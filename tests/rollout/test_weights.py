@@ -1,0 +1,225 @@
+"""Staging, loading and reading back on one replica, against a recording receiver and engine."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from services.rollout.weights import ReplicaWeights
+from services.weight_sync.manifest import build_manifest, list_digests
+from trimaran.errors import DeadlineError, InputError, OutOfOrderError, TransferError
+from trimaran.types import PolicyVersion, Staged, TensorInfo, VersionId, VersionState
+
+
+def make_manifest(letter: str):
+    tensor = TensorInfo("w", "F32", (4,), 0, (2,), (letter * 32, "f" * 32))
+    return build_manifest("xxh3-128", [tensor])
+
+
+def policy(step: int, manifest) -> PolicyVersion:
+    return PolicyVersion("run", VersionId(0, step), manifest.root, VersionState.STAGING)
+
+
+FIRST, SECOND = make_manifest("a"), make_manifest("b")
+MAKER = "rollout-0"
+ONE, TWO = policy(1, FIRST), policy(2, SECOND)
+EVERYTHING = ((0, 2),)
+
+
+class Receiver:
+    """Stages at once, unless `gate` is set: then it waits for it, as a thread does."""
+
+    def __init__(self, events):
+        self.events, self.staged, self.gate = events, None, None
+
+    def stage(self, version, manifest, sources, bucket_bytes, timeout):
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=10)
+        self.staged = SimpleNamespace(version=version, shadow=SimpleNamespace(manifest=manifest))
+        self.events.append(f"staged {version.version}")
+        return Staged(manifest.root, manifest.num_blocks, 16)
+
+    def keep(self, version):
+        self.staged = None
+        self.events.append(f"kept {version}")
+
+    def discard(self, version):
+        self.staged = None
+        self.events.append(f"discarded {version}")
+
+
+class Engine:
+    def __init__(self, events):
+        self.events, self.fails = events, False
+        self.loaded = self.may_load = self.may_read = None
+
+    async def load_weights(self, shadow, version):
+        if self.may_load:
+            await self.may_load.wait()
+        self.events.append(f"loaded {version}")
+        if self.fails:
+            raise TransferError("torn")
+        self.loaded = shadow.manifest
+        return 0.25
+
+    async def read_back(self, manifest, ranges):
+        if self.may_read:
+            await self.may_read.wait()
+        return dict(enumerate(list_digests(self.loaded)))
+
+
+def run(body):
+    async def main():
+        events: list[str] = []
+        receiver, engine = Receiver(events), Engine(events)
+        weights = ReplicaWeights("rollout-0", engine, receiver)
+        await body(weights, receiver, engine)
+        return events
+
+    return asyncio.run(main())
+
+
+async def publish(weights, version, manifest) -> float:
+    await weights.stage(version, manifest, [], 1, 10)
+    return await weights.commit(version, MAKER)
+
+
+def test_a_version_is_staged_loaded_and_kept():
+    async def body(weights, receiver, engine):
+        assert weights.live is None
+        assert await publish(weights, ONE, FIRST) == 0.25
+        assert weights.live == ONE
+        assert await weights.commit(ONE, MAKER) == 0
+
+    assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1"]
+
+
+def test_a_live_version_that_is_staged_anew_is_loaded_anew():
+    """A replica whose loaded weights went wrong catches up with the version that it holds."""
+
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        assert await publish(weights, ONE, FIRST) == 0.25
+
+    assert run(body).count("loaded 0.1") == 2
+
+
+def test_what_is_not_staged_is_not_loaded():
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        with pytest.raises(OutOfOrderError, match="0.2 is not staged on rollout-0"):
+            await weights.commit(TWO, MAKER)
+        await weights.stage(policy(2, FIRST), FIRST, [], 1, 10)
+        with pytest.raises(OutOfOrderError):
+            await weights.commit(TWO, MAKER)  # of another root
+        assert weights.live == ONE
+
+    run(body)
+
+
+def test_a_load_that_fails_leaves_nothing_live():
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        engine.fails = True
+        with pytest.raises(TransferError):
+            await publish(weights, TWO, SECOND)
+        assert weights.live is None
+        with pytest.raises(OutOfOrderError, match="holds None"):
+            await weights.read_back(ONE.version, EVERYTHING, 10)
+        engine.fails = False
+        assert await publish(weights, TWO, SECOND) == 0.25
+
+    run(body)
+
+
+def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
+    async def body(weights, receiver, engine):
+        await weights.stage(ONE, FIRST, [], 1, 10)
+        engine.may_load = asyncio.Event()
+        load = asyncio.create_task(weights.commit(ONE, MAKER))
+        await asyncio.sleep(0)
+        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], 1, 10))
+        await asyncio.sleep(0.05)
+        engine.may_load.set()
+        await asyncio.gather(load, stage)
+
+    assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1", "staged 0.2"]
+
+
+def test_nothing_is_loaded_while_a_stage_is_under_way():
+    import threading
+
+    async def body(weights, receiver, engine):
+        await weights.stage(ONE, FIRST, [], 1, 10)
+        receiver.gate = threading.Semaphore(0)
+        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], 1, 10))
+        await asyncio.sleep(0.05)
+        with pytest.raises(OutOfOrderError):
+            await weights.commit(ONE, MAKER)
+        stage.cancel()  # its caller gives up; the thread goes on
+        await asyncio.gather(stage, return_exceptions=True)
+        with pytest.raises(OutOfOrderError):
+            await weights.commit(ONE, MAKER)
+        receiver.gate.release()
+        while receiver.staged.version != TWO:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert await weights.commit(TWO, MAKER) == 0.25
+
+    run(body)
+
+
+def test_digests_come_in_the_order_of_the_blocks():
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        assert await weights.read_back(ONE.version, EVERYTHING, 10) == ("a" * 32, "f" * 32)
+
+    run(body)
+
+
+@pytest.mark.parametrize("blocks", [((0, 3),), ((1, 1),), ((1, 2), (0, 1)), ((0, 2), (1, 2))])
+def test_blocks_that_do_not_exist_are_refused(blocks):
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        with pytest.raises(InputError, match="2 blocks"):
+            await weights.read_back(ONE.version, blocks, 10)
+
+    run(body)
+
+
+def test_another_version_than_the_live_one_is_not_read_back():
+    async def body(weights, receiver, engine):
+        with pytest.raises(OutOfOrderError):
+            await weights.read_back(ONE.version, EVERYTHING, 10)
+        await publish(weights, ONE, FIRST)
+        with pytest.raises(OutOfOrderError, match="holds 0.1, not 0.2"):
+            await weights.read_back(TWO.version, EVERYTHING, 10)
+
+    run(body)
+
+
+@pytest.mark.parametrize(("version", "manifest"), [(TWO, SECOND), (ONE, FIRST)])
+def test_a_version_that_changes_while_it_is_read_is_no_proof(version, manifest):
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        engine.may_read = asyncio.Event()
+        reading = asyncio.create_task(weights.read_back(ONE.version, EVERYTHING, 10))
+        await asyncio.sleep(0.01)
+        await publish(weights, version, manifest)
+        engine.may_read.set()
+        with pytest.raises(OutOfOrderError, match="while 0.1 was read"):
+            await reading
+
+    run(body)
+
+
+def test_an_engine_that_does_not_answer_ends_at_the_deadline():
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        engine.may_read = asyncio.Event()
+        with pytest.raises(DeadlineError, match="rollout-0"):
+            await weights.read_back(ONE.version, EVERYTHING, 0.01)
+
+    run(body)

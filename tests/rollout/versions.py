@@ -1,0 +1,35 @@
+"""Versions of a tiny model, as a replica's shadow holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from services.weight_sync.grid import cut_tensors
+from services.weight_sync.memory import DTYPE_NAMES
+from services.weight_sync.shadow import Shadow
+from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from trimaran.model_folder import read_model_folder
+
+
+def snapshot_of(
+    folder: Path | None, tensors: dict[str, torch.Tensor], digest: str = "xxh3-128"
+) -> Snapshot:
+    """All of `tensors`, on the grid of the model in `folder`; None: each is one block."""
+    specs = [
+        (name, DTYPE_NAMES[value.dtype], tuple(value.shape)) for name, value in tensors.items()
+    ]
+    cut = cut_tensors(specs, read_model_folder(folder) if folder else None)
+    parts = [Part(info.name, 0, info.shape[info.axis], tensors[info.name].detach()) for info in cut]
+    num_blocks = sum(info.num_blocks for info in cut)
+    return take_snapshot(cut, parts, ((0, num_blocks),), digest)
+
+
+def shadow_of(
+    folder: Path | None, tensors: dict[str, torch.Tensor], digest: str = "xxh3-128"
+) -> Shadow:
+    snapshot = snapshot_of(folder, tensors, digest)
+    shadow = Shadow(snapshot.manifest)
+    shadow.buffer.copy_(snapshot.buffer)
+    return shadow

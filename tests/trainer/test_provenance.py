@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from services.trainer.provenance import check_proofs
+from tests.trainer.batches import completion, proofs_for, random_batch, scored_group
+from trimaran.errors import UnprovenError
+from trimaran.types import Origin, Proof, Segment, TrainingBatch, VersionId
+
+FIRST, SECOND = VersionId(0, 1), VersionId(0, 2)
+ROOTS = {FIRST: frozenset({"one"}), SECOND: frozenset({"two", "two again"})}
+
+
+def batch_of(*makers: tuple[VersionId, str], origin: Origin = Origin.GENERATED) -> TrainingBatch:
+    """One group of one completion whose tokens come from the makers, one each."""
+    segments = tuple(Segment(i, i + 1, v, origin, r) for i, (v, r) in enumerate(makers))
+    one = completion([5] * len(makers))
+    object.__setattr__(one, "segments", segments)
+    return TrainingBatch(3, (scored_group([1], [one], [1.0], number=7),))
+
+
+def proof(version: VersionId, replica: str, root: str, fault: str = "") -> Proof:
+    return Proof(version, replica, root, num_blocks=4, num_loaded=1, fault=fault)
+
+
+def check(
+    batch: TrainingBatch,
+    *proofs: Proof,
+    roots: Mapping[VersionId, frozenset[str]] = ROOTS,
+) -> None:
+    check_proofs(batch, proofs, lambda version: roots.get(version, frozenset()))
+
+
+def test_proven_tokens_may_train() -> None:
+    batch = batch_of((FIRST, "r0"), (SECOND, "r1"))
+    check(batch, proof(FIRST, "r0", "one"), proof(SECOND, "r1", "two"))
+    check(batch, proof(FIRST, "r0", "one"), proof(SECOND, "r1", "two again"))
+
+
+@pytest.mark.parametrize(
+    ("proofs", "reason"),
+    [
+        ([], "there is no proof that the replica held it"),
+        ([proof(FIRST, "other", "one")], "there is no proof"),
+        ([proof(SECOND, "r0", "two")], "there is no proof"),
+        ([proof(FIRST, "r0", "one", "block 3 differs")], "block 3 differs"),
+        ([proof(FIRST, "r0", "two")], "the replica held root two, made was one"),
+    ],
+)
+def test_unproven_tokens_are_refused_with_who_and_why(proofs: list[Proof], reason: str) -> None:
+    with pytest.raises(UnprovenError) as caught:
+        check(batch_of((FIRST, "r0")), *proofs)
+    text = str(caught.value)
+    assert "step 3, group 7: tokens of r0 at version 0.1 must not train" in text
+    assert reason in text
+
+
+def test_a_version_that_nobody_here_made_is_refused_whatever_its_proof() -> None:
+    made_elsewhere = VersionId(4, 1)
+    with pytest.raises(UnprovenError, match="no trainer of this run made that version"):
+        check(batch_of((made_elsewhere, "r0")), proof(made_elsewhere, "r0", "one"))
+
+
+def test_one_bad_segment_is_enough() -> None:
+    batch = batch_of((FIRST, "r0"), (SECOND, "r0"))
+    with pytest.raises(UnprovenError, match=r"r0 at version 0\.2"):
+        check(batch, proof(FIRST, "r0", "one"))
+
+
+def test_given_tokens_train_nothing_and_need_no_proof() -> None:
+    check(batch_of((FIRST, "r0"), origin=Origin.GIVEN))
+
+
+def test_the_proofs_of_a_whole_batch() -> None:
+    batch = random_batch(1)
+    check(batch, *proofs_for(batch, "root"), roots={VersionId(0, 0): frozenset({"root"})})

@@ -1,0 +1,144 @@
+"""Small snapshots and real senders and receivers for the tests of the transports."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import torch
+
+from services.weight_sync.receiver import WeightReceiver
+from services.weight_sync.sender import WeightSender
+from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from trimaran.config import WeightSyncSection
+from trimaran.device import Device
+from trimaran.types import (
+    Peer,
+    PolicyVersion,
+    Ranges,
+    Source,
+    TensorInfo,
+    TransferGroup,
+    Transport,
+    VersionId,
+    VersionState,
+)
+
+CPU = Device("cpu", "gloo")
+BUCKET = 256  # the small snapshot travels in several
+LONG = 30.0
+CONFIG = WeightSyncSection(stage_timeout=LONG)
+
+TENSORS = (
+    TensorInfo("embed", "BF16", (37, 11), 0, (5, 30)),
+    TensorInfo("empty", "F32", (0, 4)),
+    TensorInfo("norm", "F32", (5,)),
+    TensorInfo("proj", "F32", (6, 8), 1, (2, 4)),
+    TensorInfo("steps", "I64", (3,)),
+)
+"""Nine blocks; those of `proj` are columns."""
+ALL: Ranges = ((0, 9),)
+
+
+def make_values(seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "embed": torch.randn(37, 11, generator=generator).to(torch.bfloat16),
+        "empty": torch.zeros(0, 4),
+        "norm": torch.randn(5, generator=generator),
+        "proj": torch.randn(6, 8, generator=generator),
+        "steps": torch.arange(3) + seed,
+    }
+
+
+def snapshot_of(
+    values: dict[str, torch.Tensor],
+    tensors: tuple[TensorInfo, ...] = TENSORS,
+    ranges: Ranges = ALL,
+    digest_name: str = "xxh3-128",
+    **options,
+) -> Snapshot:
+    parts = [
+        Part(
+            info.name, 0, values[info.name].shape[info.axis] if info.shape else 1, values[info.name]
+        )
+        for info in tensors
+    ]
+    return take_snapshot(tensors, parts, ranges, digest_name, **options)
+
+
+def make_snapshot(seed: int = 0) -> Snapshot:
+    return snapshot_of(make_values(seed))
+
+
+def big_snapshot(num_bytes: int, num_blocks: int = 8, seed: int = 0) -> Snapshot:
+    generator = torch.Generator().manual_seed(seed)
+    value = torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, generator=generator)
+    cuts = tuple(num_bytes // num_blocks * part for part in range(1, num_blocks))
+    info = TensorInfo("big", "U8", (num_bytes,), 0, cuts)
+    return snapshot_of({"big": value}, (info,), ((0, num_blocks),))
+
+
+def version_of(snapshot: Snapshot, step: int = 1) -> PolicyVersion:
+    return PolicyVersion("run", VersionId(0, step), snapshot.manifest.root, VersionState.STAGING)
+
+
+def group_of(group_id: int, world_size: int = 2) -> TransferGroup:
+    return TransferGroup(group_id, f"nonce-{group_id}", world_size, "")
+
+
+def blocks_of(snapshot: Snapshot) -> Ranges:
+    return snapshot.layout.ranges
+
+
+def in_group(snapshot: Snapshot, group: TransferGroup, rank: int = 1, **options) -> Source:
+    return Source(Transport.COLLECTIVE, blocks_of(snapshot), group=group, rank=rank, **options)
+
+
+def from_memory(snapshot: Snapshot, **options) -> Source:
+    options = {"memory": snapshot.path, **options}
+    return Source(Transport.MEMORY, blocks_of(snapshot), **options)
+
+
+def by_relay(snapshot: Snapshot, *peers: Peer, **options) -> Source:
+    return Source(Transport.RELAY, blocks_of(snapshot), peers=peers, **options)
+
+
+def stage(receiver, snapshot, *sources, timeout=LONG, step=1, bucket_bytes=BUCKET):
+    version = version_of(snapshot, step)
+    return receiver.stage(version, snapshot.manifest, sources, bucket_bytes, timeout)
+
+
+def take_from_memory(receiver, snapshot, step=1):
+    """Staged and kept, by the quickest way."""
+    stage(receiver, snapshot, from_memory(snapshot), step=step)
+    receiver.keep(VersionId(0, step))
+
+
+def holds(receiver, snapshot) -> bool:
+    """The receiver has staged exactly the snapshot's bytes."""
+    return torch.equal(receiver.staged.shadow.buffer, snapshot.buffer)
+
+
+@contextmanager
+def started(*, senders: int = 1, receivers: int = 1, config: WeightSyncSection = CONFIG):
+    """Lists of both; closed in the end."""
+    ends = [WeightSender(CPU, 0, config) for _ in range(senders)]
+    others = [WeightReceiver(CPU, 0, config) for _ in range(receivers)]
+    try:
+        for end in (*ends, *others):
+            end.start()
+        yield ends, others
+    finally:
+        for end in (*ends, *others):
+            end.close()
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def threads_named(*prefixes: str) -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith(prefixes)]

@@ -1,0 +1,135 @@
+import hashlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.weight_sync.digest import DIGESTS, ROW, SPAN, digest_tensor, digest_value
+from services.weight_sync.manifest import DIGEST_NAMES, digest_bytes
+
+P = 2**31 - 1
+
+
+def polynomial_by_hand(data: bytes) -> str:
+    """Straight from the definition: Horner's rule on Python's integers."""
+    stream = hashlib.shake_256(b"trimaran polynomial-m31").digest(8 * 4 * 4097)
+    numbers = [int.from_bytes(stream[i : i + 8], "little") % P for i in range(0, len(stream), 8)]
+    padded = data + bytes(-len(data) % 8192)
+    words = [int.from_bytes(padded[i : i + 2], "little") for i in range(0, len(padded), 2)]
+    rows = [words[i : i + 4096] for i in range(0, len(words), 4096)]
+    digest = b""
+    for lane in range(4):
+        point, *coefficients = numbers[4097 * lane : 4097 * (lane + 1)]
+        hashes = [sum(a * w for a, w in zip(coefficients, row, strict=True)) % P for row in rows]
+        value = 0
+        for term in reversed([len(data) % 2**30, len(data) // 2**30, *hashes]):
+            value = (value * point + term) % P
+        digest += value.to_bytes(4, "big")
+    return digest.hex()
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0).byte()
+
+
+def test_every_digest_of_the_contract_is_there():
+    assert tuple(DIGESTS) == DIGEST_NAMES
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x01",
+        b"abc",
+        bytes(2 * ROW),
+        b"\xff" * (2 * ROW),
+        b"\xff" * (6 * ROW + 1),
+        bytes(range(256)) * 200,
+    ],
+)
+def test_polynomial_is_its_definition(data):
+    assert digest_tensor("polynomial-m31", as_tensor(data)) == polynomial_by_hand(data)
+
+
+def test_polynomial_is_its_definition_beyond_one_span():
+    data = hashlib.shake_256(b"x").digest(2 * ROW * SPAN + 5)
+    assert digest_tensor("polynomial-m31", as_tensor(data)) == polynomial_by_hand(data)
+
+
+def test_polynomial_takes_a_piece_at_an_odd_place():
+    data = hashlib.shake_256(b"odd").digest(4 * ROW + 1)
+    right = polynomial_by_hand(data[1:])
+    assert digest_tensor("polynomial-m31", as_tensor(data)[1:]) == right
+
+
+def test_polynomial_of_nothing():
+    assert digest_tensor("polynomial-m31", as_tensor(b"")) == "0" * 32
+
+
+@pytest.mark.parametrize("name", DIGEST_NAMES)
+def test_every_flipped_bit_is_found(name):
+    data = bytearray(hashlib.shake_256(b"bits").digest(101))
+    right = digest_tensor(name, as_tensor(bytes(data)))
+    for bit in range(8 * len(data)):
+        data[bit // 8] ^= 1 << bit % 8
+        assert digest_tensor(name, as_tensor(bytes(data))) != right
+        data[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.parametrize("name", DIGEST_NAMES)
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_swapped_moved_and_lost_bytes_are_found(name, data):
+    size = data.draw(st.sampled_from([8, 999, 2 * ROW + 2, 4 * ROW]))
+    right = bytearray(hashlib.shake_256(b"%d" % size).digest(size))
+    first, second = data.draw(st.tuples(*[st.integers(0, size // 2 - 1)] * 2))
+    swapped = bytearray(right)
+    swapped[2 * first : 2 * first + 2] = right[2 * second : 2 * second + 2]
+    swapped[2 * second : 2 * second + 2] = right[2 * first : 2 * first + 2]
+    wrong = [bytes(right[1:] + right[:1]), bytes(right[:-1]), bytes(right) + b"\0"]
+    wrong += [bytes(swapped)] if swapped != right else []
+    for other in wrong:
+        assert digest_tensor(name, as_tensor(other)) != digest_tensor(name, as_tensor(bytes(right)))
+
+
+@pytest.mark.parametrize("name", DIGEST_NAMES)
+def test_zeros_of_different_lengths_differ(name):
+    lengths = [0, 1, 2, 3, 2 * ROW, 2 * ROW + 1, 4 * ROW]
+    assert len({digest_tensor(name, as_tensor(bytes(n))) for n in lengths}) == len(lengths)
+
+
+@pytest.mark.parametrize("name", DIGEST_NAMES)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int64]
+)
+def test_a_value_is_digested_row_major_whatever_its_strides(name, dtype):
+    tensor = torch.arange(105).reshape(7, 15).to(dtype)
+    right = digest_tensor(name, tensor.view(torch.uint8).view(-1))
+    assert digest_value(name, tensor) == right
+    assert digest_value(name, tensor.t().contiguous().t()) == right
+    assert digest_value(name, torch.nn.functional.pad(tensor, (3, 2))[:, 3:-2]) == right
+    assert digest_value(name, tensor.t()) != right
+
+
+@pytest.mark.parametrize("name", DIGEST_NAMES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_minus_zero_counts_as_zero_and_nothing_else_does(name, dtype):
+    signed = torch.tensor([0.0, -0.0, -1.5, float("nan"), float("-inf")], dtype=dtype)
+    plain = torch.tensor([0.0, 0.0, -1.5, float("nan"), float("-inf")], dtype=dtype)
+    assert digest_value(name, signed) == digest_value(name, plain)
+    assert digest_tensor(name, signed.view(torch.uint8)) != digest_value(name, plain)
+    smallest = torch.tensor([torch.finfo(dtype).smallest_normal / 4], dtype=dtype)
+    assert digest_value(name, smallest) != digest_value(name, torch.zeros(1, dtype=dtype))
+
+
+@pytest.mark.parametrize("name", DIGEST_NAMES)
+def test_scalars_and_nothing_have_digests(name):
+    scalar = torch.tensor(2.5, requires_grad=True)
+    assert digest_value(name, scalar) == digest_value(name, torch.tensor([2.5]))
+    assert digest_value(name, torch.empty(0, 3)) == digest_tensor(name, as_tensor(b""))
+
+
+def test_xxh3_is_that_of_the_bytes():
+    assert digest_tensor("xxh3-128", as_tensor(b"abc")) == digest_bytes(b"abc")

@@ -1,0 +1,221 @@
+"""What was found wrong stays on record, whatever is published, cut off or restarted meanwhile."""
+
+import asyncio
+import threading
+from dataclasses import replace
+
+from services.weight_sync.ledger import Ledger
+from services.weight_sync.pool import Pool
+from tests.weight_sync.fakes import RUN, CrashError, FakeRollout, World, manifest_of, version_of
+from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
+from tests.weight_sync.test_proving import proof, sampling
+from trimaran.store import SqliteStore
+from trimaran.types import VersionId, VersionState
+
+
+class SlowStore(SqliteStore):
+    """Writes to keys that hold `mark` wait until they are let go."""
+
+    mark = "nothing"
+
+    def __init__(self, path) -> None:
+        super().__init__(path)
+        self.arrived, self.go = threading.Event(), threading.Event()
+
+    def put(self, key, value) -> None:
+        if self.mark in key:
+            self.arrived.set()
+            assert self.go.wait(10)
+        super().put(key, value)
+
+
+def live(step):
+    return replace(version_of(step), state=VersionState.ACTIVE)
+
+
+def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_next_version(tmp_path):
+    async def scenario():
+        store = SlowStore(tmp_path / "store.sqlite")
+        ledger = Ledger(store, RUN)
+        await ledger.prepare(manifest_of(1))
+        await ledger.commit(live(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)])
+        store.mark = "version/0.1"
+        first = asyncio.create_task(ledger.save_proofs([proof("b", 1, 5)]))
+        await until(store.arrived.is_set)
+        second = asyncio.create_task(ledger.save_proofs([proof("a", 1, 0, "wrong")]))
+        await asyncio.sleep(0)
+        await ledger.prepare(manifest_of(2))
+        await ledger.commit(live(2), manifest_of(2), [])
+        store.go.set()
+        await asyncio.gather(first, second)
+        found = {p.replica: p.fault for p in await ledger.list_proofs([VersionId(0, 1)])}
+        assert found == {"a": "wrong", "b": ""}
+        store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
+    """Its tokens may still wait for their batch."""
+
+    async def scenario():
+        store = SqliteStore(tmp_path / "store.sqlite")
+        ledger = Ledger(store, RUN)
+        for step in (1, 2):
+            await ledger.prepare(manifest_of(step))
+            await ledger.commit(live(step), manifest_of(step), [proof("a", step, 0)])
+        await ledger.save_proofs([proof("a", 1, 0, "wrong")])
+        of_1, of_2 = await ledger.list_proofs([VersionId(0, 1), VersionId(0, 2)])
+        assert (of_1.fault, of_2.fault) == ("wrong", "")
+        store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_that_is_found_while_the_next_version_is_staged_is_mended_under_another_name(
+    tmp_path, monkeypatch
+):
+    """The commit that mends it gives the name under which it is then proven."""
+    world = World()
+    staging = asyncio.Event()
+    stage, read_back = FakeRollout.stage_weights, FakeRollout.read_back
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+
+            async def stage_until_found_wrong(rollout, version, *rest):
+                if rollout.process.name == "b" and version.version.step == 3:
+                    staging.set()
+                    await until(
+                        lambda: "w block 2" in coordinator.routing().unroutable.get("b", "")
+                    )
+                return await stage(rollout, version, *rest)
+
+            async def read_back_meanwhile(rollout, version, *rest):
+                if rollout.process.name == "b" and version.step == 2:
+                    await staging.wait()
+                return await read_back(rollout, version, *rest)
+
+            monkeypatch.setattr(FakeRollout, "stage_weights", stage_until_found_wrong)
+            monkeypatch.setattr(FakeRollout, "read_back", read_back_meanwhile)
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            world.replicas["b"].proof = "wrong"
+            await publish(coordinator, world, 2)
+            world.replicas["b"].proof = "ok"
+            await publish(coordinator, world, 3)
+            await until(lambda: names(coordinator) == ["a", "b"])
+            makers = {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])}
+            assert world.replicas["b"].maker == "b~1"
+            assert makers == {"a", "b~1"}
+            assert world.events.count("b commits 0.3") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
+    tmp_path, monkeypatch
+):
+    """The replica's tokens of that version wait for their batch, and are refused there."""
+    world = World()
+    saved = Ledger.save_proofs
+
+    async def scenario():
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def save_late(ledger, proofs):
+            if any(one.fault for one in proofs):
+                begun.set()
+                await go.wait()
+            await saved(ledger, proofs)
+
+        monkeypatch.setattr(Ledger, "save_proofs", save_late)
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            world.replicas["b"].proof = "wrong"
+            await publish(coordinator, world, 2)
+            await begun.wait()
+            world.replicas["b"].proof = "ok"
+            call = asyncio.create_task(publish(coordinator, world, 3))
+            await until(lambda: "b stages 0.3 in 1" in world.events)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            go.set()
+            await call
+            faults = {p.replica: p.fault for p in await coordinator.list_proofs([VersionId(0, 2)])}
+            assert "w block 2" in faults["b"]
+            await until(lambda: names(coordinator) == ["a", "b"])
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_restart(
+    tmp_path, monkeypatch
+):
+    """Between the record of the fault and that of the replica."""
+    world = World()
+    condemn = Pool.condemn
+
+    async def scenario():
+        died = asyncio.Event()
+
+        async def die(pool, member, reason):
+            died.set()
+            raise CrashError("the process is gone")
+
+        monkeypatch.setattr(Pool, "condemn", die)
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            world.replicas["a"].proof = "wrong"
+            await publish(coordinator, world, 2)
+            await died.wait()
+        monkeypatch.setattr(Pool, "condemn", condemn)
+        world.replicas["a"].proof = "ok"
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            assert names(coordinator) == []
+            await until(lambda: names(coordinator) == ["a"])
+            assert world.replicas["a"].maker == "a~1"
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(
+    tmp_path, monkeypatch
+):
+    """It was proven at the version before; tokens of the next one would wait for their proof."""
+    world = World()
+    stage, read_back = FakeRollout.stage_weights, FakeRollout.read_back
+
+    async def scenario():
+        staging, go, reading = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def slow_stage(rollout, version, *rest):
+            if rollout.process.name == "a" and version.version.step == 2:
+                staging.set()
+                await go.wait()
+            return await stage(rollout, version, *rest)
+
+        async def hang(rollout, version, *rest):
+            if version.step == 2:
+                reading.set()
+                await asyncio.Event().wait()
+            return await read_back(rollout, version, *rest)
+
+        monkeypatch.setattr(FakeRollout, "stage_weights", slow_stage)
+        monkeypatch.setattr(FakeRollout, "read_back", hang)
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            call = asyncio.create_task(publish(coordinator, world, 2))
+            await staging.wait()
+            await join(coordinator, world, "b")
+            await until(lambda: names(coordinator) == ["a", "b"])
+            go.set()
+            await call
+            await until(lambda: "b commits 0.2" in world.events)
+            await until(reading.is_set)
+            assert names(coordinator) == ["a"]
+
+    asyncio.run(scenario())

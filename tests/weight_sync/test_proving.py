@@ -1,0 +1,244 @@
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.weight_sync.layout import numbers_of
+from services.weight_sync.manifest import list_blocks, list_digests
+from services.weight_sync.proving import find_fault, sample_blocks, split_portions
+from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of
+from tests.weight_sync.test_coordinator import (
+    join,
+    names,
+    publish,
+    publish_all,
+    running,
+    until,
+)
+from trimaran.config import WeightSyncSection
+from trimaran.errors import InputError
+from trimaran.types import Proof, VersionId
+
+MANIFEST = manifest_of(1)
+BLOCKS = list_blocks(MANIFEST.tensors)
+
+
+@given(st.integers(0, 5000), st.floats(0.001, 1), st.integers(0, 10**6))
+def test_samples_in_rotation_cover_every_block_once(num_blocks, share, first):
+    num_turns = math.ceil(1 / share)
+    seen = [
+        number
+        for turn in range(first, first + num_turns)
+        for number in numbers_of(sample_blocks(num_blocks, share, turn))
+    ]
+    assert sorted(seen) == list(range(num_blocks))
+
+
+def test_samples_worked_by_hand():
+    assert [sample_blocks(5, 0.5, turn) for turn in range(3)] == [((0, 2),), ((2, 5),), ((0, 2),)]
+    assert sample_blocks(1, 0.5, 0) == ()
+
+
+def test_portions_worked_by_hand():
+    """Blocks of 8 bytes."""
+    assert list(split_portions(BLOCKS, ((0, 5),), 16)) == [((0, 2),), ((2, 4),), ((4, 5),)]
+    assert list(split_portions(BLOCKS, ((0, 5),), 1 << 20)) == [((0, 5),)]
+    assert list(split_portions(BLOCKS, ((1, 2), (3, 5)), 1)) == [((1, 2),), ((3, 4),), ((4, 5),)]
+    assert list(split_portions(BLOCKS, (), 16)) == []
+
+
+def test_a_fault_names_tensor_and_block():
+    digests = list_digests(MANIFEST)
+    assert find_fault(MANIFEST, BLOCKS, ((0, 5),), digests) == ""
+    assert find_fault(MANIFEST, BLOCKS, ((1, 2), (4, 5)), [digests[1], digests[4]]) == ""
+    wrong = [*digests[:2], "f" * 32, *digests[3:]]
+    fault = find_fault(MANIFEST, BLOCKS, ((0, 5),), wrong)
+    assert fault.startswith(f"w block 2 (4..6 of axis 0): loaded {'f' * 32} instead of")
+    assert "4 digests were read back for 5 blocks" in find_fault(
+        MANIFEST, BLOCKS, ((0, 5),), digests[:4]
+    )
+
+
+def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
+    root = manifest_of(step).root
+    return Proof(VersionId(0, step), replica, root, NUM_BLOCKS, num_loaded, fault)
+
+
+def test_a_joiner_with_a_wrong_block_is_never_routable(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            await join(coordinator, world, "b", proof="wrong")
+            await until(lambda: world.events.count("b commits 0.1") >= 2)  # loaded once more
+            assert names(coordinator) == ["a"]
+            assert "w block 2" in coordinator.routing().unroutable["b"]
+            of_a, of_b, *_ = await coordinator.list_proofs([VersionId(0, 1), VersionId(0, 9)])
+            assert of_a == proof("a", 1, NUM_BLOCKS)
+            assert "w block 2" in of_b.fault
+
+    asyncio.run(scenario())
+
+
+def sampling(share: float) -> WeightSyncSection:
+    return WeightSyncSection(sample_share=share, join_timeout=10)
+
+
+def test_every_other_commit_is_sampled_in_rotation(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(0.5)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            world.events.clear()
+            metrics = {}
+            for step in range(2, 8):
+                _, metrics = await publish_all(coordinator, world, step)
+                await until(lambda: len(coordinator_reads(world)) == step // 2)  # noqa: B023
+                await asyncio.sleep(0.01)
+            assert metrics["weight_sync/proof/share"] == 3 / 5  # of 0.6, which 0.7 replaces
+            assert "weight_sync/proof/seconds" in metrics
+
+    asyncio.run(scenario())
+    assert coordinator_reads(world) == [
+        "a reads back 2..4",
+        "a reads back 0..1",
+        "a reads back 2..4",
+    ]
+
+
+def coordinator_reads(world) -> list[str]:
+    return [event for event in world.events if "reads back" in event]
+
+
+def test_the_next_commit_does_not_wait_for_a_sample(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            world.replicas["a"].proof = "silent"
+            await publish_all(coordinator, world, 2)
+            await until(lambda: "a reads back nothing and hangs" in world.events)
+            async with asyncio.timeout(10):
+                await publish_all(coordinator, world, 3)
+            assert not coordinator.routing().unroutable
+
+    asyncio.run(scenario())
+
+
+def test_a_sampled_fault_takes_the_replica_out_until_it_is_mended_under_another_name(tmp_path):
+    """Tokens of 0.2 from b exist that were made before the fault was found."""
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            world.replicas["b"].proof = "wrong"
+            await publish(coordinator, world, 2)
+            await until(lambda: names(coordinator) == ["a"])
+            world.replicas["b"].proof = "ok"
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert world.replicas["b"].maker == "b~1"
+            proofs = {p.replica: p for p in await coordinator.list_proofs([VersionId(0, 2)])}
+            assert "w block 2" in proofs["b"].fault
+            assert proofs["b~1"] == proof("b~1", 2, NUM_BLOCKS)
+            await publish(coordinator, world, 3)
+            assert names(coordinator) == ["a", "b"]
+            assert {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])} == {
+                "a",
+                "b~1",
+            }
+            assert proofs["b"] in await coordinator.list_proofs([VersionId(0, 2)])
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            for step in (2, 4):
+                world.replicas["a"].proof = "wrong"
+                call = asyncio.create_task(publish(coordinator, world, step))
+                await until(lambda: "w block 2" in coordinator.routing().unroutable.get("a", ""))
+                world.replicas["a"].proof = "ok"
+                await call
+                await until(lambda: names(coordinator) == ["a"])
+            assert world.replicas["a"].maker.startswith("a~")
+        maker = world.replicas["a"].maker
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 5)
+            assert world.replicas["a"].maker == maker
+
+    asyncio.run(scenario())
+
+
+def test_verify_reads_everything_back_now(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, first_pause=3600) as coordinator:
+            assert await coordinator.verify([]) == ((), {})
+            await join(coordinator, world, "a", "b")
+            assert await coordinator.verify(["a"]) == ((), {"a": "is being updated"})
+            await publish_all(coordinator, world, 1)
+            await publish_all(coordinator, world, 3)
+            assert await coordinator.list_proofs([VersionId(0, 3)]) == (
+                *(proof("a", 3, 0), proof("b", 3, 0)),
+            )
+            proofs, unroutable = await coordinator.verify([])
+            assert proofs == (proof("a", 3, NUM_BLOCKS), proof("b", 3, NUM_BLOCKS))
+            assert unroutable == {}
+            with pytest.raises(InputError, match="'c' has not registered; known: a, b"):
+                await coordinator.verify(["a", "c"])
+            world.replicas["a"].wrong = {4}
+            world.replicas["b"].proof = "gone"
+            [of_a], unroutable = await coordinator.verify([])
+            assert of_a.fault.startswith("b block 0 (0..2 of axis 0)")
+            assert unroutable == {"b": "b: connection refused"}
+            assert "a" in coordinator.routing().faults
+
+    asyncio.run(scenario())
+
+
+def test_versions_are_listed_with_their_proofs_also_after_a_restart(tmp_path):
+    world = World()
+
+    async def listed(coordinator):
+        records = await coordinator.list_versions()
+        assert await coordinator.list_versions(2) == records[:2]
+        assert all(r.num_blocks == NUM_BLOCKS and r.num_bytes == 40 for r in records)
+        return [(record.policy.version.step, record.proofs) for record in records]
+
+    async def first():
+        async with running(world, tmp_path) as coordinator:
+            assert await coordinator.list_versions() == ()
+            await join(coordinator, world, "a")
+            for step in (1, 3, 5):
+                await publish_all(coordinator, world, step)
+            return await listed(coordinator)
+
+    async def second():
+        async with running(world, tmp_path) as coordinator:
+            assert await coordinator.list_proofs([VersionId(0, 3)]) == (proof("a", 3, 0),)
+            return await listed(coordinator)
+
+    before = asyncio.run(first())
+    assert before == [
+        (5, (proof("a", 5, 0),)),
+        (3, (proof("a", 3, 0),)),
+        (1, (proof("a", 1, NUM_BLOCKS),)),
+    ]
+    assert asyncio.run(second()) == before

@@ -1,0 +1,179 @@
+import multiprocessing
+import os
+import resource
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.weight_sync.layout import numbers_of, to_ranges
+from services.weight_sync.manifest import build_manifest, digest_bytes
+from services.weight_sync.memory import DTYPES, HostMemory, MemoryReader, block_view
+from services.weight_sync.shadow import Shadow, open_shadow
+from trimaran.errors import TransferError
+from trimaran.types import Manifest, TensorInfo
+
+LONG = 60
+
+
+def manifest_of(*tensors: TensorInfo) -> Manifest:
+    digest = digest_bytes(b"")
+    return build_manifest(
+        "xxh3-128",
+        [
+            TensorInfo(t.name, t.dtype, t.shape, t.axis, t.cuts, (digest,) * t.num_blocks)
+            for t in tensors
+        ],
+    )
+
+
+MANIFEST = manifest_of(
+    TensorInfo("rows", "BF16", (6, 4), 0, (2, 4)),
+    TensorInfo("columns", "F32", (3, 8), 1, (4,)),
+    TensorInfo("whole", "F32", (5, 2), 1),
+    TensorInfo("scale", "F64", ()),
+    TensorInfo("none", "BF16", (0, 2)),
+    TensorInfo("uneven", "F32", (2, 5), 1, (2,)),
+)
+
+
+def fill(shadow: Shadow, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Block by block, from whole tensors, which it returns."""
+    torch.manual_seed(seed)
+    tensors = {t.name: torch.randn(t.shape).to(DTYPES[t.dtype]) for t in shadow.manifest.tensors}
+    for piece in shadow.layout.pieces:
+        block, source = piece.block, tensors[piece.block.tensor.name]
+        if block.tensor.shape:
+            source = source.narrow(block.tensor.axis, block.start, block.stop - block.start)
+        block_view(shadow.buffer, piece).copy_(source)
+    return tensors
+
+
+def test_tensors_come_in_order_and_whole():
+    shadow = Shadow(MANIFEST)
+    expected = fill(shadow)
+    found = list(shadow.tensors())
+    assert [name for name, _ in found] == list(expected)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found)
+
+
+def test_only_tensors_cut_along_another_axis_are_copied():
+    shadow = Shadow(MANIFEST)
+    memory = shadow.buffer.untyped_storage().data_ptr()
+    copied = [
+        name
+        for name, tensor in shadow.tensors()
+        if tensor.numel() and tensor.untyped_storage().data_ptr() != memory
+    ]
+    assert copied == ["columns", "uneven"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(0, MANIFEST.num_blocks - 1)))
+def test_a_shadow_of_some_blocks_has_what_it_holds(numbers):
+    shadow = Shadow(MANIFEST, to_ranges(numbers))
+    expected = fill(shadow)
+    assert list(numbers_of(shadow.layout.ranges)) == sorted(numbers)
+    found = dict(shadow.tensors())
+    assert found.keys() == {piece.block.tensor.name for piece in shadow.layout.pieces}
+    for piece in shadow.layout.pieces:
+        block, name = piece.block, piece.block.tensor.name
+        ends = (block.tensor.axis, block.start, block.stop - block.start)
+        if block.tensor.shape:
+            assert torch.equal(found[name].narrow(*ends), expected[name].narrow(*ends))
+            assert found[name].shape == expected[name].shape
+        else:
+            assert torch.equal(found[name], expected[name])
+
+
+def test_memory_and_content_stay_with_the_next_version():
+    first = Shadow(MANIFEST)
+    fill(first)
+    content = first.buffer.clone()
+    second = Shadow(MANIFEST, reuse=first)
+    assert second.path == first.path
+    assert torch.equal(second.buffer, content)
+    smaller = Shadow(MANIFEST, ((0, 1),), reuse=second)
+    assert smaller.path != second.path
+
+
+def test_another_process_maps_the_shadow():
+    shadow = Shadow(MANIFEST, ((0, 5), (6, 7)))
+    expected = fill(shadow)
+    content = shadow.buffer.clone()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        call = pool.apply_async(_read, (shadow.path, shadow.description()))
+        found = call.get(LONG)
+    assert list(found) == ["rows", "columns", "scale"]
+    assert all(values == expected[name].tolist() for name, values in found.items())
+    assert torch.equal(shadow.buffer, content)
+
+
+def _read(path, description):
+    return {
+        name: tensor.tolist() for name, tensor in open_shadow(path, description, MemoryReader())
+    }
+
+
+def test_a_reader_keeps_a_shadow_mapped_for_its_next_version():
+    reader = MemoryReader()
+    first = Shadow(MANIFEST)
+    fill(first)
+    rows = dict(open_shadow(first.path, first.description(), reader))["rows"]
+    second = Shadow(MANIFEST, reuse=first)
+    expected = fill(second, 2)
+    again = dict(open_shadow(second.path, second.description(), reader))["rows"]
+    assert again.data_ptr() == rows.data_ptr()
+    assert torch.equal(again, expected["rows"])
+    other = Shadow(MANIFEST)
+    expected = fill(other, 3)
+    found = dict(open_shadow(other.path, other.description(), reader))["rows"]
+    assert found.data_ptr() != rows.data_ptr()
+    assert torch.equal(found, expected["rows"])
+
+
+def test_a_shadow_that_is_gone_or_of_another_size_is_refused():
+    shadow = Shadow(MANIFEST)
+    path, description = shadow.path, shadow.description()
+    with pytest.raises(TransferError, match="the manifest asks for"):
+        open_shadow(path, description | {"ranges": [[0, 1]]}, MemoryReader())
+    descriptors = len(os.listdir("/proc/self/fd"))
+    del shadow
+    assert len(os.listdir("/proc/self/fd")) < descriptors
+    with pytest.raises(TransferError, match="gone"):
+        open_shadow(path, description, MemoryReader())
+
+
+def test_views_outlive_their_shadow():
+    shadow = Shadow(MANIFEST)
+    expected = fill(shadow)
+    rows = dict(shadow.tensors())["rows"]
+    del shadow
+    assert torch.equal(rows, expected["rows"])
+
+
+def test_a_lack_of_memory_is_an_error_and_leaks_nothing():
+    descriptors = os.listdir("/proc/self/fd")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))  # Also bounds files without a name.
+    try:
+        with pytest.raises(TransferError, match="no room for 2 MiB of weights on the host"):
+            HostMemory(2**21)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
+def test_memory_is_taken_at_once():
+    """A page that is missing later would be a SIGBUS."""
+    memory = HostMemory(2**20)
+    assert os.stat(memory.path).st_blocks * 512 >= 2**20
+
+
+def test_memory_of_no_bytes():
+    shadow = Shadow(MANIFEST, ())
+    assert shadow.buffer.numel() == 0
+    assert list(shadow.tensors()) == []
+    assert list(open_shadow(shadow.path, shadow.description(), MemoryReader())) == []

@@ -1,0 +1,82 @@
+"""The run that a command asks about: by folder, by id, by address, or simply the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.config import RunSection, WeightSyncSection
+from trimaran.errors import InputError
+from trimaran.launch.run_folder import CONFIG_NAME, open_run_folder
+from trimaran.types import Caller
+
+RUNS = RunSection().folder
+NUM_KNOWN = 8
+"""Names that an error lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    weight_sync: str | None
+    """host:port."""
+    folder: Path | None = None
+    """None when only the address was given."""
+    prove_timeout: float = WeightSyncSection().prove_timeout
+
+    @property
+    def name(self) -> str:
+        return self.folder.name if self.folder else f"the run at {self.weight_sync}"
+
+    @property
+    def caller(self) -> Caller:
+        """Of an operator's question: no epoch, and no id where the address says which run."""
+        return Caller(self.folder.name if self.folder else "", 0)
+
+
+def find_run(text: str | None, address: str | None) -> FoundRun:
+    """`text`: a run's folder, its id (a folder in runs/), or None for the one started last.
+
+    Raises InputError that names the runs known here.
+    """
+    if address is not None:
+        if text is not None:
+            raise InputError(f"{text}: give a run or --address, not both")
+        return FoundRun(address)
+    folder = next(iter(_folders()), None) if text is None else folder_of(text)
+    if folder is None:
+        raise InputError(f"{text}: not a run; {_known_runs()}" if text else _known_runs())
+    folder, config = open_run_folder(str(folder))
+    return FoundRun(config.endpoints.weight_sync, folder, config.weight_sync.prove_timeout)
+
+
+def split_target(target: str | None, address: str | None) -> tuple[FoundRun, str]:
+    """RUN, RUN/REPLICA or REPLICA (of the newest run, or of that at the address)."""
+    if target is None or (address is None and folder_of(target)):
+        return find_run(target, address), ""
+    run, slash, replica = target.rpartition("/")
+    return find_run(run if slash else None, address), replica
+
+
+def folder_of(text: str) -> Path | None:
+    candidates = (Path(text), RUNS / text)
+    return next((path for path in candidates if (path / CONFIG_NAME).is_file()), None)
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Of names that stand newest first."""
+    more = len(names) - NUM_KNOWN
+    return ", ".join(names[:NUM_KNOWN]) + (f" and {more} older" if more > 0 else "")
+
+
+def _folders() -> list[Path]:
+    """In runs/, the one that was started last first."""
+    configs = sorted(RUNS.glob(f"*/{CONFIG_NAME}"), key=lambda path: -path.stat().st_mtime)
+    return [path.parent for path in configs]
+
+
+def _known_runs() -> str:
+    names = [folder.name for folder in _folders()]
+    if not names:
+        return f"there are no runs in {RUNS.resolve()}; give a run's folder, or --address HOST:PORT"
+    return f"known in {RUNS.resolve()}: {shorten(names)}"
