@@ -19,8 +19,10 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     model_validator,
 )
@@ -114,12 +116,70 @@ class RolloutSection(Section):
     """Longest silence of a Generate stream before the group is tried elsewhere."""
 
 
+class PluginSection(Section):
+    """How a reward plugin over HTTP is called. docs/rewards.md gives the contract."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+    """Only hosts that the operator allowed are called."""
+    protocol: Literal["trimaran", "openrlhf", "sandbox_fusion"] = "trimaran"
+    token_variable: Annotated[str, Field(pattern=r"^TRIMARAN_[A-Z0-9_]+$")] | None = None
+    """Environment variable of the reward service that holds the bearer token."""
+    ca_file: Path | None = None
+    """Certificates that https trusts; the system's where it is not given."""
+    timeout: Seconds = 30
+    """One batch of completions, all tries together."""
+    attempts: Positive = 3
+    batch_size: Annotated[int, Field(ge=1, le=1000)] = 64
+    """Completions of one call."""
+    max_concurrency: Positive = 8
+    """Calls under way at a time."""
+
+
+class RuleSection(Section):
+    """One term of the reward. Its key is the rule's name, unless one of these names another:
+
+    rules: {gsm8k: 1.0, style: {weight: 0.2, function: "style.py:score"}}
+    """
+
+    weight: float = 1.0
+    rule: str | None = None
+    """A built-in rule; docs/rewards.md lists them."""
+    function: str | None = None
+    """path/to/file.py:name or package.module:name; only what the operator allowed."""
+    plugin: PluginSection | None = None
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)
+    """Given to the rule or function as keyword arguments."""
+    minimum: float | None = None
+    """Of a function or plugin that does not say it: what an unscoreable answer gets (0 where it
+    is not given), and the least value that is believed."""
+    maximum: float | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> RuleSection:
+        if sum(source is not None for source in (self.rule, self.function, self.plugin)) > 1:
+            raise ValueError("give one of rule, function and plugin")
+        return self
+
+
+def _weight_alone(value: Any) -> Any:
+    return {"weight": value} if isinstance(value, int | float | str) else value
+
+
 class RewardSection(Section):
-    rules: Mapping[str, float] = Field(min_length=1)
-    """Rule name -> weight; the reward is the weighted sum."""
+    rules: Mapping[str, Annotated[RuleSection, BeforeValidator(_weight_alone)]] = Field(
+        min_length=1
+    )
+    """Term -> weight, or a section with more to say; the reward is the weighted sum."""
     workers: Positive = 2
+    """Processes in which rules and functions run."""
     timeout: Seconds = 10
     """One completion, one rule; a worker over it is killed."""
+    memory_mib: Annotated[int, Field(ge=256)] = 4096
+    """Address space of one worker; a checker that wants more is stopped."""
+    max_unscored_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Of the last answers; above it the run pauses instead of learning from noise."""
+    pause_timeout: Seconds = 3600
+    """A run that is paused for longer fails, and can be resumed."""
 
 
 class AlgorithmSection(Section):
@@ -264,9 +324,24 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     for section, key in PATH_KEYS:
         if isinstance(tree.get(section), dict) and isinstance(tree[section].get(key), str):
             tree[section][key] = str(path.parent.resolve() / tree[section][key])
+    _resolve_rule_paths(tree, path.parent.resolve())
     for override in overrides:
         _apply(tree, override)
     return parse_config(tree, source=str(path))
+
+
+def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
+    """Files of reward functions and certificates, as PATH_KEYS."""
+    reward = tree.get("reward")
+    rules = reward.get("rules") if isinstance(reward, dict) else None
+    for rule in rules.values() if isinstance(rules, dict) else ():
+        if not isinstance(rule, dict):
+            continue
+        if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
+            rule["function"] = str(folder / rule["function"])
+        plugin = rule.get("plugin")
+        if isinstance(plugin, dict) and isinstance(plugin.get("ca_file"), str):
+            plugin["ca_file"] = str(folder / plugin["ca_file"])
 
 
 def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
@@ -323,6 +398,8 @@ def _describe(fault: Any) -> str:
 
 
 def _known_keys(location: Sequence[str]) -> list[str]:
+    if location[:2] == ["reward", "rules"] and len(location) > 2:  # a mapping of free names
+        return list((PluginSection if "plugin" in location[3:] else RuleSection).model_fields)
     model: type[BaseModel] = RunConfig
     for part in location:
         annotation = model.model_fields[part].annotation

@@ -323,9 +323,10 @@ class Group:
 class Score:
     reward: float
     terms: Mapping[str, float] = field(default_factory=dict)
-    """The reward's named parts, unweighted."""
+    """The reward's named parts, unweighted; "term.part" for what a term reports beside its value.
+    A term that does not apply to this completion is absent."""
     unscoreable: bool = False
-    """No checker could digest the answer, twice: the reward is the rule's minimum."""
+    """A checker could not digest the answer, twice: that term is its rule's minimum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +334,10 @@ class Unscored:
     """A fault of ours (transport, crash, overload); it never trains the model."""
 
     fault: str
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """Those that could be judged all the same."""
+    unscored_terms: tuple[str, ...] = ()
+    """Those that could not."""
 
 
 Verdict = Score | Unscored
@@ -354,6 +359,8 @@ class TrainingBatch:
 class RunState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
+    """Too many answers cannot be scored; it goes on by itself once they can."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -372,7 +379,8 @@ class Run:
 class RunEvent:
     sequence: int
     kind: str
-    """state, step, validation, skipped, replica_lost, replica_back, checkpoint or finished."""
+    """state, step, validation, skipped, replica_lost, replica_back, paused, unpaused, checkpoint or
+    finished."""
     run: Run
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

@@ -355,7 +355,11 @@ def decode_group(message: types_pb2.Group) -> types.Group:
 
 def encode_verdict(verdict: types.Verdict) -> types_pb2.Verdict:
     if isinstance(verdict, types.Unscored):
-        return types_pb2.Verdict(unscored=types_pb2.Unscored(fault=verdict.fault))
+        return types_pb2.Verdict(
+            unscored=types_pb2.Unscored(
+                fault=verdict.fault, terms=verdict.terms, unscored_terms=verdict.unscored_terms
+            )
+        )
     return types_pb2.Verdict(
         score=types_pb2.Score(
             reward=verdict.reward, terms=verdict.terms, unscoreable=verdict.unscoreable
@@ -365,7 +369,8 @@ def encode_verdict(verdict: types.Verdict) -> types_pb2.Verdict:
 
 def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
     if message.WhichOneof("verdict") == "unscored":
-        return types.Unscored(message.unscored.fault)
+        unscored = message.unscored
+        return types.Unscored(unscored.fault, dict(unscored.terms), tuple(unscored.unscored_terms))
     score = message.score
     return types.Score(score.reward, dict(score.terms), score.unscoreable)
 

@@ -3,49 +3,76 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from services.reward.pool import RulePool
-from services.reward.rules import check_rules
+from services.reward.allowed import Allowed
+from services.reward.plugins.client import PluginJudge
+from services.reward.pool import Pool
+from services.reward.scoring import Judge, score_group
+from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from trimaran import rpc, wire
-from trimaran.config import RunConfig
+from trimaran.config import RewardSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
 
 class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
-    def __init__(self, pool: RulePool) -> None:
-        self._pool = pool
+    def __init__(self, terms: Sequence[Term], judges: Mapping[str, Judge]) -> None:
+        self._terms, self._judges = terms, judges
 
     async def ScoreGroup(
         self, request: reward_pb2.ScoreGroupRequest, context: grpc.aio.ServicerContext
     ) -> reward_pb2.ScoreGroupResponse:
-        verdicts = await self._pool.score_group(wire.decode_group(request.group))
+        verdicts = await score_group(self._terms, self._judges, wire.decode_group(request.group))
         return reward_pb2.ScoreGroupResponse(
             verdicts=[wire.encode_verdict(verdict) for verdict in verdicts]
         )
 
 
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
-    """Runs until cancelled. Raises InputError for an unknown rule or a port in use."""
-    check_rules(config.reward.rules)
+    """Runs until cancelled. Raises InputError for a rule that cannot be used or a port in use."""
     address = config.endpoints.reward
     if address is None:
         raise InputError("endpoints.reward: missing; give the host:port to listen at")
-    pool = RulePool(config.reward.rules, config.reward.workers, config.reward.timeout)
+    allowed = Allowed.from_environment()
+    terms = make_terms(config, allowed)
+    async with AsyncExitStack() as stack:
+        judges = await open_judges(terms, config.reward, allowed, stack)
 
-    def add(server: Any) -> str:
-        reward_pb2_grpc.add_RewardServiceServicer_to_server(RewardServicer(pool), server)
-        return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
+        def add(server: Any) -> str:
+            reward_pb2_grpc.add_RewardServiceServicer_to_server(
+                RewardServicer(terms, judges), server
+            )
+            return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
 
-    server = rpc.Server(address, [add])
-    await pool.start()
-    try:
-        await server.start()
-        await asyncio.get_running_loop().create_future()
-    finally:
-        await server.stop()
-        await pool.close()
+        server = rpc.Server(address, [add])
+        try:
+            await server.start()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await server.stop()
+
+
+async def open_judges(
+    terms: Sequence[Term], reward: RewardSection, allowed: Allowed, stack: AsyncExitStack
+) -> dict[str, Judge]:
+    """One a term: the pool for functions, HTTP for plugins. Raises InputError."""
+    functions = {t.name: t.spec for t in terms if isinstance(t.spec, FunctionSpec)}
+    plugins = {t.name: t.spec for t in terms if isinstance(t.spec, PluginSpec)}
+    judges: dict[str, Judge] = {}
+    if functions:
+        pool = Pool(reward.workers, reward.timeout, reward.memory_mib)
+        await stack.enter_async_context(pool)
+        await pool.load(list(functions.values()))
+        judges |= {name: partial(pool.judge, spec) for name, spec in functions.items()}
+    if plugins:
+        client = PluginJudge(list(plugins.values()), allowed)
+        await stack.enter_async_context(client)
+        judges |= {name: partial(client.judge, spec) for name, spec in plugins.items()}
+    return judges

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(options: argparse.Namespace) -> int:
+    if allow := getattr(options, "allow", None):
+        # Services inherit it. A file's path is taken from here, wherever they run.
+        from services.reward.allowed import ALLOW_VARIABLE, absolute_entry
+
+        known = os.environ.get(ALLOW_VARIABLE, "").splitlines()
+        os.environ[ALLOW_VARIABLE] = "\n".join([*known, *map(absolute_entry, allow)])
     if options.command == "train":
         from trimaran.cli.train import resume, train
 
@@ -101,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
     )
     train.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+    _add_allow(train)
 
     serve = commands.add_parser("serve", help="start one service alone, in this process")
     serve.add_argument("kind", choices=KINDS)
@@ -111,11 +119,24 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
     )
+    _add_allow(serve)
 
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
     _add_weights(commands)
     return parser
+
+
+def _add_allow(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="a reward function (file.py:name, package.module:name), a plugin's host"
+        " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
+        " TRIMARAN_ALLOW holds more, one a line",
+    )
 
 
 def _add_weights(commands: Any) -> None:

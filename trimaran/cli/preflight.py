@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.controller.datasets import load_prompts
-from services.reward.rules import RULES, check_rules
-from trimaran.config import DataSection, RunConfig
+from services.reward.allowed import Allowed
+from services.reward.terms import check_answers, make_terms
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
 from trimaran.rpc import check_loopback
-from trimaran.types import Prompt
 
 
 def check_run(config: RunConfig) -> None:
@@ -21,10 +21,10 @@ def check_run(config: RunConfig) -> None:
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
     check_lengths(config, facts)
-    check_rules(config.reward.rules)
-    check_dataset(config.data.train, config.data, tuple(config.reward.rules))
+    make_terms(config, Allowed.from_environment())
+    check_dataset(config.data.train, config)
     if config.data.validation:
-        check_dataset(config.data.validation, config.data, tuple(config.reward.rules))
+        check_dataset(config.data.validation, config)
     check_endpoints(config)
 
 
@@ -36,21 +36,10 @@ def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
         )
 
 
-def check_dataset(path: Path, data: DataSection, rules: tuple[str, ...]) -> None:
-    for prompt in load_prompts(path, data):
-        for rule in rules:
-            check_answer(prompt, rule, path.parent / prompt.prompt_id)
-
-
-def check_answer(prompt: Prompt, rule: str, place: Path) -> None:
+def check_dataset(path: Path, config: RunConfig) -> None:
     """A rule refuses a reference answer that it cannot work with: better now than in the run."""
-    try:
-        RULES[rule].function("", prompt.answer, prompt.extras)
-    except ValueError as error:
-        raise InputError(
-            f"{place}: reward.rules.{rule} cannot use this row: {error};"
-            " correct the row, or choose another rule or data.answer_key"
-        ) from None
+    for prompt in load_prompts(path, config.data):
+        check_answers(config, prompt.answer, str(path.parent / prompt.prompt_id))
 
 
 def check_endpoints(config: RunConfig) -> None:

@@ -16,12 +16,14 @@ class Run(_message.Message):
         STATE_SUCCEEDED: _ClassVar[Run.State]
         STATE_FAILED: _ClassVar[Run.State]
         STATE_CANCELLED: _ClassVar[Run.State]
+        STATE_PAUSED: _ClassVar[Run.State]
     STATE_UNSPECIFIED: Run.State
     STATE_STARTING: Run.State
     STATE_RUNNING: Run.State
     STATE_SUCCEEDED: Run.State
     STATE_FAILED: Run.State
     STATE_CANCELLED: Run.State
+    STATE_PAUSED: Run.State
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]

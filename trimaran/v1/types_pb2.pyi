@@ -141,10 +141,21 @@ class Score(_message.Message):
     def __init__(self, reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., unscoreable: bool = ...) -> None: ...
 
 class Unscored(_message.Message):
-    __slots__ = ("fault",)
+    __slots__ = ("fault", "terms", "unscored_terms")
+    class TermsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    UNSCORED_TERMS_FIELD_NUMBER: _ClassVar[int]
     fault: str
-    def __init__(self, fault: _Optional[str] = ...) -> None: ...
+    terms: _containers.ScalarMap[str, float]
+    unscored_terms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fault: _Optional[str] = ..., terms: _Optional[_Mapping[str, float]] = ..., unscored_terms: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("score", "unscored")

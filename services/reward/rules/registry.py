@@ -1,0 +1,66 @@
+"""What a built-in rule is. `services.reward.rules` has the table; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimaran.errors import InputError
+
+Options = Mapping[str, Any]
+Bound = float | Callable[[Options], float]
+
+
+def any_reference(answer: str, options: Options) -> None:
+    """The rule looks at the completion alone, or takes any text as its reference."""
+
+
+def nonempty_reference(answer: str, options: Options) -> None:
+    if not answer.strip():
+        raise ValueError("the answer is empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`target`, "module:function", is imported by the worker that needs it, and called as
+
+    function(sample: Sample, **options) -> Judgement
+
+    It raises ReferenceUnusableError when the reference is no use; whatever the completion holds
+    is judged, never refused.
+    """
+
+    target: str
+    minimum: Bound = 0.0
+    maximum: Bound = 1.0
+    check_reference: Callable[[str, Options], None] = any_reference
+    """(answer, options): raises ValueError for a reference that the rule cannot use. Quick, and
+    safe on any text: it runs on every row before a run starts."""
+    options: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    """Name of each option that the function takes -> is this value right?"""
+    required: tuple[str, ...] = ()
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        return tuple(self.options)
+
+    def check_options(self, options: Options, key: str) -> None:
+        """Raises InputError that names the key and what would be right."""
+        for name, value in options.items():
+            if name not in self.options:
+                known = ", ".join(self.options) or "it takes none"
+                raise InputError(f"{key}.{name}: unknown option (known: {known})")
+            if not self.options[name](value):
+                raise InputError(f"{key}.{name}: {value!r} is not a value that this rule takes")
+        for name in self.required:
+            if name not in options:
+                raise InputError(f"{key}.{name}: missing; this rule needs it")
+
+    def bounds(self, options: Options) -> tuple[float, float]:
+        """Least and greatest value."""
+
+        def of(bound: Bound) -> float:
+            return bound(options) if callable(bound) else bound
+
+        return of(self.minimum), of(self.maximum)

@@ -1,0 +1,88 @@
+"""From a group to verdicts: every term judges every completion, and the weighted sum is the reward."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.terms import Term
+from trimaran.rewards import Sample, samples_of
+from trimaran.types import Group, Score, Unscored, Verdict
+
+logger = logging.getLogger(__name__)
+
+
+Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
+"""Answers in order; raises nothing for a bad answer, worker or plugin."""
+
+
+async def score_group(
+    terms: Sequence[Term], judges: Mapping[str, Judge], group: Group
+) -> tuple[Verdict, ...]:
+    """In completion order; `judges` by the name of their term."""
+    samples_G = samples_of(group)
+    outcomes_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
+    verdicts = tuple(
+        combine(terms, [within_bounds(t, o) for t, o in zip(terms, outcomes, strict=True)])
+        for outcomes in zip(*outcomes_TG, strict=True)
+    )
+    _log_failures(terms, group.prompt.prompt_id, outcomes_TG)
+    return verdicts
+
+
+def within_bounds(term: Term, outcome: Outcome) -> Outcome:
+    """A value that cannot be believed is a fault of the rule, not of the answer."""
+    if not isinstance(outcome, Value):
+        return outcome
+    if not math.isfinite(outcome.value):
+        return Fault(f"the score is {outcome.value}")
+    if not term.minimum <= outcome.value <= term.maximum:
+        return Fault(
+            f"the score {outcome.value:g} is not within {term.minimum:g} and {term.maximum:g};"
+            f" set reward.rules.{term.name}.minimum and maximum to what it may give"
+        )
+    parts = {name: part for name, part in outcome.parts.items() if math.isfinite(part)}
+    return Value(outcome.value, parts)
+
+
+def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
+    """One completion: the weighted sum over the terms that apply, or the fault that prevents it."""
+    values: dict[str, float] = {}
+    reward, unscoreable = 0.0, False
+    faults: dict[str, str] = {}
+    for term, outcome in zip(terms, outcomes, strict=True):
+        match outcome:
+            case Value(value, parts):
+                values[term.name] = value
+                values.update({f"{term.name}.{name}": part for name, part in parts.items()})
+            case Unscoreable():
+                values[term.name] = term.worst
+                unscoreable = True
+            case Fault(reason):
+                faults[term.name] = reason
+            case NotApplicable():
+                continue
+        reward += term.weight * values.get(term.name, 0.0)
+    if faults:
+        text = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
+        return Unscored(text, values, tuple(faults))
+    if not values:
+        return Unscored("no rule applies to this completion: every function answered None")
+    return Score(reward, values, unscoreable)
+
+
+def _log_failures(
+    terms: Sequence[Term], prompt_id: str, outcomes_TG: Sequence[Sequence[Outcome]]
+) -> None:
+    """One line a term and group, with the first reason."""
+    for term, outcomes in zip(terms, outcomes_TG, strict=True):
+        for kind, word in ((Fault, "unscored"), (Unscoreable, "unscoreable")):
+            failed = [outcome for outcome in outcomes if isinstance(outcome, kind)]
+            if failed:
+                logger.warning(
+                    "%s: %s: %d of %d %s; the first: %s",
+                    *(prompt_id, term.name, len(failed), len(outcomes), word, failed[0].reason),
+                )

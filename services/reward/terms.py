@@ -1,0 +1,130 @@
+"""From configuration to terms: what is judged, by what, within which bounds.
+
+Everything that can be known to be wrong without running foreign code is refused here, so that a
+run is refused when it is submitted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.reward.allowed import Allowed
+from services.reward.rules import RULES, Rule, find_rule
+from trimaran.config import PluginSection, RuleSection, RunConfig
+from trimaran.errors import InputError
+
+TERM_NAME = re.compile(r"\w[\w:-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """A Python function that runs in the pool: built-in or the operator's."""
+
+    target: str
+    """"package.module:name" or "/path/to/file.py:name"."""
+    options_json: str = "{}"
+    """Keyword arguments; JSON, so that a spec can be hashed."""
+    answer_key: str = "answer"
+    """Under which TRL functions know the reference, besides "answer"."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return json.loads(self.options_json)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSpec:
+    """A scorer over HTTP."""
+
+    plugin: PluginSection
+    options_json: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    name: str
+    weight: float
+    minimum: float
+    maximum: float
+    spec: FunctionSpec | PluginSpec
+
+    @property
+    def worst(self) -> float:
+        return self.minimum if self.weight >= 0 else self.maximum
+
+
+def make_terms(config: RunConfig, allowed: Allowed) -> tuple[Term, ...]:
+    """Raises InputError that names the key and what would be right."""
+    return tuple(
+        _make_term(name, section, config, allowed) for name, section in config.reward.rules.items()
+    )
+
+
+def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allowed) -> Term:
+    key = f"reward.rules.{name}"
+    if not TERM_NAME.fullmatch(name):
+        raise InputError(
+            f"{key}: a term's name is letters, digits, _ - and :; name the term as you like and"
+            " give the function as {function: path/to/file.py:name}"
+        )
+    spec: FunctionSpec | PluginSpec
+    minimum, maximum = 0.0, math.inf
+    if section.plugin:
+        allowed.check_url(section.plugin.url, f"{key}.plugin.url")
+        spec = PluginSpec(section.plugin, _dump(section.options))
+    elif section.function:
+        target = allowed.check_function(section.function, f"{key}.function")
+        spec = FunctionSpec(target, _dump(section.options), config.data.answer_key)
+    else:
+        rule = find_rule(section.rule or name, f"{key}.rule" if section.rule else key)
+        options = _with_run_options(rule, section.options, config)
+        rule.check_options(options, f"{key}.options")
+        minimum, maximum = rule.bounds(options)
+        if section.minimum is not None or section.maximum is not None:
+            raise InputError(
+                f"{key}: a built-in rule knows its minimum and maximum; leave them out"
+            )
+        spec = FunctionSpec(rule.target, _dump(options))
+    minimum = minimum if section.minimum is None else section.minimum
+    maximum = maximum if section.maximum is None else section.maximum
+    if minimum >= maximum:
+        raise InputError(f"{key}: minimum {minimum:g} must be less than maximum {maximum:g}")
+    if section.weight < 0 and math.isinf(maximum):
+        raise InputError(f"{key}.maximum: missing; a negative weight needs the term's maximum")
+    return Term(name, section.weight, minimum, maximum, spec)
+
+
+def _with_run_options(
+    rule: Rule, options: Mapping[str, Any], config: RunConfig
+) -> Mapping[str, Any]:
+    """`max_tokens` is the run's own where a rule takes it and it is not given."""
+    if "max_tokens" in rule.option_names:
+        return {"max_tokens": config.rollout.max_tokens, **options}
+    return options
+
+
+def check_answers(config: RunConfig, answer: str, place: str) -> None:
+    """Of one row: raises InputError when a built-in rule cannot use its reference answer."""
+    for name, section in config.reward.rules.items():
+        if section.plugin or section.function:
+            continue
+        rule = find_rule(section.rule or name, f"reward.rules.{name}")
+        try:
+            rule.check_reference(answer, section.options)
+        except ValueError as error:
+            raise InputError(
+                f"{place}: reward.rules.{name} cannot use this row: {error};"
+                " correct the row, or choose another rule or data.answer_key"
+            ) from None
+
+
+def _dump(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True)
+
+
+__all__ = ["RULES", "FunctionSpec", "PluginSpec", "Term", "check_answers", "make_terms"]

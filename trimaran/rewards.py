@@ -1,0 +1,73 @@
+"""What a reward function of one's own is given, and what it may return.
+
+    def short(sample: Sample) -> float:                       # one completion
+        return 1.0 if len(sample.text) < 200 else 0.0
+
+    def best(samples: Sequence[Sample]) -> list[float]:       # one group: all answers to a prompt
+        shortest = min(len(sample.text) for sample in samples)
+        return [float(len(sample.text) == shortest) for sample in samples]
+
+docs/rewards.md also shows the signatures of verl, TRL and EasyR1, which work as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimaran.types import Group, Message, Prompt
+
+
+class ReferenceUnusableError(ValueError):
+    """The reference answer is not one that the rule can work with; the completion is not to blame.
+
+    A rule raises it; the completion then stays unscored.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion, with all that a rule may judge it by."""
+
+    text: str
+    answer: str
+    """The reference; "" where the dataset has none."""
+    extras: Mapping[str, str] = field(default_factory=dict)
+    """The row's other columns; what is not a text there is JSON here."""
+    messages: tuple[Message, ...] = ()
+    """The prompt, without its images."""
+    task: str = "default"
+    prompt_id: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str = "stop"
+    """"stop" or "length"."""
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last message of the prompt."""
+        return self.messages[-1].text if self.messages else ""
+
+
+Judgement = float | int | bool | Mapping[str, Any] | None
+"""A number; or a mapping with "score" or "overall" and further numbers, which become metrics;
+or None: the function does not apply to this completion and is left out of its weighted sum."""
+
+
+def samples_of(group: Group) -> tuple[Sample, ...]:
+    """In completion order."""
+    prompt: Prompt = group.prompt
+    messages = tuple(Message(message.role, message.text) for message in prompt.messages)
+    return tuple(
+        Sample(
+            text=completion.text,
+            answer=prompt.answer,
+            extras=prompt.extras,
+            messages=messages,
+            task=prompt.task,
+            prompt_id=prompt.prompt_id,
+            token_ids=completion.token_ids_T,
+            finish_reason=completion.finish_reason,
+        )
+        for completion in group.completions_G
+    )
