@@ -1,0 +1,99 @@
+"""The HTTP contract of reward plugins, version 1. docs/rewards.md explains it.
+
+    GET  {url}/v1/health -> 200 Health; 503 while it cannot score
+    GET  {url}/v1/info   -> 200 Info
+    POST {url}/v1/score  ScoreRequest -> 200 ScoreAnswer
+
+Errors are a Problem: 401 wrong or missing bearer token, 409 an idempotency key that was used for
+another request, 413 too many samples or bytes, 422 not a ScoreRequest, 503 overloaded.
+Numbers are finite. Unknown fields are refused by a server and ignored by a client.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+CONTRACT = "trimaran.reward/1"
+MAX_SAMPLES = 1000
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Lenient(BaseModel):
+    """What a client reads: a newer server may say more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class PluginMessage(Strict):
+    role: str
+    content: str
+
+
+class PluginSample(Strict):
+    """One completion."""
+
+    messages: list[PluginMessage] = []
+    """The prompt, without images."""
+    text: str
+    """The completion."""
+    answer: str = ""
+    """The reference answer; empty where the dataset has none."""
+    task: str = "default"
+    prompt_id: str = ""
+    extras: dict[str, str] = {}
+    """The row's other columns; what is not a text there is JSON here."""
+    num_tokens: Annotated[int, Field(ge=0)] = 0
+    """Length of the completion."""
+    finish_reason: Literal["stop", "length"] = "stop"
+
+
+class ScoreRequest(Strict):
+    contract: Literal["trimaran.reward/1"]
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=200)]
+    """The same key with the same request gets the same answer, however often it is sent."""
+    samples: Annotated[list[PluginSample], Field(min_length=1, max_length=MAX_SAMPLES)]
+    """Of one group, or of several."""
+    options: dict[str, JsonValue] = {}
+
+
+class Scored(Lenient):
+    score: float
+    parts: dict[str, float] = {}
+    """Further numbers, which become metrics."""
+
+
+class NotScored(Lenient):
+    unscored: Annotated[str, Field(min_length=1)]
+    """Why; the completion then never trains the model."""
+
+
+class ScoreAnswer(Lenient):
+    contract: Literal["trimaran.reward/1"]
+    results: list[Scored | NotScored]
+    """One a sample, in their order."""
+
+
+class Info(Lenient):
+    contract: Literal["trimaran.reward/1"]
+    name: str
+    minimum: float | None = None
+    """Least score that it gives; None where it does not know."""
+    maximum: float | None = None
+    max_samples: Annotated[int, Field(ge=1)] = MAX_SAMPLES
+    """Of one request."""
+    deterministic: bool = True
+    """Equal samples get equal scores, also under another key."""
+
+
+class Health(Lenient):
+    status: Literal["ok", "unavailable"]
+
+
+class Problem(Lenient):
+    error: str
+    """What is wrong and what would be right."""
