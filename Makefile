@@ -3,6 +3,7 @@
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make bench-weights  measure the weight plane
+# make bench-reward   measure the reward service
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +15,7 @@ SEED ?= 1
 # uv does not read pip's settings; hand its local wheels on.
 UV := UV_FIND_LINKS="$$PIP_FIND_LINKS" UV_HTTP_TIMEOUT=300 $(BIN)/uv
 
-.PHONY: install demo test lint protos check-protos lock bench bench-weights faults-weights clean
+.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights clean
 
 install: $(VENV)/.installed
 
@@ -80,6 +81,9 @@ bench: install $(MODEL)/model.safetensors $(TRL_VENV)/.installed
 
 bench-weights: install $(MODEL)/model.safetensors
 	$(BIN)/python -m benchmarks.weights $(if $(ONLY),--only $(ONLY))
+
+bench-reward: install
+	$(BIN)/python -m benchmarks.reward $(if $(ONLY),--only $(ONLY))
 
 # Both run, whatever comes of the first.
 faults-weights: install

@@ -150,8 +150,8 @@ class RuleSection(Section):
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     """Given to the rule or function as keyword arguments."""
     minimum: float | None = None
-    """Of a function or plugin that does not say it: what an unscoreable answer gets (0 where it
-    is not given), and the least value that is believed."""
+    """Of a function: what an unscoreable answer gets, and the least value that is believed; 0 where
+    it is not given. Of a plugin: the latter, where it does not say it itself."""
     maximum: float | None = None
 
     @model_validator(mode="after")
@@ -327,6 +327,7 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     _resolve_rule_paths(tree, path.parent.resolve())
     for override in overrides:
         _apply(tree, override)
+    _resolve_rule_paths(tree, Path.cwd())  # those of overrides, as for PATH_KEYS
     return parse_config(tree, source=str(path))
 
 

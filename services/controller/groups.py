@@ -1,4 +1,4 @@
-"""How one prompt becomes a scored group, whatever fails on the way."""
+"""How one prompt becomes a group of proven completions, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from services.controller.patience import patiently
 from services.controller.proofs import Prover
 from services.controller.router import Router
-from trimaran.clients import GroupAssembly, RewardClient
+from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
 from trimaran.errors import (
     BehindError,
@@ -24,11 +23,10 @@ from trimaran.errors import (
     UnavailableError,
     UnprovenError,
 )
-from trimaran.types import Group, Prompt, Sampling, ScoredGroup, Unscored, Verdict
+from trimaran.types import Group, Prompt, Sampling
 
 logger = logging.getLogger(__name__)
 
-SCORE_MARGIN_SECONDS = 30.0
 UNREACHABLE = (UnavailableError, DeadlineError, BehindError)
 REPLICA_FAULTS = (*UNREACHABLE, UnprovenError)
 
@@ -39,7 +37,7 @@ class PromptSkipped(Exception):
     def __init__(self, reason: str, filtered: bool = False) -> None:
         super().__init__(reason)
         self.filtered = filtered
-        """It was generated, but no completion could be scored."""
+        """It was generated, but less than half of it could be scored."""
 
 
 def sampling_seed(run_seed: int, *place: object) -> int:
@@ -79,16 +77,10 @@ class _Tries:
 
 
 class GroupMaker:
-    def __init__(
-        self, router: Router, reward: RewardClient, prover: Prover, config: RunConfig
-    ) -> None:
-        self._router, self._reward, self._prover = router, reward, prover
+    def __init__(self, router: Router, prover: Prover, config: RunConfig) -> None:
+        self._router, self._prover = router, prover
         self._max_attempts = config.run.max_attempts
         self._idle_timeout = config.rollout.idle_timeout
-        self._patience = config.start_timeout
-        self._score_timeout = SCORE_MARGIN_SECONDS + config.reward.timeout * 2 * len(
-            config.reward.rules
-        )
         # Suspects go one at a time: a replica that dies again then names the culprit.
         self._suspects = asyncio.Lock()
 
@@ -143,29 +135,3 @@ class GroupMaker:
             tries.count(UnprovenError(str(unproven)), unproven.replica)
             assembly = GroupAssembly(sampling.num_samples)
         raise AssertionError("unreachable")
-
-    async def score(self, group: Group) -> ScoredGroup:
-        """Raises PromptSkipped(filtered) when nothing of the group can be scored."""
-        fault = ""
-        for attempt in range(1, self._max_attempts + 1):
-            try:
-                verdicts_G = await self._verdicts(group)
-            except (StaleEpochError, UnavailableError):
-                raise
-            except TrimaranError as error:
-                # A rule that hangs has its own deadline: here the service itself is frozen.
-                if isinstance(error, DeadlineError) and attempt == self._max_attempts:
-                    raise
-                fault = str(error)
-                continue
-            if not all(isinstance(verdict, Unscored) for verdict in verdicts_G):
-                return ScoredGroup(group, verdicts_G)
-            fault = next(v.fault for v in verdicts_G if isinstance(v, Unscored))
-        raise PromptSkipped(f"unscored {self._max_attempts} times; the last: {fault}", True)
-
-    async def _verdicts(self, group: Group) -> tuple[Verdict, ...]:
-        """Waits for a reward service that restarts. Raises UnavailableError when it stays away."""
-        timeout = self._score_timeout * len(group.completions_G)
-        return await patiently(
-            lambda: self._reward.score_group(group, timeout), self._patience, "reward"
-        )

@@ -7,7 +7,8 @@
                 │ └────────── groups of unproven weights ◀──────┘                                    │
                 └───────────────────────────── slots: the new weights are live ◀─────────────────────┘
 
-    _roll_out    waits for a free slot, a replica with room, its completions, their scores
+    _roll_out    waits for a free slot, a replica with room, its completions, their scores, and for
+                 the end of a pause while too many answers cannot be scored
     _train       waits for a batch in prompt order, its proofs, the trainer, weight sync
 
 The router follows which replicas are routable, also while nothing but a validation runs. Each
@@ -19,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
@@ -31,6 +33,7 @@ from services.controller.payloads import payload_digest
 from services.controller.proofs import Prover
 from services.controller.report import Reporter
 from services.controller.router import Router
+from services.controller.scoring import Scorer
 from services.controller.validation import Validator
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
@@ -39,6 +42,8 @@ from trimaran.types import PolicyVersion, Prompt, Proof, Sampling, ScoredGroup, 
 from trimaran.wire import serialize_group, serialize_scored_group
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PUBLISH_MARGIN_SECONDS = 30.0
 MAX_SKIPS_IN_A_ROW = 1000
@@ -51,13 +56,14 @@ class Loop:
     ledger: Ledger
     router: Router
     maker: GroupMaker
+    scorer: Scorer
     prover: Prover
     trainer: TrainerClient
     weight_sync: WeightSyncClient
     validator: Validator | None
     reporter: Reporter
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set from outside: the run ends after the step under way."""
+    """Set from outside: the run ends after the step under way, in a pause at once."""
     buffer: Buffer = field(init=False)
     num_skips_in_a_row: int = 0
 
@@ -90,7 +96,10 @@ class Loop:
             if self.cancelled.is_set():
                 return
             with self.reporter.phase("waiting"):
-                groups, proofs = await self._take_proven()
+                taken = await self._unless_ended(self._take_proven())
+            if not taken:
+                return
+            groups, proofs = taken
             batch = TrainingBatch(step, groups)
             await self.consume(batch, proofs)
             with self.reporter.phase("training"):
@@ -135,7 +144,7 @@ class Loop:
             key = {"group": number, "attempt": group.attempt}
             ledger.record(Stage.GENERATED, **key, digest=payload_digest(serialize_group(group)))
             with self.reporter.phase("scoring"):
-                scored = await self.maker.score(group)
+                scored = await self.scorer.score(group)
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
@@ -220,5 +229,24 @@ class Loop:
         """On the live weights, before slots are freed: at lag 0 nothing else generates."""
         if self.validator:
             with self.reporter.validating(step):
-                validation = await self.validator.validate(step, num_samples)
-            self.reporter.validation(step, validation)
+                validating = self.validator.validate(step, num_samples)
+                validation = await self._unless_ended(validating)
+            if validation:
+                self.reporter.validation(step, validation)
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """None when the run is cancelled and paused: the work's groups may never be scored."""
+
+        async def ended() -> None:
+            await self.cancelled.wait()
+            await self.scorer.paused.wait()
+
+        working, ending = asyncio.ensure_future(work), asyncio.ensure_future(ended())
+        tasks = (working, ending)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return await working if working.done() else None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

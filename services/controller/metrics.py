@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from trimaran.config import RunConfig
@@ -14,10 +15,12 @@ from trimaran.telemetry import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from trimaran.types import Score, TrainingBatch
+from trimaran.types import Score, TrainingBatch, Unscored, Verdict
 
 TOKENS_PER_SECOND_PER_DEVICE = "controller/step/tokens_per_second_per_device"
 SAMPLES_PER_SECOND = "controller/step/samples_per_second"
+PART_MARK = "."
+"""In "term.part"; no term's own name holds it."""
 
 
 def describe_batch(batch: TrainingBatch) -> dict[str, float]:
@@ -25,6 +28,7 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     completions = [c for scored in batch.groups for c in scored.group.completions_G]
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
     rewards = [verdict.reward for verdict in verdicts if isinstance(verdict, Score)]
+    num_unscoreable = sum(isinstance(v, Score) and v.unscoreable for v in verdicts)
     lags = [
         batch.step - 1 - min(segment.version.step for segment in completion.segments)
         for completion in completions
@@ -40,13 +44,36 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
         "reward/completion/std": pstdev(rewards) if rewards else 0.0,
         "reward/completion/unscored_fraction": 1 - len(rewards) / len(verdicts),
+        "reward/completion/unscoreable_fraction": num_unscoreable / len(verdicts),
         "reward/group/no_signal_fraction": num_without_signal / len(batch.groups),
         LENGTH_MEAN: fmean(lengths),
         "rollout/prompt/length_mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),
         "rollout/completion/length_finished_fraction": stopped_by_length / len(completions),
         "rollout/completion/lag_mean": fmean(lags) if lags else 0.0,
         LAG_MAX: max(lags, default=0),
+        **describe_terms(verdicts),
     }
+
+
+def describe_terms(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Each term and part, unweighted, over the completions where it was judged, also those that
+    another term left unscored. One that does not apply to a completion does not count there."""
+    judged: defaultdict[str, list[float]] = defaultdict(list)
+    num_unscored: defaultdict[str, int] = defaultdict(int)
+    for verdict in verdicts:
+        for name, value in verdict.terms.items():
+            judged[name].append(value)
+        for name in verdict.unscored_terms if isinstance(verdict, Unscored) else ():
+            num_unscored[name] += 1
+    values: dict[str, float] = {}
+    for name, known in judged.items():
+        key = f"reward/term/{name}"
+        values |= {f"{key}/mean": fmean(known), f"{key}/min": min(known), f"{key}/max": max(known)}
+    for name in sorted(judged.keys() | num_unscored):
+        if PART_MARK not in name:
+            share = num_unscored[name] / (len(judged[name]) + num_unscored[name])
+            values[f"reward/term/{name}/unscored_fraction"] = share
+    return values
 
 
 def count_tokens(batch: TrainingBatch) -> int:
@@ -60,6 +87,10 @@ def count_tokens(batch: TrainingBatch) -> int:
 
 def count_samples(batch: TrainingBatch) -> int:
     return sum(len(scored.group.completions_G) for scored in batch.groups)
+
+
+def count_unscored(batch: TrainingBatch) -> int:
+    return sum(isinstance(v, Unscored) for scored in batch.groups for v in scored.verdicts_G)
 
 
 def count_devices(config: RunConfig) -> int:

@@ -1,8 +1,9 @@
-"""A service that restarts is waited for."""
+"""A service that restarts is waited for, and what failed is tried again after growing waits."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -12,6 +13,8 @@ from trimaran.errors import UnavailableError
 Answer = TypeVar("Answer")
 
 RETRY_SECONDS = 1.0
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
 
 
 async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, service: str) -> Answer:
@@ -26,3 +29,10 @@ async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, serv
                     f"{service} could not help for {patience:g} s: {error}; see its log"
                 ) from None
             await asyncio.sleep(RETRY_SECONDS)
+
+
+def growing_wait(num_failures: int) -> float:
+    """Seconds before the next try: doubled each time, with jitter so that tries do not coincide."""
+    doublings = min(num_failures - 1, 30)  # beyond, the number would only grow too large
+    seconds = min(FIRST_WAIT_SECONDS * 2**doublings, LONGEST_WAIT_SECONDS)
+    return seconds * random.uniform(0.5, 1.0)

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from services.controller.activity import Activity
 from services.controller.events import RunLog
 from services.controller.metrics import (
+    count_samples,
     count_tokens,
+    count_unscored,
     describe_batch,
     describe_pace,
     prefixed,
@@ -40,9 +42,16 @@ class Reporter:
         self._step_began = time.monotonic()
         self._num_skipped_in_step = 0
         self.num_skipped = 0
+        self._num_unscored = 0
+        self._num_samples = 0
         self.num_tokens = 0
         self.seconds = 0.0
         self.validations: dict[int, Validation] = {}
+
+    @property
+    def unscored_share(self) -> float:
+        """Of the completions in the batches that trained."""
+        return self._num_unscored / self._num_samples if self._num_samples else 0.0
 
     def phase(self, name: str) -> Activity:
         """Enter it while somebody is at it."""
@@ -72,6 +81,8 @@ class Reporter:
             **prefixed("weight_sync", synced),
         }
         self._num_skipped_in_step = 0
+        self._num_unscored += count_unscored(batch)
+        self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
         self._metrics.write("step", batch.step, values)
@@ -96,6 +107,14 @@ class Reporter:
         self.num_skipped += 1
         self._num_skipped_in_step += 1
         self._log.emit("skipped", text=f"{prompt.prompt_id}: {reason}")
+
+    def paused(self, text: str, values: Mapping[str, float]) -> None:
+        logger.warning("paused: %s", text)
+        self._log.emit("paused", values, text, state=RunState.PAUSED)
+
+    def unpaused(self, text: str, values: Mapping[str, float]) -> None:
+        logger.info("unpaused: %s", text)
+        self._log.emit("unpaused", values, text, state=RunState.RUNNING)
 
     def replica_lost(self, name: str, reason: str) -> None:
         logger.warning("%s left routing: %s", name, reason)

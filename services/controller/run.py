@@ -24,6 +24,8 @@ from services.controller.proofs import Prover
 from services.controller.report import Reporter
 from services.controller.resume import open_groups, replay
 from services.controller.router import Router
+from services.controller.scoring import Scorer
+from services.controller.unscored import UnscoredGate
 from services.controller.validation import Validation, Validator
 from trimaran import rpc
 from trimaran.clients import (
@@ -172,17 +174,21 @@ def _assemble(
         on_busy=reporter.replica_busy,
     )
     prover = Prover(services.weight_sync, config.start_timeout)
-    maker = GroupMaker(router, services.reward, prover, config)
+    maker = GroupMaker(router, prover, config)
+    gate = UnscoredGate(config, reporter.paused, reporter.unpaused)
+    scorer = Scorer(services.reward, gate, config)
+    validator = Validator(held_out, maker, scorer, config, run_folder) if held_out else None
     return Loop(
         config=config,
         prompts=prompts,
         ledger=ledger,
         router=router,
         maker=maker,
+        scorer=scorer,
         prover=prover,
         trainer=services.trainer,
         weight_sync=services.weight_sync,
-        validator=Validator(held_out, maker, config, run_folder) if held_out else None,
+        validator=validator,
         reporter=reporter,
     )
 
@@ -246,6 +252,7 @@ def _summary(
         "tokens_per_second_per_device": pace / count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
+        "unscored_share": reporter.unscored_share,
         "lineage": state.lineage,
         "run_folder": str(run_folder),
     }

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
+from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.telemetry import GREEDY_ACCURACY, SAMPLED_ACCURACY
 from trimaran.types import Prompt, Sampling, Score, ScoredGroup
@@ -34,9 +35,15 @@ class Validation:
 
 class Validator:
     def __init__(
-        self, prompts: Sequence[Prompt], maker: GroupMaker, config: RunConfig, run_folder: Path
+        self,
+        prompts: Sequence[Prompt],
+        maker: GroupMaker,
+        scorer: Scorer,
+        config: RunConfig,
+        run_folder: Path,
     ) -> None:
-        self._prompts, self._maker, self._config = prompts, maker, config
+        self._prompts, self._maker, self._scorer = prompts, maker, scorer
+        self._config = config
         self._samples = run_folder / "samples"
 
     async def validate(self, step: int, num_samples: int) -> Validation:
@@ -70,7 +77,7 @@ class Validator:
         number = FIRST_NUMBER + 2 * place + (sampling.temperature > 0)
         try:
             group = await self._maker.generate(number, self._prompts[index], sampling)
-            return await self._maker.score(group)
+            return await self._scorer.score(group)
         except PromptSkipped:
             return None
 

@@ -6,21 +6,24 @@ An entry is one of
     package.module:name  package.module:*  path/to/file.py:name  path/to/file.py:*
     http://host:port  https://host         plugins there, and no other host
     10.0.0.0/8                             private addresses that a host name may resolve to
+
+Files count by the path that their symbolic links lead to, hosts in lower case and with their port.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from trimaran.errors import InputError
 
 ALLOW_VARIABLE = "TRIMARAN_ALLOW"
 """Entries for the reward service, one a line; --allow adds to it."""
+_PLACE = f"--allow or {ALLOW_VARIABLE}"
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Origin = tuple[str, str, int]
@@ -41,52 +44,55 @@ class Allowed:
         networks: list[Network] = []
         for entry in filter(None, map(str.strip, entries)):
             if "://" in entry:
-                origins.add(origin_of(entry, "--allow"))
+                origins.add(_whole_host(entry))
             elif network := _network(entry):
                 networks.append(network)
             else:
-                functions.add(canonical_target(entry, "--allow"))
+                functions.add(canonical_target(entry, _PLACE))
         return cls(frozenset(functions), frozenset(origins), tuple(networks))
 
     @classmethod
     def from_environment(cls) -> Allowed:
-        return cls.from_entries(os.environ.get(ALLOW_VARIABLE, "").splitlines())
+        return cls.from_entries(os.environ.get(ALLOW_VARIABLE, "").split("\n"))
 
     def check_function(self, named: str, key: str) -> str:
         """Its canonical target. Raises InputError naming the key and the remedy."""
         target = canonical_target(named, key)
-        module = target.rpartition(":")[0]
+        module, _, name = target.rpartition(":")
+        if name == "*":
+            raise InputError(f"{key}: {named}: name one function; only --allow takes a *")
         if not {target, f"{module}:*"} & self.functions:
             raise InputError(
                 f"{key}: {named} is not among what the operator allowed;"
                 f" start with --allow {named} if you trust that code"
             )
-        path = Path(module)
-        if module.endswith(".py") and not path.is_file():
+        if module.endswith(".py") and not os.path.isfile(module):
             raise InputError(f"{key}: {module}: no such file")
         return target
 
     def check_url(self, url: str, key: str) -> None:
         """Raises InputError naming the key and the remedy."""
-        scheme, host, port = origin_of(url, key)
-        if (scheme, host, port) not in self.origins:
+        origin = origin_of(url, key)
+        if origin not in self.origins:
             raise InputError(
-                f"{key}: {scheme}://{host}:{port} is not among the hosts that the operator allowed;"
-                f" start with --allow {scheme}://{host}:{port} if you trust it"
+                f"{key}: {_show(origin)} is not among the hosts that the operator allowed;"
+                f" start with --allow {_show(origin)} if you trust it"
             )
 
 
 def absolute_entry(entry: str) -> str:
     """Files by their absolute path, so that it holds in any working directory."""
+    if "\n" in entry:
+        raise InputError(f"--allow: {entry!r}: an entry is one line; give --allow once for each")
     module, colon, name = entry.rpartition(":")
-    return f"{Path(module).resolve()}{colon}{name}" if module.endswith(".py") else entry
+    return f"{_real_path(module)}{colon}{name}" if module.endswith(".py") else entry
 
 
 def canonical_target(named: str, key: str) -> str:
     """Files by their absolute path, modules as they are. Raises InputError for anything else."""
     module, colon, name = named.rpartition(":")
     if module.endswith(".py"):
-        module = str(Path(module).resolve())
+        module = _real_path(module)
     elif not all(part.isidentifier() for part in module.split(".")):
         module = ""
     if not (colon and module and (name == "*" or name.isidentifier())):
@@ -101,13 +107,37 @@ def origin_of(url: str, key: str) -> Origin:
     """Raises InputError for what is not http(s)://host[:port][/path]."""
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port, host = parts.port, (parts.hostname or "").rstrip(".")
     except ValueError as error:
         raise InputError(f"{key}: {url!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    known = parts.scheme in ("http", "https") and host and port != 0
+    if not known or "@" in parts.netloc or re.search(r"[\s\x00-\x1f]", url):
         raise InputError(f"{key}: {url!r}: a host is http://host:port or https://host:port")
-    default = 443 if parts.scheme == "https" else 80
-    return parts.scheme, parts.hostname.lower(), port or default
+    if address := _network(host):
+        host = str(address.network_address)
+    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
+
+
+def _whole_host(entry: str) -> Origin:
+    """An entry with a path would allow more than it says."""
+    origin = origin_of(entry, _PLACE)
+    parts = urlsplit(entry)
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise InputError(f"{_PLACE}: {entry!r}: whole hosts are allowed; write {_show(origin)}")
+    return origin
+
+
+def _show(origin: Origin) -> str:
+    scheme, host, port = origin
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _real_path(path: str) -> str:
+    """ "" for what can be no path."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:
+        return ""
 
 
 def _network(entry: str) -> Network | None:

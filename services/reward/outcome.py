@@ -26,6 +26,8 @@ class NotApplicable:
 @dataclass(frozen=True, slots=True)
 class Unscoreable:
     reason: str
+    score: float | None = None
+    """The least that a plugin gives; it stands where the term itself has no bound."""
 
 
 @dataclass(frozen=True, slots=True)

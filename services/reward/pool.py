@@ -1,31 +1,225 @@
 """Rules and functions in processes that can be killed: symbolic checkers hang, and threads cannot
-be stopped."""
+be stopped.
+
+What waits is handed to a free process in chunks of some milliseconds, because handing it over costs
+as much as checking a short answer. The process writes down each outcome before it goes on; when it
+dies, the batch at which it died is tried once more, alone in a fresh process, and those behind it
+go to others. A batch is one sample, or the whole group for functions that judge groups.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
+import multiprocessing
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from services.reward.outcome import Outcome
+from services.reward import worker
+from services.reward.member import Batches, Kind, Member, MemberError
+from services.reward.outcome import Fault, Outcome, Unscoreable
 from services.reward.terms import FunctionSpec
+from trimaran.errors import InputError
 from trimaran.rewards import Sample
+
+QUEUE_SECONDS = 120.0
+"""What waits longer for a process is unscored: the pool is overloaded."""
+CHUNK_SECONDS = 0.05
+MAX_CHUNK = 256
+STALL_SECONDS = 0.5
+"""A chunk that takes longer gives back what it has not begun."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Job:
+    """One call of `judge`; `settled` when each of its batches has its outcomes."""
+
+    def __init__(self, spec: FunctionSpec, batches: Batches) -> None:
+        self.spec, self.batches = spec, batches
+        self.outcomes: list[tuple[Outcome, ...] | None] = [None] * len(batches)
+        self._num_left = len(batches)
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One batch of a job."""
+
+    job: _Job
+    place: int
+
+    @property
+    def batch(self) -> Sequence[Sample]:
+        return self.job.batches[self.place]
+
+    @property
+    def is_wanted(self) -> bool:
+        """False also when the caller has given up."""
+        return self.job.outcomes[self.place] is None and not self.job.settled.done()
+
+    def settle(self, outcomes: tuple[Outcome, ...]) -> None:
+        if self.is_wanted:
+            self.job.outcomes[self.place] = outcomes
+            self.job._num_left -= 1
+            if not self.job._num_left:
+                self.job.settled.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        self.settle((Fault(reason),) * len(self.batch))
 
 
 class Pool:
-    """`num_workers` processes. Use it as `async with Pool(…) as pool`."""
+    """`num_workers` processes. Use it as `async with Pool(…) as pool`, and load before you judge."""
 
     def __init__(self, num_workers: int, timeout: float, memory_mib: int) -> None:
-        raise NotImplementedError
+        self._members = [Member(timeout, memory_mib) for _ in range(num_workers)]
+        self._loops: list[asyncio.Task[None]] = []
+        self._waiting: deque[_Slot] = deque()
+        self._arrived = asyncio.Event()
+        self._kinds: dict[FunctionSpec, Kind] = {}
+        self._batch_seconds: dict[FunctionSpec, float] = {}
+        self._closed = False
 
     async def __aenter__(self) -> Pool:
-        raise NotImplementedError
+        self._loops = [asyncio.create_task(self._work(member)) for member in self._members]
+        return self
 
     async def __aexit__(self, *_: object) -> None:
-        raise NotImplementedError
+        await asyncio.shield(self._close())
 
     async def load(self, specs: Sequence[FunctionSpec]) -> None:
-        """Import each in a worker. Raises InputError for one that cannot be loaded or called."""
-        raise NotImplementedError
+        """Import each in every worker. Raises InputError for one that cannot be loaded or called."""
+        context = multiprocessing.get_context("forkserver")
+        modules = {worker.__name__, *(name for spec in specs for name in worker.preloads(spec))}
+        context.set_forkserver_preload(sorted(modules))
+
+        async def load_all(member: Member) -> None:
+            for spec in specs:
+                self._kinds[spec] = await member.load(spec)
+
+        try:
+            await asyncio.gather(*(load_all(member) for member in self._members))
+        except MemberError as error:
+            raise InputError(str(error)) from None
 
     async def judge(self, spec: FunctionSpec, samples: Sequence[Sample]) -> tuple[Outcome, ...]:
         """In order. Raises nothing for a bad answer or worker: the outcome says it."""
-        raise NotImplementedError
+        one_by_one = self._kinds[spec].one_by_one
+        batches = [(sample,) for sample in samples] if one_by_one else [tuple(samples)]
+        if not samples:
+            return ()
+        job = _Job(spec, batches)
+        slots = [_Slot(job, place) for place in range(len(batches))]
+        if self._closed:
+            _fail(slots, "the pool was closed")
+        self._waiting.extend(slots)
+        self._arrived.set()
+        late = asyncio.get_running_loop().call_later(QUEUE_SECONDS, self._fail_waiting, job)
+        try:
+            await job.settled
+        finally:
+            late.cancel()
+        return tuple(outcome for outcomes in job.outcomes for outcome in outcomes or ())
+
+    async def _work(self, member: Member) -> None:
+        """One of these a member, until it is cancelled."""
+        while True:
+            while not (slots := self._take_chunk()):
+                self._arrived.clear()
+                await self._arrived.wait()
+            try:
+                await self._judge_chunk(member, slots)
+            except asyncio.CancelledError:
+                _fail(slots, "the pool was closed")
+                raise
+            except MemberError as error:
+                _fail(slots, str(error))
+            except Exception as error:
+                logger.exception("unforeseen error in the pool")
+                _fail(slots, f"the pool failed: {type(error).__name__}: {error}")
+
+    def _take_chunk(self) -> list[_Slot]:
+        """From the front, of one function; no more than a fair share of all that waits."""
+        while self._waiting and not self._waiting[0].is_wanted:
+            self._waiting.popleft()
+        if not self._waiting:
+            return []
+        spec = self._waiting[0].job.spec
+        fair = math.ceil(len(self._waiting) / len(self._members))
+        size = min(fair, self._chunk_size(spec))
+        slots: list[_Slot] = []
+        while self._waiting and len(slots) < size and self._waiting[0].job.spec == spec:
+            slots.append(self._waiting.popleft())
+        return [slot for slot in slots if slot.is_wanted]
+
+    async def _judge_chunk(self, member: Member, slots: list[_Slot]) -> None:
+        """Takes out of `slots` what it gives back. Raises MemberError."""
+        spec = slots[0].job.spec
+        batches = [slot.batch for slot in slots]
+        stalled = asyncio.get_running_loop().call_later(
+            STALL_SECONDS, lambda: self._give_back(slots, member.num_judged + 1)
+        )
+        try:
+            judged = await member.judge(spec, batches)
+        finally:
+            stalled.cancel()
+        for slot, outcomes in zip(slots, judged.outcomes, strict=False):
+            slot.settle(outcomes)
+        self._note_seconds(spec, judged.seconds / len(batches))
+        self._give_back(slots, len(judged.outcomes) + 1)
+        if len(slots) > len(judged.outcomes) and slots[-1].is_wanted:
+            slots[-1].settle(await self._judge_again(member, spec, slots[-1].batch))
+
+    async def _judge_again(
+        self, member: Member, spec: FunctionSpec, batch: Sequence[Sample]
+    ) -> tuple[Outcome, ...]:
+        """After the first failure. Raises MemberError."""
+        judged = await member.judge(spec, [batch], fresh=True)
+        if not judged.failure:
+            return judged.outcomes[0]
+        if len(batch) == 1:
+            return (Unscoreable(judged.failure),)
+        if not self._kinds[spec].splittable:
+            reason = f"{spec.target} failed on a group, whoever's answer it was: {judged.failure}"
+            return (Fault(reason),) * len(batch)
+        outcomes: list[Outcome] = []
+        for sample in batch:
+            alone = await member.judge(spec, [(sample,)], fresh=True)
+            outcomes += [Unscoreable(alone.failure)] if alone.failure else alone.outcomes[0]
+        return tuple(outcomes)
+
+    def _give_back(self, slots: list[_Slot], start: int) -> None:
+        """Those from `start` on wait again, before all others."""
+        if slots[start:]:
+            self._waiting.extendleft(reversed(slots[start:]))
+            del slots[start:]
+            self._arrived.set()
+
+    def _fail_waiting(self, job: _Job) -> None:
+        reason = f"overloaded: no free worker for {QUEUE_SECONDS:g} s"
+        _fail([slot for slot in self._waiting if slot.job is job], reason)
+
+    def _chunk_size(self, spec: FunctionSpec) -> int:
+        seconds = self._batch_seconds.get(spec, CHUNK_SECONDS)
+        return max(1, min(MAX_CHUNK, int(CHUNK_SECONDS / seconds)))
+
+    def _note_seconds(self, spec: FunctionSpec, seconds: float) -> None:
+        if seconds:
+            known = self._batch_seconds.get(spec, seconds)
+            self._batch_seconds[spec] = 0.9 * known + 0.1 * seconds
+
+    async def _close(self) -> None:
+        self._closed = True
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        _fail(list(self._waiting), "the pool was closed")
+        await asyncio.gather(*(member.close() for member in self._members))
+
+
+def _fail(slots: Sequence[_Slot], reason: str) -> None:
+    for slot in slots:
+        slot.fail(reason)

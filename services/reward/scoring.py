@@ -58,8 +58,9 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
             case Value(value, parts):
                 values[term.name] = value
                 values.update({f"{term.name}.{name}": part for name, part in parts.items()})
-            case Unscoreable():
-                values[term.name] = term.worst
+            case Unscoreable(_reason, score):
+                bounded = score is None or math.isfinite(term.worst)
+                values[term.name] = term.worst if bounded else score
                 unscoreable = True
             case Fault(reason):
                 faults[term.name] = reason

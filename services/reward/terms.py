@@ -77,6 +77,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
     if section.plugin:
         allowed.check_url(section.plugin.url, f"{key}.plugin.url")
         spec = PluginSpec(section.plugin, _dump(section.options))
+        minimum = -math.inf  # what the plugin says of itself bounds it
     elif section.function:
         target = allowed.check_function(section.function, f"{key}.function")
         spec = FunctionSpec(target, _dump(section.options), config.data.answer_key)
@@ -89,7 +90,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
             raise InputError(
                 f"{key}: a built-in rule knows its minimum and maximum; leave them out"
             )
-        spec = FunctionSpec(rule.target, _dump(options))
+        spec = FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
     minimum = minimum if section.minimum is None else section.minimum
     maximum = maximum if section.maximum is None else section.maximum
     if minimum >= maximum:

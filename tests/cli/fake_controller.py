@@ -16,6 +16,7 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
         self._events, self._break_behind = events, break_behind
         self.asked_behind: list[int] = []
         self.num_cancels = 0
+        self.num_told = 0
 
     async def WatchRun(
         self, request: run_pb2.WatchRunRequest, context: Any
@@ -24,6 +25,7 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
         self.asked_behind.append(request.after_sequence)
         for event in self._events[request.after_sequence :]:
             yield run_pb2.WatchRunResponse(event=wire.encode_event(event))
+            self.num_told += 1
             if first and event.sequence == self._break_behind:
                 raise UnavailableError("the stream broke")
 

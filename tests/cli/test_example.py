@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.controller.datasets import load_prompts
-from services.reward.rules import check_rules
+from services.reward.allowed import Allowed
+from services.reward.terms import make_terms
 from trimaran.cli.preflight import check_dataset
 from trimaran.config import load_config
 
@@ -19,11 +20,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "addition"
 
 def test_its_configuration_and_data_fit_together() -> None:
     config = load_config(EXAMPLE / "run.yaml")
-    check_rules(config.reward.rules)
+    assert [term.name for term in make_terms(config, Allowed())] == ["last_integer"]
     train, heldout = config.data.train, config.data.validation
     assert heldout
     for path in (train, heldout):
-        check_dataset(path, config.data, tuple(config.reward.rules))
+        check_dataset(path, config)
     questions = [
         {prompt.messages[-1].text for prompt in load_prompts(path, config.data)}
         for path in (train, heldout)

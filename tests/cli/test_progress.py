@@ -92,6 +92,61 @@ def test_a_live_table_on_a_terminal() -> None:
         assert part in text
 
 
+PAUSED = event(3, "paused", 2, {"share": 0.5}, "half cannot be scored", RunState.PAUSED)
+STEP_IN_PAUSE = event(4, "step", 3, STEP, state=RunState.PAUSED)
+UNPAUSED = event(5, "unpaused", 3, text="answers can be scored again")
+
+
+def test_a_pause_is_told_once_in_plain_lines() -> None:
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=160))
+    for each in (PAUSED, STEP_IN_PAUSE, UNPAUSED):
+        view.show(each)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "step 2: paused: half cannot be scored"
+    assert lines[1].startswith("step 3/4  reward")
+    assert lines[2] == "step 3: unpaused: answers can be scored again"
+
+
+@pytest.mark.parametrize(
+    ("events", "stands"),
+    [
+        ([PAUSED], True),
+        ([PAUSED, STEP_IN_PAUSE], True),
+        ([PAUSED, STEP_IN_PAUSE, UNPAUSED], False),
+        ([PAUSED, event(4, "finished", 2, state=RunState.FAILED, error="too long")], False),
+    ],
+)
+def test_a_pause_stands_under_the_live_table_while_it_lasts(
+    events: list[RunEvent], stands: bool
+) -> None:
+    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
+    for each in events:
+        view.show(each)
+    picture = io.StringIO()
+    Console(file=picture, width=160).print(view._render())
+    assert ("paused: half cannot be scored" in picture.getvalue()) == stands
+
+
+def test_a_paused_run_is_followed_to_its_end() -> None:
+    events = [event(1, "state", 0, state=RunState.STARTING), event(2, "state", 0), PAUSED]
+    end = event(4, "finished", 2, state=RunState.FAILED, error="paused for 3600 s")
+    recorder, running = Recorder(), []
+    controller = FakeController([*events, end], break_behind=3)
+
+    async def run() -> None:
+        address = free_address(set())
+        server = await serve(controller, address)
+        try:
+            await asyncio.wait_for(follow(address, recorder, lambda: running.append(1)), 60)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+    assert recorder.seen == [*events, end]
+    assert len(running) == 3
+
+
 @pytest.mark.parametrize("view_class", [PlainView, LiveView])
 def test_a_failed_run_shows_its_error(view_class: type[View]) -> None:
     out = io.StringIO()
@@ -125,6 +180,21 @@ def test_the_last_words(tmp_path: Path) -> None:
     for part in ("0.200", "0.150", "0.950", "20 steps in 80 s", "seed 3", "curve.png", "next"):
         assert part in text
     assert f"run folder: {tmp_path}" in text
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.0213, "seed 3, 2.1% of the answers unscored"), (0.0, "seed 3\n")]
+)
+def test_the_share_unscored_is_told_where_there_is_one(
+    tmp_path: Path, share: float, told: str
+) -> None:
+    (tmp_path / "summary.json").write_text(
+        '{"heldout_before": null, "heldout_after": null, "steps": 1, "seconds": 1.0,'
+        f' "samples_per_second": 1.0, "seed": 3, "unscored_share": {share}}}'
+    )
+    out = io.StringIO()
+    show_summary(tmp_path, Console(file=out, width=120))
+    assert told in out.getvalue()
 
 
 def test_a_run_without_validation_or_summary(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import yaml
 from tests.cli.conftest import WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
+from trimaran.config import RunConfig
 from trimaran.launch import local
+from trimaran.launch.local import Service
 from trimaran.store import SqliteStore
 
 
@@ -117,6 +119,43 @@ sys.exit(train.train({str(write_run())!r}, []))
     assert "Traceback" not in output
     for pid in pids:
         wait_until(lambda pid=pid: not is_alive(pid), f"{pid} to end")
+
+
+PAUSED_CONTROLLER = """
+import asyncio, sys
+from tests.cli.fake_controller import FakeController, event, serve
+from trimaran.types import RunState
+error = "the run was paused for 1 s (reward.pause_timeout): no plugin; mend that, then resume"
+events = [
+    event(1, "state", 0),
+    event(2, "paused", 2, text="no plugin", state=RunState.PAUSED),
+    event(3, "finished", 2, state=RunState.FAILED, error=error),
+]
+async def main():
+    controller = FakeController(events, 0)
+    server = await serve(controller, sys.argv[1])
+    while not controller.num_told == len(events):
+        await asyncio.sleep(0.02)
+    await server.stop()
+asyncio.run(main())
+sys.exit("error: " + error)
+"""
+
+
+def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
+    write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def services(config: RunConfig, config_path: Path, folder: Path) -> list[Service]:
+        command = (sys.executable, "-c", PAUSED_CONTROLLER, str(config.endpoints.controller))
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        return [Service("controller", command, environment, folder / "controller.log", leads=True)]
+
+    monkeypatch.setattr("trimaran.cli.train.run_services", services)
+    assert main(["train", str(write_run())]) == 1
+    out, err = capsys.readouterr()
+    assert "step 2: paused: no plugin" in out
+    assert "step 2: finished: the run was paused for 1 s" in out
+    assert "go on with: trimaran train --resume" in err
 
 
 def test_a_service_runs_alone_and_ends_in_order(write_run: WriteRun, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from services.controller.payloads import PayloadStore
 from services.controller.proofs import Prover
 from services.controller.resume import open_groups, replay
 from services.controller.router import Router
+from services.controller.scoring import Scorer
+from services.controller.unscored import UnscoredGate
 from trimaran.clients import GroupAssembly, TrainAnswer
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
@@ -51,7 +53,7 @@ def make_config(**sections: Any) -> RunConfig:
         "model": {"path": "model"},
         "data": {"train": "train.jsonl"},
         "rollout": {"group_size": 2, "max_tokens": 4, "replicas": 2, "idle_timeout": 5},
-        "reward": {"rules": {"exact": 1.0}},
+        "reward": {"rules": {"exact_match": 1.0}},
         "start_timeout": 5,
     }
     for name, values in sections.items():
@@ -216,10 +218,14 @@ class FakeRollout:
 
 
 class FakeReward:
+    """Records the number of each group that it is given."""
+
     def __init__(self) -> None:
+        self.calls: list[int] = []
         self.faults: Callable[[Group], Awaitable[tuple[Verdict, ...] | None]] | None = None
 
     async def score_group(self, group: Group, timeout: float) -> tuple[Verdict, ...]:
+        self.calls.append(group.number)
         if self.faults and (verdicts := await self.faults(group)):
             return verdicts
         return tuple(Score(float(c.text == group.prompt.answer)) for c in group.completions_G)
@@ -238,6 +244,12 @@ class FakeReporter:
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
+
+    def paused(self, text: str, values: Mapping[str, float]) -> None:
+        self.events.append(("paused", text, dict(values)))
+
+    def unpaused(self, text: str, values: Mapping[str, float]) -> None:
+        self.events.append(("unpaused",))
 
     def checkpoint(self, step: int, path: str) -> None: ...
 
@@ -280,13 +292,16 @@ class World:
         )
         reporter: Any = FakeReporter(self.events)
         prover = Prover(fake.weight_sync, self.config.start_timeout)
-        maker = GroupMaker(router, fake.reward, prover, self.config)
+        maker = GroupMaker(router, prover, self.config)
+        gate = UnscoredGate(self.config, reporter.paused, reporter.unpaused)
+        scorer = Scorer(fake.reward, gate, self.config)
         loop = Loop(
             self.config,
             PROMPTS,
             self.ledger,
             router,
             maker,
+            scorer,
             prover,
             fake.trainer,
             fake.weight_sync,

@@ -1,10 +1,13 @@
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.controller.ledger import Stage
+from services.controller.unscored import PausedTooLongError
 from tests.controller.fakes import PROMPTS, World, dies, make_config
 from trimaran.errors import (
     BehindError,
@@ -18,6 +21,11 @@ from trimaran.errors import (
 from trimaran.types import Group, Prompt, Score, Unscored, Verdict
 
 GROUPS = 4
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.controller.patience.FIRST_WAIT_SECONDS", 0.002)
 
 
 def run(world: World) -> World:
@@ -196,7 +204,11 @@ def test_a_group_that_cannot_be_scored_is_filtered(tmp_path: Path) -> None:
     world.reward.faults = faults
     run(world)
     assert world.ledger.state.with_stage(Stage.FILTERED) == [3]
-    assert "worker killed" in world.ledger.state.groups[3].reason
+    assert world.ledger.state.groups[3].reason == (
+        "2 of 2 completions unscored, 3 times; the last: worker killed"
+    )
+    assert world.reward.calls.count(3) == 3
+    assert 3 not in world.trained_numbers()
 
 
 def test_a_frozen_reward_service_ends_the_run_and_is_not_the_prompts_fault(tmp_path: Path) -> None:
@@ -256,3 +268,117 @@ def test_cancel_ends_the_run_after_the_step_under_way(tmp_path: Path) -> None:
     run(world)
     assert world.ledger.state.step == 1
     assert world.events[-1] != ("train", 2)
+
+
+def out_of_order(world: World) -> Callable[[bool], None]:
+    """A switch: down(True) lets every answer from now on be unscored."""
+    is_down = False
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        return tuple(Unscored("no plugin") for _ in group.completions_G) if is_down else None
+
+    def down(value: bool) -> None:
+        nonlocal is_down
+        is_down = value
+
+    world.reward.faults = faults
+    return down
+
+
+class Told(list[Any]):
+    """The world's events; calls `on_pause` when a pause is told."""
+
+    def __init__(self, on_pause: Callable[[], object]) -> None:
+        super().__init__()
+        self.on_pause = on_pause
+
+    def append(self, event: Any) -> None:
+        super().append(event)
+        if event[0] == "paused":
+            self.on_pause()
+
+
+def paused_world(
+    folder: Path, on_pause: Callable[[], object], **run: Any
+) -> tuple[World, Callable[[bool], None]]:
+    """The reward service goes out of order while step 2 trains."""
+    rollout = {"group_size": 8}  # two groups are enough to judge
+    world = World(folder, make_config(run=run, rollout=rollout))
+    world.events = world.trainer.events = world.weight_sync.events = Told(on_pause)
+    down = out_of_order(world)
+
+    async def pace() -> None:
+        if world.trainer.batches[-1].step == 2:
+            down(True)
+
+    world.trainer.pace = pace
+    return world, down
+
+
+def test_a_pause_ends_by_itself_and_every_group_trains_once(tmp_path: Path) -> None:
+    def end_soon() -> None:
+        asyncio.get_running_loop().call_later(0.1, down, False)
+
+    world, down = paused_world(tmp_path, end_soon, max_attempts=2)
+    run(world)
+    kinds = [event[0] for event in world.events]
+    assert (kinds.count("paused"), kinds.count("unpaused"), kinds.count("skipped")) == (1, 1, 0)
+    assert kinds.index("paused") < kinds.index("unpaused") < world.events.index(("train", 3))
+    assert world.trained_numbers() == list(range(6 * GROUPS))
+
+
+def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> None:
+    world, down = paused_world(tmp_path, lambda: world.cancelled.set(), max_lag=1)
+    training = asyncio.Event()
+
+    async def delay(number: int) -> None:
+        if number >= 2 * GROUPS:
+            await training.wait()
+
+    async def pace() -> None:
+        if world.trainer.batches[-1].step == 2:
+            down(True)
+            training.set()
+            async with asyncio.timeout(30):
+                while not any(event[0] == "paused" for event in world.events):
+                    await asyncio.sleep(0.01)
+
+    world.delay, world.trainer.pace = delay, pace
+    run(world)
+    assert world.ledger.state.step == 2
+    assert world.events.index(("live", 2)) > [e[0] for e in world.events].index("paused")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_cancel_ends_a_pause_in_order(tmp_path: Path, later: bool) -> None:
+    def cancel() -> None:
+        if later:
+            asyncio.get_running_loop().call_later(0.1, world.cancelled.set)
+        else:
+            world.cancelled.set()
+
+    world, _ = paused_world(tmp_path, cancel)
+    run(world)
+    assert world.ledger.state.step == 2
+    assert len(world.trainer.batches) == 2
+
+
+def test_a_cancel_while_groups_are_made_lets_the_step_end(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config())
+
+    async def delay(number: int) -> None:
+        if number == GROUPS:
+            world.cancelled.set()
+
+    world.delay = delay
+    run(world)
+    assert world.ledger.state.step == 2
+
+
+def test_a_pause_that_lasts_too_long_ends_the_run(tmp_path: Path) -> None:
+    world, _ = paused_world(tmp_path, lambda: None)
+    world.config = make_config(rollout={"group_size": 8}, reward={"pause_timeout": 0.2})
+    with pytest.raises(PausedTooLongError, match="no plugin"):
+        run(world)
+    assert world.ledger.state.step == 2
+    assert not world.ledger.state.with_stage(Stage.FILTERED)

@@ -1,7 +1,13 @@
 import pytest
 
 from services.controller.activity import Activity
-from services.controller.metrics import count_devices, describe_batch, describe_pace, prefixed
+from services.controller.metrics import (
+    count_devices,
+    count_unscored,
+    describe_batch,
+    describe_pace,
+    prefixed,
+)
 from tests.controller.fakes import PROMPTS, make_config
 from trimaran.telemetry import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
 from trimaran.types import (
@@ -54,6 +60,43 @@ def test_a_batch_in_numbers() -> None:
     # trained on weights of step 3: ages 0, 1, 2 (its oldest token) and 0
     assert values["rollout/completion/lag_mean"] == 0.75
     assert values[LAG_MAX] == 2
+
+
+def test_each_term_counts_where_it_was_judged() -> None:
+    verdicts = [
+        Score(1.5, {"gsm8k": 1.0, "style": 0.5, "style.length": 40.0}),
+        Score(0.0, {"gsm8k": 0.0}),  # style does not apply
+        Score(0.25, {"gsm8k": 0.0, "style": 0.25, "style.length": 10.0}, unscoreable=True),
+        Unscored("style: away", {"gsm8k": 1.0}, ("style",)),
+        Unscored("the call failed", {}, ("gsm8k", "style")),
+    ]
+    parts = [(completion(1, "stop", 3), verdict) for verdict in verdicts]
+    batch = TrainingBatch(4, (group(5, *parts[:3]), group(5, *parts[3:])))
+    values = describe_batch(batch)
+    assert {k: v for k, v in values.items() if k.startswith("reward/term/")} == {
+        "reward/term/gsm8k/mean": 0.5,
+        "reward/term/gsm8k/min": 0.0,
+        "reward/term/gsm8k/max": 1.0,
+        "reward/term/gsm8k/unscored_fraction": 1 / 5,
+        "reward/term/style/mean": 0.375,
+        "reward/term/style/min": 0.25,
+        "reward/term/style/max": 0.5,
+        "reward/term/style/unscored_fraction": 2 / 4,
+        "reward/term/style.length/mean": 25.0,
+        "reward/term/style.length/min": 10.0,
+        "reward/term/style.length/max": 40.0,
+    }
+    assert values["reward/completion/unscoreable_fraction"] == 1 / 5
+    assert values["reward/completion/unscored_fraction"] == pytest.approx(2 / 5)
+    assert count_unscored(batch) == 2
+
+
+def test_a_term_that_was_never_judged_has_only_its_share_unscored() -> None:
+    verdicts = [Unscored("away", {"exact": 1.0}, ("style",)), Score(1.0, {"exact": 1.0})]
+    parts = [(completion(1, "stop", 3), verdict) for verdict in verdicts]
+    values = describe_batch(TrainingBatch(4, (group(5, *parts),)))
+    style = {k: v for k, v in values.items() if k.startswith("reward/term/style")}
+    assert style == {"reward/term/style/unscored_fraction": 1.0}
 
 
 def test_pace_counts_every_device_of_both_pools() -> None:

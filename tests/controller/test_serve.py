@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.controller import server as controller
+from services.controller.unscored import PausedTooLongError
 from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from trimaran import rpc, wire
@@ -17,6 +19,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.telemetry import GREEDY_ACCURACY, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
+    Group,
     Origin,
     PolicyVersion,
     Proof,
@@ -26,6 +29,8 @@ from trimaran.types import (
     RunState,
     Score,
     Segment,
+    Unscored,
+    Verdict,
     VersionId,
     VersionState,
 )
@@ -83,9 +88,16 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
 
 
 class Reward(reward_pb2_grpc.RewardServiceServicer):
+    def __init__(self, pool: "Pool") -> None:
+        self.pool = pool
+
     async def ScoreGroup(self, request: Any, context: Any) -> Any:
         group = wire.decode_group(request.group)
-        verdicts = [Score(float(c.text == group.prompt.answer)) for c in group.completions_G]
+        verdicts: list[Verdict] = [
+            Score(float(c.text == group.prompt.answer)) for c in group.completions_G
+        ]
+        if self.pool.is_down(group):
+            verdicts = [Unscored("exact_match: no plugin") for _ in group.completions_G]
         return reward_pb2.ScoreGroupResponse(verdicts=[wire.encode_verdict(v) for v in verdicts])
 
 
@@ -162,6 +174,8 @@ class Pool:
         self.trainer = Trainer(self)
         self.servers: list[rpc.Server] = []
         self.breaks: Callable[[str, Any], bool] = lambda name, r: (r.number, r.attempt) == (1, 1)
+        self.is_down: Callable[[Group], bool] = lambda group: False
+        """Whether the reward service cannot score."""
         self.heals = False
         """A replica that was reported is proven again soon."""
 
@@ -179,7 +193,7 @@ class Pool:
             "controller": "127.0.0.1:0",
             "rollout": rollouts,
             "reward": await self._serve(
-                reward_pb2_grpc.add_RewardServiceServicer_to_server, Reward(), "RewardService"
+                reward_pb2_grpc.add_RewardServiceServicer_to_server, Reward(self), "RewardService"
             ),
             "trainer": [
                 await self._serve(
@@ -209,7 +223,9 @@ class Pool:
         await asyncio.gather(*(server.stop() for server in self.servers))
 
 
-def configure(folder: Path, endpoints: dict[str, Any], **run: Any) -> RunConfig:
+def configure(
+    folder: Path, endpoints: dict[str, Any], reward: Mapping[str, Any] | None = None, **run: Any
+) -> RunConfig:
     rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(10)]
     for name, part in (("train", rows[:8]), ("heldout", rows[8:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
@@ -219,6 +235,7 @@ def configure(folder: Path, endpoints: dict[str, Any], **run: Any) -> RunConfig:
         rollout={"group_size": SAMPLES, "replicas": 2},
         validation={"every": 2, "samples": 1, "final_samples": 2},
         endpoints=endpoints,
+        reward=reward or {},
         start_timeout=10,
     )
 
@@ -345,6 +362,100 @@ def test_a_failure_is_told_to_watchers_and_raised(tmp_path: Path) -> None:
         assert events[-1].run.error
 
     asyncio.run(body())
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.controller.patience.LONGEST_WAIT_SECONDS", 0.05)
+
+
+class Outage:
+    """So many calls from step 2 on."""
+
+    def __init__(self, calls: float) -> None:
+        self.left, self.begun = calls, False
+
+    async def begin(self, step: int) -> None:
+        self.begun = self.begun or step == 2
+
+    def __call__(self, group: Group) -> bool:
+        self.left -= self.begun
+        return self.begun and self.left >= 0
+
+
+def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: None) -> None:
+    """Down from the start: the accuracies before the first step are those of a healthy run."""
+    pool, calls = Pool(), iter(range(10**9))
+    pool.is_down = lambda group: next(calls) < 20
+    events = asyncio.run(serve(tmp_path, pool, max_attempts=20))
+    kinds = [event.kind for event in events]
+    assert kinds.index("paused") < kinds.index("unpaused") < kinds.index("validation")
+    (paused,) = (event for event in events if event.kind == "paused")
+    assert paused.run.state is RunState.PAUSED
+    assert paused.values["share"] == 1.0
+    assert "exact_match: no plugin" in paused.text
+    after = next(event for event in events if event.sequence == paused.sequence + 1)
+    assert (after.kind, after.run.state) == ("unpaused", RunState.RUNNING)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["heldout_before"] == summary["heldout_after"]
+    assert summary["unscored_share"] == 0.0
+    assert (events[-1].run.state, summary["skipped"]) == (RunState.SUCCEEDED, 0)
+
+
+def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
+    tmp_path: Path, short_waits: None
+) -> None:
+    pool, outage = Pool(), Outage(calls=math.inf)
+    pool.trainer.during_step, pool.is_down = outage.begin, outage
+    (tmp_path / "run").mkdir()
+    events: list[RunEvent] = []
+    run = {"max_attempts": 20, "checkpoint_every": 100}
+
+    async def body() -> None:
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        config = configure(tmp_path, endpoints, {"pause_timeout": 1.0}, **run)
+        watcher = asyncio.create_task(watch(endpoints["controller"], events))
+        with pytest.raises(PausedTooLongError, match="no plugin"):
+            await controller.serve(config, tmp_path / "run")
+        await asyncio.wait_for(watcher, 10)
+        await pool.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+    assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.FAILED)
+    assert "paused for 1 s (reward.pause_timeout)" in events[-1].run.error
+    later = asyncio.run(serve(tmp_path, Pool(), **run))
+    assert (later[-1].run.state, later[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+
+
+def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -> None:
+    pool, outage = Pool(), Outage(calls=math.inf)
+    pool.trainer.during_step, pool.is_down = outage.begin, outage
+    (tmp_path / "run").mkdir()
+
+    async def body() -> list[RunEvent]:
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        events: list[RunEvent] = []
+
+        async def cancel_in_pause() -> None:
+            await rpc.wait_until_serving(endpoints["controller"], 10)
+            async with RunClient(endpoints["controller"], "run") as client:
+                async for event in client.watch_run():
+                    events.append(event)
+                    if event.kind == "paused":
+                        assert (await client.cancel_run()).state is RunState.PAUSED
+
+        watcher = asyncio.create_task(cancel_in_pause())
+        config = configure(tmp_path, endpoints, max_attempts=20)
+        await controller.serve(config, tmp_path / "run")
+        await watcher
+        await pool.stop()
+        return events
+
+    events = asyncio.run(asyncio.wait_for(body(), 60))
+    assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.CANCELLED)
+    assert events[-1].run.step in (2, 3)  # a batch that had passed may still train
+    assert pool.saved[-1] == events[-1].run.step
+    assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ TEXTS = {
 
 
 class FakeMaker:
+    """Makes and scores."""
+
     def __init__(self) -> None:
         self.calls: list[tuple[int, str, Sampling]] = []
 
@@ -41,7 +43,7 @@ class FakeMaker:
 
 def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
     maker: Any = FakeMaker()
-    validator = Validator(prompts, maker, make_config(), folder)
+    validator = Validator(prompts, maker, maker, make_config(), folder)
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 

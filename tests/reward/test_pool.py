@@ -1,33 +1,40 @@
-"""The pool with real processes: what hangs, crashes or raises, beside what does not."""
+"""The pool with real processes: what hangs, crashes, raises or eats, beside what does not."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from services.reward import rules
-from services.reward.pool import RulePool
-from services.reward.rules import Rule
-from trimaran.types import (
-    Completion,
-    Group,
-    Message,
-    Origin,
-    Prompt,
-    Score,
-    Segment,
-    Unscored,
-    Verdict,
-    VersionId,
-)
+from services.reward import member, worker
+from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.pool import Pool
+from services.reward.terms import FunctionSpec
+from tests.reward import unruly
+from trimaran.errors import InputError
+from trimaran.rewards import Sample
 
-WORKER = (sys.executable, "-m", "tests.reward.unruly_worker")
-SECONDS = 2.0
-RIGHT, WRONG = Score(1.0, {"unruly": 1.0}), Score(0.0, {"unruly": 0.0})
-UNSCOREABLE = Score(0.0, {"unruly": 0.0}, unscoreable=True)
+T = TypeVar("T")
+
+ANSWER = FunctionSpec("tests.reward.unruly:answer")
+GROUP = FunctionSpec("tests.reward.unruly:group")
+BATCH = FunctionSpec("tests.reward.unruly:compute_score")
+SECONDS, SHORT = 60.0, 0.5
+MEMORY_MIB = 512
+DEADLINE = 30.0
+RIGHT, WRONG = Value(1.0), Value(0.0)
+NO_ANSWER = Unscoreable("no answer within 0.5 s")
 
 
 @pytest.fixture
@@ -35,115 +42,385 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-@pytest.fixture(autouse=True)
-def unruly_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool looks up the bounds of the rules that its stand-in workers run."""
-    stand_ins = {"unruly": Rule(lambda *_: 0.0), "penalty": Rule(lambda *_: 0.0)}
-    monkeypatch.setattr(rules, "RULES", {**rules.RULES, **stand_ins})
+def samples(texts: Sequence[str], log: Path) -> list[Sample]:
+    return [Sample(text, "", {"log": str(log)}) for text in texts]
 
 
-def group(texts: list[str], log: Path) -> Group:
-    segment = Segment(0, 1, VersionId(0, 0), Origin.GENERATED, "rollout-0")
-    completions = [Completion((1,), (-0.5,), text, "stop", (segment,)) for text in texts]
-    prompt = Prompt("t:1", (Message("user", "?"),), "t", "right", {"log": str(log)})
-    return Group(0, 0, prompt, (1,), tuple(completions))
-
-
-def score(
-    texts: list[str], log: Path, weights: dict[str, float] | None = None, num_workers: int = 2
-) -> tuple[Verdict, ...]:
-    async def run() -> tuple[Verdict, ...]:
-        pool = RulePool(weights or {"unruly": 1.0}, num_workers, SECONDS, WORKER)
-        await pool.start()
-        try:
-            return await pool.score_group(group(texts, log))
-        finally:
-            await pool.close()
+def with_pool(
+    use: Callable[[Pool], Awaitable[T]],
+    specs: Sequence[FunctionSpec] = (ANSWER,),
+    num_workers: int = 1,
+    timeout: float = SECONDS,
+) -> T:
+    async def run() -> T:
+        async with Pool(num_workers, timeout, MEMORY_MIB) as pool:
+            await pool.load(specs)
+            return await use(pool)
 
     return asyncio.run(run())
 
 
-def runs(log: Path, text: str) -> list[int]:
-    """The process of each time that the rule met this answer."""
-    lines = [line.rsplit(" ", 1) for line in log.read_text().splitlines()]
-    return [int(pid) for seen, pid in lines if seen == text]
-
-
-def test_verdicts_stand_in_completion_order(log: Path) -> None:
-    texts = ["right", "wrong", "right", "wrong", "wrong", "right"]
-    assert score(texts, log) == (RIGHT, WRONG, RIGHT, WRONG, WRONG, RIGHT)
-
-
-def test_an_answer_that_hangs_the_checker_twice_gets_the_minimum_and_holds_up_nobody(
+def judge(
+    texts: Sequence[str],
     log: Path,
+    spec: FunctionSpec = ANSWER,
+    num_workers: int = 1,
+    timeout: float = SECONDS,
+) -> tuple[Outcome, ...]:
+    return with_pool(
+        lambda pool: pool.judge(spec, samples(texts, log)), [spec], num_workers, timeout
+    )
+
+
+def meetings(log: Path, text: str) -> list[int]:
+    """The process of each time that the function met this answer."""
+    lines = [line.rsplit(" ", 1) for line in log.read_text(encoding="utf-8").splitlines()]
+    return [int(process) for seen, process in lines if seen == text]
+
+
+async def meets(log: Path, text: str) -> int:
+    async with asyncio.timeout(DEADLINE):
+        while not (log.exists() and meetings(log, text)):
+            await asyncio.sleep(0.01)
+    return meetings(log, text)[-1]
+
+
+def ends(process: int) -> bool:
+    """Within the deadline; a zombie that nobody has reaped yet has ended."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        except OSError:
+            return True
+        if state.split()[0] == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_outcomes_stand_in_the_order_of_the_samples(log: Path) -> None:
+    texts = ["right", "wrong", "right", "wrong", "wrong", "right"] * 20
+    expected = tuple(RIGHT if text == "right" else WRONG for text in texts)
+    assert judge(texts, log, num_workers=2) == expected
+
+
+def test_parts_and_none_come_through(log: Path) -> None:
+    spec = FunctionSpec("tests.reward.unruly:detailed")
+    outcomes = judge(["none", "four"], log, spec)
+    assert outcomes == (NotApplicable(), Value(0.5, {"length": 4.0}))
+
+
+def test_an_answer_that_hangs_twice_is_unscoreable(log: Path) -> None:
+    hung = ["hang", "hang-holding-the-lock", "power"]
+    outcomes = judge(["right", *hung, "wrong"], log, num_workers=3, timeout=SHORT)
+    assert outcomes == (RIGHT, *[NO_ANSWER] * 3, WRONG)
+    for text in hung:
+        first, second = meetings(log, text)
+        assert first != second
+
+
+def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(
+    log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = ["right", "hang", "wrong", "right", "right"]
-    assert score(texts, log) == (RIGHT, UNSCOREABLE, WRONG, RIGHT, RIGHT)
-    first, second = runs(log, "hang")
-    assert first != second  # the second time in a fresh process
+    monkeypatch.setattr(member, "GRACE_SECONDS", 0.1)
+    outcomes = judge(["disarm", "deafen", "right"], log, num_workers=2, timeout=SHORT)
+    assert outcomes == (NO_ANSWER, NO_ANSWER, RIGHT)
+    assert all(map(ends, meetings(log, "disarm") + meetings(log, "deafen")))
 
 
-def test_an_answer_on_which_the_checker_raises_twice_gets_the_minimum(log: Path) -> None:
-    assert score(["raise", "right"], log) == (UNSCOREABLE, RIGHT)
-    first, second = runs(log, "raise")
-    assert first != second
+CULPRITS = {
+    "exit": Unscoreable("the checker died (exit code 9)"),
+    "segfault": Unscoreable("the checker died (SIGSEGV)"),
+    "raise": Unscoreable("RuntimeError: cannot parse"),
+    "eat": Unscoreable(f"the checker wanted more than {MEMORY_MIB} MiB"),
+    "sys-exit": Unscoreable("RuntimeError: the function called sys.exit(None)"),
+    "refuse": Fault("the answer is no number"),
+    "print": WRONG,
+    "fork": WRONG,
+    "interrupt": WRONG,
+}
 
 
-def test_a_value_outside_the_rules_bounds_is_no_value(log: Path) -> None:
-    assert score(["beyond"], log) == (UNSCOREABLE,)
+@pytest.mark.parametrize("text", CULPRITS)
+def test_a_culprit_costs_nobody_else_anything(log: Path, text: str) -> None:
+    texts = ["right", text, "wrong", "right"]
+    assert judge(texts, log) == (RIGHT, CULPRITS[text], WRONG, RIGHT)
+    assert len(meetings(log, text)) == 1 + isinstance(CULPRITS[text], Unscoreable)
 
 
-def test_hanging_the_checker_does_not_escape_a_penalty(log: Path) -> None:
-    weights = {"unruly": 1.0, "penalty": -0.5}
-    worst = Score(-0.5, {"unruly": 0.0, "penalty": 1.0}, unscoreable=True)
-    assert score(["hang"], log, weights) == (worst,)
+def test_a_function_that_closes_our_files_harms_itself_alone(log: Path) -> None:
+    closed, right = judge(["close-files", "right"], log)
+    assert isinstance(closed, Unscoreable)
+    assert right == RIGHT
 
 
-def test_a_worker_that_dies_twice_leaves_the_answer_unscored(log: Path) -> None:
-    verdicts = score(["crash", "right"], log)
-    assert isinstance(verdicts[0], Unscored)
-    assert "exit code 9" in verdicts[0].fault
-    assert verdicts[1] == RIGHT
-    assert len(runs(log, "crash")) == 2
+def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
+    kinds = {
+        "right": RIGHT,
+        "wrong": WRONG,
+        **{k: CULPRITS[k] for k in ("exit", "raise", "refuse")},
+    }
+
+    with asyncio.Runner() as runner:
+        pool = Pool(2, SECONDS, MEMORY_MIB)
+        runner.run(pool.__aenter__())
+        runner.run(pool.load([ANSWER]))
+        runner.run(pool.judge(ANSWER, samples(["right"] * 100, log)))  # now chunks are large
+
+        @settings(
+            max_examples=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            database=None,
+        )
+        @given(st.lists(st.sampled_from(["right", "wrong", *kinds]), max_size=8))
+        def each_gets_its_own(texts: list[str]) -> None:
+            outcomes = runner.run(pool.judge(ANSWER, samples(texts, log)))
+            assert outcomes == tuple(kinds[text] for text in texts)
+
+        try:
+            each_gets_its_own()
+        finally:
+            runner.run(pool.__aexit__())
 
 
-@pytest.mark.parametrize("text", ["crash once", "hang once"])
+@pytest.mark.parametrize("text", ["exit once", "raise once", "hang once", "eat once"])
 def test_a_failure_that_does_not_come_again_costs_nothing(log: Path, text: str) -> None:
-    assert score([text], log) == (WRONG,)
+    timeout = SHORT if text.startswith("hang") else SECONDS
+    assert judge([text, "wrong"], log, timeout=timeout) == (RIGHT, WRONG)
 
 
-def test_one_worker_is_replaced_and_goes_on(log: Path) -> None:
-    texts = ["crash", "right", "raise", "right"]
-    crashed, first, raised, second = score(texts, log, num_workers=1)
-    assert isinstance(crashed, Unscored)
-    assert (first, raised, second) == (RIGHT, UNSCOREABLE, RIGHT)
+def test_the_second_try_is_alone_in_a_fresh_process(log: Path) -> None:
+    spec = FunctionSpec("tests.reward.unruly:met_before")
+
+    async def use(pool: Pool) -> tuple[Outcome, ...]:
+        await pool.judge(spec, samples(["x"] * 50, log))
+        return await pool.judge(spec, samples(["again", "behind"], log))
+
+    assert with_pool(use, [spec]) == (Value(0.0), Value(1.0))
 
 
-def test_a_caller_that_gives_up_leaves_no_worker_with_an_old_answer(log: Path) -> None:
-    async def run() -> tuple[Verdict, ...]:
-        pool = RulePool({"unruly": 1.0}, 1, 60, WORKER)
-        await pool.start()
+def test_a_group_that_fails_as_a_whole_is_a_fault(log: Path) -> None:
+    texts = ["right", "raise", "wrong"]
+    outcomes = judge(texts, log, GROUP)
+    assert len(set(outcomes)) == 1
+    assert isinstance(outcomes[0], Fault)
+    assert "tests.reward.unruly:group" in outcomes[0].reason
+    assert "cannot parse" in outcomes[0].reason
+    assert judge(["right", "raise once"], log, GROUP) == (RIGHT, RIGHT)
+    assert judge(["hang"], log, GROUP, timeout=SHORT) == (NO_ANSWER,)  # alone: it is to blame
+
+
+def test_a_batch_that_may_be_cut_is_cut(log: Path) -> None:
+    texts = ["right", "raise", "wrong", "exit"]
+    batch = [Sample(text, str(log)) for text in texts]
+    outcomes = with_pool(lambda pool: pool.judge(BATCH, batch), [BATCH])
+    assert outcomes == (RIGHT, CULPRITS["raise"], WRONG, CULPRITS["exit"])
+    alone = [meetings(log, text)[-1] for text in texts]
+    assert len(set(alone)) == len(texts)  # each in a fresh process
+
+
+def test_others_do_not_wait_for_one_that_hangs(log: Path) -> None:
+    async def use(pool: Pool) -> None:
+        hung = asyncio.create_task(pool.judge(ANSWER, samples(["hang"], log)))
+        await meets(log, "hang")
+        groups = [pool.judge(ANSWER, samples(["right"] * 8, log)) for _ in range(20)]
+        async with asyncio.timeout(DEADLINE):
+            assert await asyncio.gather(*groups) == [(RIGHT,) * 8] * 20
+        assert not hung.done()
+        hung.cancel()
+        await asyncio.gather(hung, return_exceptions=True)
+
+    with_pool(use, num_workers=2)
+
+
+def test_who_waits_too_long_for_a_worker_is_unscored(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.reward.pool.QUEUE_SECONDS", 0.2)
+
+    async def use(pool: Pool) -> None:
+        hung = asyncio.create_task(pool.judge(ANSWER, samples(["hang"], log)))
+        await meets(log, "hang")
+        outcomes = await pool.judge(ANSWER, samples(["right", "wrong"], log))
+        assert outcomes == (Fault("overloaded: no free worker for 0.2 s"),) * 2
+        hung.cancel()
+        await asyncio.gather(hung, return_exceptions=True)
+
+    with_pool(use)
+
+
+def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> None:
+    async def use(pool: Pool) -> None:
+        await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
+        first = asyncio.create_task(pool.judge(ANSWER, samples(["wrong", "hang"], log)))
+        others = [pool.judge(ANSWER, samples(["right"] * 8, log)) for _ in range(4)]
+        async with asyncio.timeout(DEADLINE):
+            assert await asyncio.gather(*others) == [(RIGHT,) * 8] * 4
+        assert not first.done()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+    with_pool(use, num_workers=2)
+
+
+def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(log: Path) -> None:
+    async def use(pool: Pool) -> tuple[Outcome, ...]:
+        abandoned = asyncio.create_task(pool.judge(ANSWER, samples(["hang", "wrong"], log)))
+        await meets(log, "hang")
+        abandoned.cancel()
+        await asyncio.gather(abandoned, return_exceptions=True)
+        return await pool.judge(ANSWER, samples(["right"], log))
+
+    assert with_pool(use, timeout=SHORT) == (RIGHT,)
+    assert len(meetings(log, "hang")) == 1
+    assert not meetings(log, "wrong")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_is_killed_while_idle_costs_nothing(
+    log: Path, number: signal.Signals
+) -> None:
+    async def use(pool: Pool) -> None:
+        for _ in range(2):
+            assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
+            process = meetings(log, "right")[-1]
+            os.kill(process, number)
+            assert await asyncio.to_thread(ends, process)
+        outcomes = await asyncio.gather(
+            *(pool.judge(ANSWER, samples(["right", "wrong"], log)) for _ in range(4))
+        )
+        assert outcomes == [(RIGHT, WRONG)] * 4
+
+    with_pool(use)
+
+
+def test_a_process_is_replaced_now_and_then(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "MAX_CHUNKS", 2)
+
+    async def use(pool: Pool) -> None:
+        for _ in range(5):
+            assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
+
+    with_pool(use)
+    processes = meetings(log, "right")
+    assert len(set(processes)) == 3
+    assert all(map(ends, processes))
+
+
+def test_children_that_a_function_leaves_behind_end_with_its_process(
+    log: Path, tmp_path: Path
+) -> None:
+    child_file = tmp_path / "child"
+    spec = FunctionSpec("tests.reward.unruly:leave", f'{{"child_file": "{child_file}"}}')
+
+    async def use(pool: Pool) -> None:
+        await pool.judge(spec, samples(["x"], log))
+        assert Path(f"/proc/{child_file.read_text()}").exists()
+
+    with_pool(use, [spec])
+    assert ends(int(child_file.read_text()))
+
+
+@contextmanager
+def seconds_at_most(seconds: float) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < seconds
+
+
+def test_closing_ends_hung_processes_and_tells_who_waits(log: Path) -> None:
+    async def run() -> list[Outcome]:
+        async with Pool(2, 600, MEMORY_MIB) as pool:
+            await pool.load([ANSWER])
+            texts = ["hang-holding-the-lock", "deafen", "right"]
+            waiting = [asyncio.create_task(pool.judge(ANSWER, samples([t], log))) for t in texts]
+            await meets(log, texts[0])
+            await meets(log, texts[1])
+        async with asyncio.timeout(DEADLINE):
+            return [outcome for (outcome,) in await asyncio.gather(*waiting)]
+
+    with seconds_at_most(DEADLINE):
+        assert asyncio.run(run()) == [Fault("the pool was closed")] * 3
+    assert all(ends(meetings(log, t)[0]) for t in ("hang-holding-the-lock", "deafen"))
+
+
+def test_closing_when_cancelled_ends_hung_processes(log: Path) -> None:
+    async def run() -> None:
+        use = asyncio.create_task(hang())
+        await meets(log, "deafen")
+        use.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await use
+
+    async def hang() -> None:
+        async with Pool(1, 600, MEMORY_MIB) as pool:
+            await pool.load([ANSWER])
+            await pool.judge(ANSWER, samples(["deafen"], log))
+
+    with seconds_at_most(DEADLINE):
+        asyncio.run(run())
+    assert ends(meetings(log, "deafen")[0])
+
+
+def test_workers_end_with_a_process_that_is_killed(log: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-m", "tests.reward.unruly_owner", str(log)])
+    try:
+        hung = [asyncio.run(meets(log, text)) for text in ("hang-holding-the-lock", "deafen")]
+        server = parent_of(hung[0])
+        workers = children_of(server)
+        assert len(workers) == 3
+    finally:
+        owner.kill()
+        owner.wait(DEADLINE)
+    assert all(map(ends, [*workers, server]))
+
+
+def parent_of(process: int) -> int:
+    stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def children_of(process: int) -> list[int]:
+    everyone = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    children = []
+    for one in everyone:
         try:
-            abandoned = asyncio.create_task(pool.score_group(group(["hang"], log)))
-            while not log.exists():
-                await asyncio.sleep(0.01)
-            abandoned.cancel()
-            await asyncio.gather(abandoned, return_exceptions=True)
-            return await pool.score_group(group(["right"], log))
-        finally:
-            await pool.close()
-
-    assert asyncio.run(run()) == (RIGHT,)
+            children += [one] if parent_of(one) == process else []
+        except OSError:
+            continue  # it has ended
+    return children
 
 
-def test_workers_that_do_not_start_are_a_fault(log: Path) -> None:
-    async def run() -> tuple[Verdict, ...]:
-        pool = RulePool({"unruly": 1.0}, 1, SECONDS, (sys.executable, "-c", "pass"))
-        try:
-            return await pool.score_group(group(["right"], log))
-        finally:
-            await pool.close()
+def test_secrets_do_not_reach_functions(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: the fork server of this one keeps the environment of its start."""
+    code = (
+        "import asyncio; from tests.reward.test_pool import *;"
+        "spec = FunctionSpec('tests.reward.unruly:is_set');"
+        "names = ['TRIMARAN_JUDGE_TOKEN', 'TRIMARAN_ALLOW'];"
+        "print(judge(names, Path('unused'), spec))"
+    )
+    monkeypatch.setenv("TRIMARAN_JUDGE_TOKEN", "secret")
+    monkeypatch.setenv("TRIMARAN_ALLOW", "a:b")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str((WRONG, RIGHT)), done.stderr
 
-    (verdict,) = asyncio.run(run())
-    assert isinstance(verdict, Unscored)
-    assert "did not start" in verdict.fault
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("tests.reward.no_such:answer", "no_such"),
+        ("tests.reward.unruly:no_such", "no_such"),
+        ("tests.reward.unruly_import:answer", r"died \(exit code 3\)"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_named(log: Path, target: str, reason: str) -> None:
+    with pytest.raises(InputError, match=rf"{target}.*{reason}"):
+        judge([], log, FunctionSpec(target))
+
+
+def test_workers_that_cannot_start_are_named(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "start", unruly.refuse_to_start)
+    with pytest.raises(InputError, match="tests.reward.unruly:answer: cannot be loaded"):
+        judge([], log)

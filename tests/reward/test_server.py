@@ -1,14 +1,17 @@
-"""The service over gRPC, with the real rules in real workers."""
+"""The service over gRPC, with real rules and functions in real workers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.reward.allowed import ALLOW_VARIABLE
 from services.reward.server import serve
-from tests.reward.test_pool import group
+from tests.reward.groups import group_of
 from trimaran import rpc
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig, parse_config
@@ -16,29 +19,31 @@ from trimaran.errors import InputError
 from trimaran.launch.endpoints import free_address
 from trimaran.types import Caller, Score
 
+SECONDS = 60.0
 
-def configure(rules: dict[str, float]) -> RunConfig:
+
+def configure(rules: dict[str, Any], **reward: Any) -> RunConfig:
     return parse_config(
         {
             "model": {"path": "unused"},
             "data": {"train": "unused"},
-            "reward": {"rules": rules, "workers": 1},
+            "reward": {"rules": rules, "workers": 1, **reward},
             "endpoints": {"reward": free_address(set())},
         }
     )
 
 
-def test_answers_with_one_verdict_a_completion(tmp_path: Path) -> None:
-    config = configure({"exact_match": 2.0})
+def while_serving(
+    config: RunConfig, run_folder: Path, use: Callable[[RewardClient], Awaitable[None]]
+) -> None:
     address = config.endpoints.reward
     assert address
 
     async def run() -> None:
-        service = asyncio.create_task(serve(config, tmp_path))
-        await rpc.wait_until_serving(address, 30)
+        service = asyncio.create_task(serve(config, run_folder))
+        await rpc.wait_until_serving(address, SECONDS)
         async with RewardClient(address, Caller("run", 1)) as client:
-            verdicts = await client.score_group(group(["wrong", "right"], tmp_path / "log"), 30)
-        assert verdicts == (Score(0.0, {"exact_match": 0.0}), Score(2.0, {"exact_match": 1.0}))
+            await use(client)
         service.cancel()
         with pytest.raises(asyncio.CancelledError):
             await service
@@ -46,6 +51,55 @@ def test_answers_with_one_verdict_a_completion(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_answers_with_one_verdict_a_completion(tmp_path: Path) -> None:
+    async def use(client: RewardClient) -> None:
+        verdicts = await client.score_group(group_of(["wrong", "right"]), SECONDS)
+        assert verdicts == (Score(0.0, {"exact_match": 0.0}), Score(2.0, {"exact_match": 1.0}))
+
+    while_serving(configure({"exact_match": 2.0}), tmp_path, use)
+
+
+def test_a_weighted_sum_with_a_function_that_the_operator_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW_VARIABLE, "tests.reward.unruly:*")
+    rules = {
+        "exact_match": 1.0,
+        "unruly": {"function": "tests.reward.unruly:answer", "weight": -0.5, "maximum": 1},
+    }
+
+    async def use(client: RewardClient) -> None:
+        verdicts = await client.score_group(group_of(["right", "exit", "wrong"]), SECONDS)
+        assert verdicts == (
+            Score(0.5, {"exact_match": 1.0, "unruly": 1.0}),
+            Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, unscoreable=True),
+            Score(0.0, {"exact_match": 0.0, "unruly": 0.0}),
+        )
+
+    while_serving(configure(rules), tmp_path, use)
+
+
+def test_a_caller_that_gives_up_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW_VARIABLE, "tests.reward.unruly:answer")
+
+    async def use(client: RewardClient) -> None:
+        with pytest.raises(Exception, match="no answer within 1 s"):
+            await client.score_group(group_of(["hang"]), 1)
+        (verdict,) = await client.score_group(group_of(["right"]), SECONDS)
+        assert verdict == Score(1.0, {"a": 1.0})
+
+    rules = {"a": {"function": "tests.reward.unruly:answer"}}
+    while_serving(configure(rules, timeout=2), tmp_path, use)
+
+
 def test_an_unknown_rule_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exact_match"):
         asyncio.run(serve(configure({"exactmatch": 1.0}), tmp_path))
+
+
+def test_a_function_that_was_not_allowed_is_refused_at_start(tmp_path: Path) -> None:
+    rules = {"a": {"function": "tests.reward.unruly:answer"}}
+    with pytest.raises(InputError, match=r"reward\.rules\.a\.function: .*--allow"):
+        asyncio.run(serve(configure(rules), tmp_path))

@@ -1,6 +1,6 @@
 import pytest
 
-from trimaran.config import dump_config, load_config, parse_config
+from trimaran.config import RuleSection, dump_config, load_config, parse_config
 from trimaran.errors import InputError
 
 MINIMAL = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": {"rules": {"exact": 1}}}
@@ -29,8 +29,42 @@ def test_paths_are_taken_from_the_folder_of_the_file_and_overrides_win(tmp_path)
     assert (config.trainer.learning_rate, config.run.steps) == (1e-5, 3)
 
 
+def test_a_rule_is_a_weight_or_a_section():
+    rules = {"exact": 0.5, "style": {"function": "m:f", "options": {"words": [1, "two", None]}}}
+    config = parse_config({**MINIMAL, "reward": {"rules": rules}})
+    assert config.reward.rules["exact"] == RuleSection(weight=0.5)
+    style = config.reward.rules["style"]
+    assert (style.weight, style.function) == (1.0, "m:f")
+    assert style.options == {"words": [1, "two", None]}
+
+
+def test_files_of_functions_and_certificates_lie_beside_the_configuration(tmp_path):
+    path = written(
+        tmp_path,
+        """
+model: {path: model}
+data: {train: t.jsonl}
+reward:
+  rules:
+    file: {function: "rewards/style.py:score"}
+    module: {function: "package.style:score"}
+    remote: {plugin: {url: "https://h:1", ca_file: ca.pem}}
+""",
+    )
+    rules = load_config(path).reward.rules
+    assert rules["file"].function == f"{tmp_path}/rewards/style.py:score"
+    assert rules["module"].function == "package.style:score"
+    assert rules["remote"].plugin.ca_file == tmp_path / "ca.pem"
+
+
 def test_the_resolved_configuration_reads_back_the_same(tmp_path):
-    config = parse_config({**MINIMAL, "endpoints": {"reward": "127.0.0.1:7"}})
+    rules = {
+        "exact": 1,
+        "file": {"function": "/rewards/style.py:score", "options": {"a": [1]}, "minimum": -1},
+        "remote": {"weight": -0.5, "plugin": {"url": "http://h:1"}, "maximum": 2},
+    }
+    tree = {**MINIMAL, "reward": {"rules": rules}, "endpoints": {"reward": "127.0.0.1:7"}}
+    config = parse_config(tree)
     again = load_config(written(tmp_path, dump_config(config)), [])
     assert again.model_copy(update={"model": config.model, "data": config.data}) == config
 
@@ -52,7 +86,21 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
             {"reward": "127.0.0.1:99999"},
             "endpoints.reward: there is no port above 65535",
         ),
-        ("reward", {"rules": {"exact": float("nan")}}, "reward.rules.exact"),
+        ("reward", {"rules": {"exact": float("nan")}}, "reward.rules.exact.weight"),
+        ("reward", {"rules": {"exact": "much"}}, "reward.rules.exact.weight"),
+        ("reward", {"rules": {"exact": {"wait": 1}}}, "did you mean reward.rules.exact.weight?"),
+        (
+            "reward",
+            {"rules": {"mine": {"rule": "exact_match", "function": "a.b:c"}}},
+            "reward.rules.mine: give one of rule, function and plugin",
+        ),
+        (
+            "reward",
+            {"rules": {"mine": {"plugin": {"url": "ftp://h"}}}},
+            "reward.rules.mine.plugin.url",
+        ),
+        ("reward", {"rules": {"exact": 1}, "max_unscored_share": 0}, "reward.max_unscored_share"),
+        ("reward", {"rules": {"exact": 1}, "pause_timeout": 0}, "reward.pause_timeout"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
         ("weight_sync", {"address": "0.0.0.0"}, "weight_sync.address: 0.0.0.0 is all interfaces"),
         ("run", {"name": "a/b"}, "run.name"),

@@ -92,7 +92,9 @@ groups = st.builds(
     token_ids,
     st.lists(completions, max_size=3).map(tuple),
 )
-verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(types.Unscored, texts)
+verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
+    types.Unscored, texts, terms, st.lists(texts, max_size=3).map(tuple)
+)
 scored_groups = st.builds(types.ScoredGroup, groups, st.lists(verdicts, max_size=3).map(tuple))
 batches = st.builds(types.TrainingBatch, uint32, st.lists(scored_groups, max_size=2).map(tuple))
 runs = st.builds(types.Run, texts, st.sampled_from(types.RunState), uint32, uint32, texts)
@@ -139,6 +141,18 @@ def test_payload_bytes_are_a_function_of_the_noun(scored):
     data = wire.serialize_scored_group(scored)
     assert wire.parse_scored_group(data) == scored
     assert wire.serialize_scored_group(wire.parse_scored_group(data)) == data
+
+
+def test_an_unscored_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
+    verdict = types.Unscored("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
+    message = wire.encode_verdict(verdict)
+    assert wire.decode_verdict(type(message).FromString(message.SerializeToString())) == verdict
+
+
+@pytest.mark.parametrize("state", types.RunState)
+def test_every_state_of_a_run_has_a_name_on_the_wire(state):
+    run = types.Run("run-1", state, 3, 20)
+    assert wire.decode_run(wire.encode_run(run)).state is state
 
 
 def test_bulk_arrays_are_little_endian():

@@ -32,6 +32,33 @@ examples:
 exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
+REWARD_EXAMPLES = """\
+examples:
+  trimaran reward serve examples/reward_plugin/brevity.py:brevity --minimum 0 --maximum 1
+  trimaran reward check http://127.0.0.1:8700       does that plugin keep the contract?
+  trimaran reward schema                            the contract as OpenAPI
+"""
+
+REWARD_SERVE_EXAMPLES = """\
+FUNCTION is path/to/file.py:name, package.module:name or the name of a built-in rule.
+examples:
+  trimaran reward serve style.py:score --option words=8 --minimum 0 --maximum 1
+  trimaran reward serve gsm8k --port 8701 --workers 4
+  TOKEN=... trimaran reward serve style.py:score --host 10.0.0.7 --token-variable TOKEN \\
+      --tls-cert cert.pem --tls-key key.pem
+it answers POST /v1/score, GET /v1/info, GET /v1/health, and OpenRLHF's POST /get_reward
+exit codes: 0 after SIGTERM or SIGINT, 2 for bad input
+"""
+
+REWARD_CHECK_EXAMPLES = """\
+URL is what reward.rules.NAME.plugin.url says: the contract's paths (/v1/score) follow it.
+examples:
+  trimaran reward check http://127.0.0.1:8700
+  TOKEN=... trimaran reward check https://rewards.example:8443 --token-variable TOKEN --ca-file ca.pem
+  trimaran reward check http://127.0.0.1:8700 --json
+exit codes: 1 when a check fails, 2 for bad input
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 when what the user gave is wrong, 1 when the work failed."""
@@ -51,12 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(options: argparse.Namespace) -> int:
-    if allow := getattr(options, "allow", None):
-        # Services inherit it. A file's path is taken from here, wherever they run.
-        from services.reward.allowed import ALLOW_VARIABLE, absolute_entry
-
-        known = os.environ.get(ALLOW_VARIABLE, "").splitlines()
-        os.environ[ALLOW_VARIABLE] = "\n".join([*known, *map(absolute_entry, allow)])
+    if hasattr(options, "allow"):
+        _pass_on(options.allow)
     if options.command == "train":
         from trimaran.cli.train import resume, train
 
@@ -76,9 +99,21 @@ def _dispatch(options: argparse.Namespace) -> int:
         return cancel(options.address)
     if options.command == "weights":
         return _weights(options)
+    if options.command == "reward":
+        return _reward(options)
     from trimaran.cli.serve import serve
 
     return serve(options.kind, options.config, options.run_folder, options.index)
+
+
+def _pass_on(allow: Sequence[str]) -> None:
+    """To the services, which inherit the environment. A file's path is taken from here, wherever
+    they run."""
+    from services.reward.allowed import ALLOW_VARIABLE, absolute_entry
+
+    known = os.environ.get(ALLOW_VARIABLE, "").split("\n")
+    if entries := [*filter(None, map(str.strip, known)), *allow]:
+        os.environ[ALLOW_VARIABLE] = "\n".join(map(absolute_entry, entries))
 
 
 def _weights(options: argparse.Namespace) -> int:
@@ -89,6 +124,20 @@ def _weights(options: argparse.Namespace) -> int:
     if options.question == "show":
         return weights.show_version(options.run, options.version, options.address, options.json)
     return weights.verify(options.target, options.address, options.json)
+
+
+def _reward(options: argparse.Namespace) -> int:
+    if options.action == "serve":
+        from trimaran.cli.reward_serve import serve
+
+        return serve(options)
+    from trimaran.cli import reward
+
+    if options.action == "schema":
+        return reward.print_schema()
+    return reward.check(
+        options.url, options.token_variable, options.ca_file, options.timeout, options.json
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -124,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
     _add_weights(commands)
+    _add_reward(commands)
     return parser
 
 
@@ -159,6 +209,52 @@ def _add_weights(commands: Any) -> None:
             "--address", metavar="HOST:PORT", help="of weight sync, where no run folder is"
         )
         question.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_reward(commands: Any) -> None:
+    reward = commands.add_parser(
+        "reward",
+        help="serve a reward function over HTTP, or check a plugin that others serve",
+        epilog=REWARD_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = reward.add_subparsers(dest="action", required=True, metavar="ACTION")
+    serve = actions.add_parser(
+        "serve",
+        help="a reward function as an HTTP server",
+        epilog=REWARD_SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("function", metavar="FUNCTION", help="of any signature that a run takes")
+    add = serve.add_argument
+    add("--host", default="127.0.0.1", help="default 127.0.0.1; any other needs a token")
+    add("--port", type=int, default=8700, help="default 8700; 0 takes a free one")
+    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
+    add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
+    add("--tls-key", metavar="FILE", help="its private key")
+    add("--option", action="append", default=[], metavar="key=value", help="keyword argument")
+    add("--minimum", type=float, metavar="SCORE", help="what an answer gets that cannot be judged")
+    add("--maximum", type=float, metavar="SCORE", help="a score above it is not believed")
+    add("--nondeterministic", action="store_true", help="equal samples may get unequal scores")
+    add("--workers", type=int, default=2, metavar="N", help="processes (default 2)")
+    add("--timeout", type=float, default=10, metavar="S", help="of one completion (default 10)")
+    add("--memory-mib", type=int, default=4096, metavar="MIB", help="of one process")
+    add("--max-samples", type=int, default=1000, metavar="N", help="of one request")
+
+    check = actions.add_parser(
+        "check",
+        help="does a plugin keep the contract? one verdict a line",
+        epilog=REWARD_CHECK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("url", metavar="URL")
+    add = check.add_argument
+    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
+    add("--ca-file", metavar="FILE", help="certificates that https trusts, instead of the system's")
+    add("--timeout", type=float, default=30, metavar="S", help="of one request (default 30)")
+    add("--json", action="store_true", help="for machines")
+
+    actions.add_parser("schema", help="print the contract as an OpenAPI document")
 
 
 if __name__ == "__main__":

@@ -48,9 +48,12 @@ def _heldout_table(before: Accuracies, after: Accuracies) -> Table:
 
 
 def _describe(summary: Mapping[str, Any]) -> str:
+    # Runs of an older version do not say it.
+    share = summary.get("unscored_share", 0.0)
+    unscored = f", {share:.1%} of the answers unscored" if share else ""
     return (
         f"{summary['steps']} steps in {summary['seconds']:.0f} s,"
-        f" {summary['samples_per_second']:.2f} samples/s, seed {summary['seed']}"
+        f" {summary['samples_per_second']:.2f} samples/s, seed {summary['seed']}{unscored}"
     )
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimaran import telemetry
 from trimaran.config import RunConfig
-from trimaran.types import Run, RunEvent
+from trimaran.types import Run, RunEvent, RunState
 
 NUM_ROWS = 10
 """Steps that the live table shows."""
@@ -93,6 +93,8 @@ class LiveView(View):
         super().__init__(console)
         self._rows: deque[tuple[str, ...]] = deque(maxlen=NUM_ROWS)
         self._heldout: dict[int, str] = {}
+        self._pause = ""
+        """Why the run is paused; empty while it is not."""
         self._clock = StepClock()
         self._bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -117,6 +119,13 @@ class LiveView(View):
     ) -> None:
         self._live.stop()
 
+    def show(self, event: RunEvent) -> None:
+        super().show(event)
+        if event.kind == "paused":
+            self._pause = event.text
+        elif event.run.state is not RunState.PAUSED:
+            self._pause = ""
+
     def _step(self, event: RunEvent) -> None:
         step = event.run.step
         self._rows.append((str(step), *format_cells(event.values)))
@@ -136,7 +145,8 @@ class LiveView(View):
         for row in self._rows:
             table.add_row(*row)
         heldout = [Text(f"step {step}: {text}") for step, text in self._heldout.items()]
-        return Group(table, *heldout[:1], *heldout[1:][-2:], self._bar)
+        pause = [Text(f"paused: {self._pause}", style="bold yellow")] if self._pause else []
+        return Group(table, *heldout[:1], *heldout[1:][-2:], *pause, self._bar)
 
 
 class StepClock:

@@ -20,7 +20,9 @@ MAX_SAMPLES = 1000
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    """What a server reads: nothing is guessed, no text is taken for a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class Lenient(BaseModel):
@@ -55,7 +57,8 @@ class PluginSample(Strict):
 class ScoreRequest(Strict):
     contract: Literal["trimaran.reward/1"]
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)]
-    """The same key with the same request gets the same answer, however often it is sent."""
+    """The same key with the same request gets the same scores, however often it is sent; what was
+    unscored may be tried again."""
     samples: Annotated[list[PluginSample], Field(min_length=1, max_length=MAX_SAMPLES)]
     """Of one group, or of several."""
     options: dict[str, JsonValue] = {}
@@ -65,6 +68,9 @@ class Scored(Lenient):
     score: float
     parts: dict[str, float] = {}
     """Further numbers, which become metrics."""
+    unscoreable: str = ""
+    """Why no checker could digest the answer; `score` is then the least one, because hanging the
+    checker must not pay."""
 
 
 class NotScored(Lenient):

@@ -3,24 +3,115 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from services.reward.rules import numbers
-from services.reward.rules.registry import Rule, nonempty_reference
+from services.reward.rules import code, matching, minerva, numbers, puzzles
+from services.reward.rules.mathematics import LIBRARIES, MATHRULER
+from services.reward.rules.registry import Options, Rule, any_reference, nonempty_reference
+from services.reward.rules.texts import check_final
 from trimaran.errors import InputError
 
-_HERE = "services.reward.rules"
+
+def _place(target: str) -> str:
+    return f"services.reward.rules.{target}"
+
+
+def _number(least: float, most: float = sys.float_info.max) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+    )
+
+
+def _one_of(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _is_positive_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _least_of_dapo(options: Options) -> float:
+    return -1.0 - options.get("factor", 1.0)
+
+
+_Checks = Mapping[str, Callable[[Any], bool]]
+_NONE: _Checks = {}
+_LIBRARY = {"library": _one_of(*LIBRARIES)}
+_FORMAT_WEIGHT = {"format_weight": _number(0, 1)}
+_LENGTH = {"max_tokens": _is_positive_integer, "buffer": _is_positive_integer}
+
+
+def _mathematics(name: str, options: _Checks = _NONE, minimum: float = 0.0) -> Rule:
+    return Rule(_place(f"mathematics:{name}"), minimum, 1.0, check_final, options)
+
+
+def _on_numbers(name: str, options: _Checks = _NONE) -> Rule:
+    return Rule(_place(f"numbers:{name}"), 0.0, 1.0, numbers.check_number, options)
+
 
 RULES: Mapping[str, Rule] = {
-    "last_integer": Rule(f"{_HERE}.numbers:last_integer", check_reference=numbers.check_integer),
-    "final_answer": Rule(f"{_HERE}.numbers:final_answer", check_reference=numbers.check_number),
-    "boxed_match": Rule(f"{_HERE}.numbers:boxed_match", check_reference=nonempty_reference),
-    "exact_match": Rule(f"{_HERE}.numbers:exact_match"),
+    # Numbers and texts.
+    "last_integer": Rule(_place("numbers:last_integer"), check_reference=numbers.check_integer),
+    "final_answer": _on_numbers("final_answer"),
+    "numeric_match": _on_numbers("numeric_match", {"absolute": _number(0), "relative": _number(0)}),
+    "exact_match": Rule(_place("matching:exact_match"), check_reference=nonempty_reference),
+    "boxed_match": Rule(_place("matching:boxed_match"), check_reference=check_final),
+    "multiple_choice": Rule(
+        _place("matching:multiple_choice"),
+        check_reference=matching.check_letter,
+        options={"choices": matching.is_choices},
+    ),
+    "regular_expression": Rule(
+        _place("matching:regular_expression"),
+        check_reference=matching.check_pattern,
+        options={"pattern": matching.is_pattern, "mode": _one_of("search", "fullmatch")},
+    ),
+    "overlong": Rule(_place("length:overlong"), -1.0, 0.0, any_reference, _LENGTH),
+    # Mathematics.
+    "math_verify": _mathematics("math_verify"),
+    "mathruler": Rule(
+        _place("mathematics:boxed_equal"), check_reference=check_final, fixed={"library": MATHRULER}
+    ),
+    # verl and EasyR1.
+    "gsm8k": _on_numbers("gsm8k", {"method": _one_of("strict", "flexible")}),
+    "math": _mathematics("math", _FORMAT_WEIGHT | _LIBRARY),
+    "geo3k": _mathematics("geo3k", _FORMAT_WEIGHT | _LIBRARY),
+    "r1v": _mathematics("r1v", _FORMAT_WEIGHT | _LIBRARY),
+    "dapo": Rule(
+        _place("minerva:dapo"),
+        _least_of_dapo,
+        1.0,
+        minerva.check_short,
+        {**_LENGTH, "factor": _number(0)},
+    ),
+    # MindSpeed-RL.
+    "acc": _mathematics("acc", _LIBRARY, -1.0),
+    "format": Rule(_place("formats:think_answer")),
+    "step": Rule(_place("formats:step")),
+    "strict_format": Rule(_place("formats:strict_format"), -0.5),
+    "base_acc": _mathematics("base_acc", _LIBRARY),
+    "math_17k_acc": _mathematics("boxed_equal", _LIBRARY),
+    "acc_for_ppo": _mathematics("boxed_equal", _LIBRARY),
+    "acc_for_dapo": Rule(_place("minerva:acc_for_dapo"), -1.0, 1.0, minerva.check_short),
+    "math_verify_reward": _mathematics("math_verify_reward"),
+    "retool_reward": Rule(
+        _place("minerva:retool_reward"),
+        -1.0,
+        1.0,
+        minerva.check_short,
+        {"call_mark": lambda value: isinstance(value, str) and bool(value)},
+    ),
+    # Code.
+    "code": Rule(_place("code:code"), 0.0, 1.0, code.check_reference, code.OPTIONS),
 }
 
 
 def find_rule(name: str, key: str) -> Rule:
     """Raises InputError that names the key and the nearest known rule."""
+    if name.startswith(puzzles.PREFIX):
+        return puzzles.find_puzzle(name, key)
     if name not in RULES:
         near = difflib.get_close_matches(name, RULES, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""

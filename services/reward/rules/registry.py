@@ -40,6 +40,8 @@ class Rule:
     options: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     """Name of each option that the function takes -> is this value right?"""
     required: tuple[str, ...] = ()
+    fixed: Options = field(default_factory=dict)
+    """Keyword arguments that come with the name of the rule."""
 
     @property
     def option_names(self) -> tuple[str, ...]:

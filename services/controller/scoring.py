@@ -1,0 +1,103 @@
+"""From a group to a scored group, or to the reason why it stays out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from services.controller.groups import PromptSkipped
+from services.controller.patience import growing_wait, patiently
+from services.controller.unscored import (
+    UnscoredGate,
+    Verdicts,
+    half_is_scored,
+    most_frequent_fault,
+    num_unscored,
+)
+from trimaran.clients import RewardClient
+from trimaran.config import RunConfig
+from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
+from trimaran.types import Group, ScoredGroup, Unscored
+
+MARGIN_SECONDS = 30.0
+RESPAWN_SECONDS = 5.0
+"""A worker that was killed is replaced, and loads its rules anew."""
+
+
+def num_at_a_time(config: RunConfig) -> int:
+    """Groups that are scored at a time: as many as have a slot, also in a validation."""
+    return (config.run.max_lag + 1) * config.run.groups_per_step
+
+
+def score_timeout(config: RunConfig) -> float:
+    """Seconds after which the reward service itself is frozen, whatever its rules do.
+
+    The worst case is that every answer of every group under way hangs every function, twice, and
+    that this group's are the last in the pool's queue. Plugins have a queue of calls each, and the
+    deadline of a call covers all its tries. Terms are judged side by side, so that the slowest of
+    the pool and the plugins counts, not their sum.
+    """
+    samples = max(
+        config.rollout.group_size, config.validation.samples, config.validation.final_samples
+    )
+    groups, reward = num_at_a_time(config), config.reward
+    plugins = [rule.plugin for rule in reward.rules.values() if rule.plugin]
+    num_functions = len(reward.rules) - len(plugins)
+    turns = math.ceil(groups * samples * num_functions / reward.workers)
+    waits = [2 * (reward.timeout + RESPAWN_SECONDS) * turns]
+    for plugin in plugins:
+        num_calls = groups * math.ceil(samples / plugin.batch_size)
+        waits.append(plugin.timeout * math.ceil(num_calls / plugin.max_concurrency))
+    return MARGIN_SECONDS + max(waits)
+
+
+class Scorer:
+    def __init__(self, reward: RewardClient, gate: UnscoredGate, config: RunConfig) -> None:
+        self._reward, self._gate = reward, gate
+        self._max_attempts = config.run.max_attempts
+        self._patience = config.start_timeout
+        self._timeout = score_timeout(config)
+        # With a bound on the groups under way there is one on how long each may take.
+        self._places = asyncio.Semaphore(num_at_a_time(config))
+        self._terms = tuple(config.reward.rules)
+
+    @property
+    def paused(self) -> asyncio.Event:
+        """Set while nothing passes, because too many answers cannot be scored."""
+        return self._gate.paused
+
+    async def score(self, group: Group) -> ScoredGroup:
+        """Waits while the run is paused. Raises PromptSkipped(filtered) when less than half of the
+        group can be scored, DeadlineError for a frozen service, PausedTooLongError."""
+        verdicts_G: Verdicts = ()
+        for attempt in range(1, self._max_attempts + 1):
+            try:
+                verdicts_G = await self._gate.verdicts(group, self._judge)
+            except DeadlineError:
+                # A rule that hangs has its own deadline: here the service itself is frozen.
+                if attempt == self._max_attempts:
+                    raise
+            else:
+                if half_is_scored(verdicts_G):
+                    return ScoredGroup(group, verdicts_G)
+            if attempt < self._max_attempts:
+                await asyncio.sleep(growing_wait(attempt))
+        raise PromptSkipped(
+            f"{num_unscored(verdicts_G)} of {len(verdicts_G)} completions unscored,"
+            f" {self._max_attempts} times; the last: {most_frequent_fault(verdicts_G)}",
+            filtered=True,
+        )
+
+    async def _judge(self, group: Group) -> Verdicts:
+        """Waits for a service that restarts. Raises StaleEpochError, UnavailableError when it stays
+        away, DeadlineError when it is frozen; any other failure of a call is a fault."""
+        async with self._places:
+            try:
+                return await patiently(
+                    lambda: self._reward.score_group(group, self._timeout), self._patience, "reward"
+                )
+            except (StaleEpochError, UnavailableError, DeadlineError):
+                raise
+            except TrimaranError as error:
+                unscored = Unscored(str(error), unscored_terms=self._terms)
+                return (unscored,) * len(group.completions_G)

@@ -1,0 +1,200 @@
+"""One process of the pool, and the next when it ends.
+
+Behind it is a pebble.ProcessPool of a single worker. In one of several workers all share a pipe
+and its locks: one that is killed at a bad moment would hold up the others, and one that dies idle
+ends the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pebble
+
+from services.reward import worker
+from services.reward.journal import JournalReader
+from services.reward.outcome import Outcome
+from services.reward.terms import FunctionSpec
+from trimaran.errors import InputError
+from trimaran.launch.lifetime import kill_group
+from trimaran.rewards import Sample
+
+LOAD_SECONDS = 60.0
+"""Until a new process runs and has imported a function."""
+MAX_CHUNKS = 2000
+"""Then the process is replaced: what foreign libraries leak is bounded."""
+GRACE_SECONDS = 5.0
+"""Beyond the deadlines that the worker sets itself."""
+
+# How often pebble looks for a dead worker. Its default of 0.1 s is as long as 200 answers take.
+pebble.CONSTS.sleep_unit = 0.02
+
+Batches = Sequence[Sequence[Sample]]
+
+
+class MemberError(Exception):
+    """The pool's own trouble: no process could be started, or it ended before it began."""
+
+
+class _EndedError(Exception):
+    """The process ended or was ended; why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    one_by_one: bool
+    splittable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of a chunk."""
+
+    outcomes: list[tuple[Outcome, ...]]
+    """Of each batch, up to the one that failed."""
+    failure: str = ""
+    """Of the batch behind them; empty where there is none."""
+    seconds: float = 0.0
+    """Of the whole chunk; 0 where a batch failed."""
+
+
+class Member:
+    def __init__(self, timeout: float, memory_mib: int) -> None:
+        self._timeout, self._memory_mib = timeout, memory_mib
+        self._context = multiprocessing.get_context("forkserver")
+        self._journal = JournalReader()
+        self._chunk: tuple[int, tuple[int, ...]] = (0, ())
+        self._pool: pebble.ProcessPool | None = None
+        self._usable = False
+        self._forget_process()
+
+    async def load(self, spec: FunctionSpec) -> Kind:
+        """In this process, once. Raises InputError, or MemberError."""
+        if not self._usable or self._num_chunks >= MAX_CHUNKS:
+            await self._replace()
+        if spec not in self._kinds:
+            try:
+                answer = await self._run(worker.load, spec, LOAD_SECONDS, seconds=LOAD_SECONDS)
+            except _EndedError as error:
+                raise MemberError(f"{spec.target}: cannot be loaded: {error}") from None
+            if isinstance(answer, str):
+                raise InputError(answer)
+            self._process, *kind = answer
+            self._kinds[spec] = Kind(*kind)
+        return self._kinds[spec]
+
+    async def judge(self, spec: FunctionSpec, batches: Batches, fresh: bool = False) -> Judged:
+        """`fresh`: in a process that has judged nothing before. Raises MemberError."""
+        if fresh and self._num_chunks:
+            self._usable = False
+        try:
+            return await self._judge_once(spec, batches)
+        except MemberError:
+            self._usable = False
+            return await self._judge_once(spec, batches)
+
+    async def _judge_once(self, spec: FunctionSpec, batches: Batches) -> Judged:
+        try:
+            await self.load(spec)
+        except InputError as error:
+            raise MemberError(str(error)) from None
+        self._num_chunks += 1
+        self._chunk = (self._chunk[0] + 1, tuple(len(batch) for batch in batches))
+        failure, seconds = "", 0.0
+        arguments = (self._chunk[0], spec, batches, self._timeout)
+        backstop = (len(batches) + 1) * self._timeout + GRACE_SECONDS
+        try:
+            seconds = await self._run(worker.judge, *arguments, seconds=backstop)
+        except _EndedError as error:
+            failure = str(error)
+        try:
+            entries = self._journal.read(*self._chunk)
+        except ValueError as error:
+            self._usable = False
+            raise MemberError(f"a worker's journal is not in order: {error}") from None
+        if entries is None:
+            raise MemberError(f"a worker ended before it began: {failure}")
+        if entries and isinstance(entries[-1], str):
+            failure = str(entries.pop())
+        outcomes = [entry for entry in entries if isinstance(entry, tuple)]
+        if len(outcomes) == len(batches):
+            return Judged(outcomes, "", seconds)
+        return Judged(outcomes, failure or "the worker wrote no outcome down")
+
+    @property
+    def num_judged(self) -> int:
+        """Of the batches of the chunk under way."""
+        return len(self._journal.read(*self._chunk) or ())
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._stop)
+        self._journal.close()
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """Raises _EndedError when the process did not finish the call."""
+        assert self._pool
+        self._usable = False  # until we know how it ended; also when we are cancelled
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await asyncio.wrap_future(self._pool.schedule(function, arguments))
+        except pebble.ProcessExpired as error:
+            self._usable = True  # pebble starts the next one
+            self._end_process()
+            raise _EndedError(self._describe_exit(error.exitcode)) from None
+        except TimeoutError:
+            raise _EndedError(f"no answer within {self._timeout:g} s") from None
+        except Exception as error:
+            raise _EndedError(f"{type(error).__name__}: {error}") from None
+        self._usable = True
+        return answer
+
+    def _describe_exit(self, code: int) -> str:
+        if code == -signal.SIGALRM:
+            return f"no answer within {self._timeout:g} s"
+        if code < 0:
+            with suppress(ValueError):
+                return f"the checker died ({signal.Signals(-code).name})"
+        return f"the checker died (exit code {code})"
+
+    async def _replace(self) -> None:
+        """Raises MemberError when no process can be started."""
+        try:
+            await asyncio.to_thread(self._restart)
+        except (OSError, RuntimeError) as error:
+            raise MemberError(f"no worker can be started: {error}") from None
+        self._usable = True
+
+    def _restart(self) -> None:
+        self._stop()
+        self._pool = pebble.ProcessPool(
+            max_workers=1,
+            initializer=worker.start,
+            initargs=(self._journal.path, self._memory_mib),
+            context=self._context,
+        )
+        if not self._pool.active:  # asking for it starts the process
+            raise RuntimeError("it ended at once")
+
+    def _stop(self) -> None:
+        self._end_process()
+        if self._pool:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+    def _end_process(self) -> None:
+        """With whatever the functions started."""
+        if self._process:
+            kill_group(self._process)
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        self._process = 0
+        self._kinds: dict[FunctionSpec, Kind] = {}
+        self._num_chunks = 0

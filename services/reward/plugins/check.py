@@ -1,0 +1,108 @@
+"""The conformance kit: does a plugin keep the contract of contract.py?
+
+A check passes, fails, or is skipped with the reason. One that needs what an earlier one found
+missing is skipped, so that one fault is one failure.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import aiohttp
+
+from services.reward.plugins import check_errors, check_scores, check_stress
+from services.reward.plugins.check_client import Asker, Failed, Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    verdict: Literal["pass", "fail", "skipped"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    run: Callable[[Asker], Awaitable[str]]
+    """What it saw; raises Failed or Skipped."""
+    needs: tuple[str, ...] = ("schema",)
+    """Checks that have to pass before."""
+
+
+CHECKS = (
+    Check("connection", check_scores.connection, needs=()),
+    Check("health", check_scores.health, needs=("connection",)),
+    Check("info", check_scores.info, needs=("connection",)),
+    Check("deadline", check_scores.deadline, needs=("connection",)),
+    Check("schema", check_scores.schema, needs=("deadline",)),
+    Check("authentication", check_errors.authentication),
+    Check("batch sizes", check_scores.batch_sizes),
+    Check("determinism", check_scores.determinism),
+    Check("order", check_scores.order, needs=("determinism",)),
+    Check("bounds", check_scores.bounds, needs=("info", "schema")),
+    Check("idempotency", check_scores.idempotency),
+    Check("idempotency: key reused", check_scores.key_reused),
+    Check("errors: malformed JSON", check_errors.malformed_json),
+    Check("errors: NaN", check_errors.not_a_number),
+    Check("errors: wrong contract", check_errors.wrong_contract),
+    Check("errors: missing field", check_errors.missing_field),
+    Check("errors: unknown field", check_errors.unknown_field),
+    Check("errors: too many samples", check_errors.too_many_samples),
+    Check("errors: wrong method", check_errors.wrong_method),
+    Check("errors: unknown path", check_errors.unknown_path),
+    Check("Unicode", check_stress.unicode_texts),
+    Check("concurrency", check_stress.concurrency),
+    Check("disconnect", check_stress.disconnect),
+    Check("long answers", check_stress.long_texts),
+)
+
+
+async def run_checks(
+    url: str,
+    *,
+    token: str | None = None,
+    trust: ssl.SSLContext | None = None,
+    timeout: float = 30.0,
+    show: Callable[[Finding], None] | None = None,
+    checks: Sequence[Check] = CHECKS,
+) -> tuple[Finding, ...]:
+    """One after another; `show` is told of each. No request takes longer than `timeout` seconds."""
+    findings: dict[str, Finding] = {}
+    # A connection for each request: what one check does to its own is no fault of the next.
+    connector = aiohttp.TCPConnector(force_close=True)
+    limit = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
+        asker = Asker(session, url, token, trust, timeout)
+        for check in checks:
+            missing = [name for name in check.needs if not _passed(findings.get(name))]
+            if missing:
+                finding = Finding(check.name, "skipped", f"needs {missing[0]}, which did not pass")
+            else:
+                finding = await _run(check, asker)
+            findings[check.name] = finding
+            if show is not None:
+                show(finding)
+    return tuple(findings.values())
+
+
+def _passed(finding: Finding | None) -> bool:
+    """One that was not asked for is taken to pass."""
+    return finding is None or finding.verdict == "pass"
+
+
+async def _run(check: Check, asker: Asker) -> Finding:
+    try:
+        return Finding(check.name, "pass", _printable(await check.run(asker)))
+    except Failed as error:
+        return Finding(check.name, "fail", _printable(str(error)))
+    except Skipped as reason:
+        return Finding(check.name, "skipped", str(reason))
+
+
+def _printable(text: str) -> str:
+    """A plugin's words go to a terminal: one line, and no control of it."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

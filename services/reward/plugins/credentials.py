@@ -1,0 +1,37 @@
+"""What a plugin's section names outside of the configuration: a token and certificates."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+
+from trimaran.config import PluginSection
+from trimaran.errors import InputError
+
+
+def read_token(section: PluginSection) -> str | None:
+    """From the environment; None where none is needed. Raises InputError, never with the token."""
+    if section.token_variable is None:
+        return None
+    token = os.environ.get(section.token_variable, "").strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        state = "holds what cannot be a bearer token" if token else "is not set"
+        raise InputError(
+            f"plugin {section.url}: the environment variable {section.token_variable} {state};"
+            " set it where the reward service starts"
+        )
+    return token
+
+
+def read_certificates(section: PluginSection) -> ssl.SSLContext | None:
+    """What https trusts; None for the system's. Raises InputError."""
+    if section.ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=section.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(
+            f"plugin {section.url}: ca_file {section.ca_file} cannot be used: {error};"
+            " give a file of certificates in PEM"
+        ) from None

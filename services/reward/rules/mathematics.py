@@ -1,0 +1,152 @@
+"""Rules on mathematical answers. What is equal is said by math-verify or mathruler, never here.
+
+Option `library` chooses; the default is the one of the project that the rule comes from.
+The libraries are imported by the worker that needs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from services.reward.rules import formats
+from services.reward.rules.texts import FINAL_MARK, closing_brace, last_box, reference_of
+from trimaran.rewards import Sample
+
+MATH_VERIFY, MATHRULER = "math-verify", "mathruler"
+LIBRARIES = (MATH_VERIFY, MATHRULER)
+
+MAX_ANSWER = 2000
+"""Characters. What is longer is wrong, unseen: the libraries take more than linear time, and the
+longest answer of MATH-500 has 159."""
+
+TURN = "<|im_start|>assistant"
+STOP = re.compile(r"</s>|<\|im_end\|>|<\|endoftext\|>")
+DELIMITER = re.compile(r"([<>/])")
+
+
+def math_verify(sample: Sample) -> float:
+    """1 when math-verify finds the reference in the text: a final answer, a box, or the last
+    expression.
+
+    A last line "#### <answer>", which it does not know, is read alone.
+    """
+    line = sample.text.rstrip().rpartition("\n")[2]
+    text = line.removeprefix(FINAL_MARK) if line.startswith(FINAL_MARK) else sample.text
+    return float(_concludes(text, reference_of(sample.answer)))
+
+
+def boxed_equal(sample: Sample, library: str = MATHRULER) -> float:
+    r"""1 when the last \boxed{…} is right."""
+    return float(_boxed(sample.text, reference_of(sample.answer), library))
+
+
+def math(
+    sample: Sample, format_weight: float = 0.1, library: str = MATHRULER
+) -> Mapping[str, float]:
+    r"""EasyR1's: 0.9 for a right box and 0.1 for the format <think>…</think>…\boxed{…}….
+
+    White space around < > and / is left out first, as Qwen2.5-VL likes to write it.
+    """
+    text = _tighten(sample.text)
+    right = _boxed(text, reference_of(sample.answer), library)
+    return _weighted(right, formats.is_boxed_thought(text), format_weight)
+
+
+def geo3k(
+    sample: Sample, format_weight: float = 0.1, library: str = MATHRULER
+) -> Mapping[str, float]:
+    """verl's: as math, but the text is taken as it is."""
+    right = _boxed(sample.text, reference_of(sample.answer), library)
+    return _weighted(right, formats.is_boxed_thought(sample.text), format_weight)
+
+
+def r1v(
+    sample: Sample, format_weight: float = 0.5, library: str = MATHRULER
+) -> Mapping[str, float]:
+    """EasyR1's: half for what stands in the first <answer>…</answer> (or the whole text, where
+    there is none), half for the format <think>…</think><answer>…</answer>.
+
+    The answer may span lines, which EasyR1's pattern overlooks.
+    """
+    reference = reference_of(sample.answer)
+    _before, start, behind = sample.text.partition(formats.ANSWER)
+    answer, end, _behind = behind.partition(formats.ANSWER_END)
+    given = answer if start and end else sample.text
+    right = _equal(given.strip(), reference, library)
+    return _weighted(right, formats.is_think_answer(sample.text), format_weight)
+
+
+def base_acc(sample: Sample, library: str = MATHRULER) -> float:
+    r"""1 when <think>…</think>…<answer>…\boxed{…}…</answer> is the form and the last box right."""
+    reference = reference_of(sample.answer)
+    gate = formats.is_boxed_answer(sample.text)
+    return float(gate and _boxed(sample.text, reference, library))
+
+
+def math_verify_reward(sample: Sample) -> float:
+    """As base_acc, but math-verify finds the answer in the text."""
+    reference = reference_of(sample.answer)
+    return float(formats.is_boxed_answer(sample.text) and _concludes(sample.text, reference))
+
+
+def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
+    """1 for a right box, -0.5 for a wrong one, -1 for none, in the assistant's first turn.
+
+    MindSpeed-RL compares with a checker of its own; here a library does.
+    """
+    reference = reference_of(sample.answer)
+    given = _loose_box(_first_turn(sample.text))
+    if not given:
+        return -1.0
+    return 1.0 if _equal(given, reference, library) else -0.5
+
+
+def _weighted(right: bool, formatted: bool, format_weight: float) -> Mapping[str, float]:
+    score = (1 - format_weight) * right + format_weight * formatted
+    return {"score": score, "accuracy": float(right), "format": float(formatted)}
+
+
+def _boxed(text: str, reference: str, library: str) -> bool:
+    given = last_box(text)
+    return given is not None and _equal(given.strip(), reference, library)
+
+
+def _equal(given: str, reference: str, library: str) -> bool:
+    if len(given) > MAX_ANSWER:
+        return False
+    if library == MATHRULER:
+        from services.reward.rules import by_mathruler as checker
+    else:
+        from services.reward.rules import by_math_verify as checker
+    return checker.equal(given, reference)
+
+
+def _concludes(text: str, reference: str) -> bool:
+    from services.reward.rules import by_math_verify
+
+    return by_math_verify.concludes(text, reference)
+
+
+def _tighten(text: str) -> str:
+    first, *rest = DELIMITER.split(text)
+    if not rest:
+        return text
+    return "".join([first.rstrip(), *(part.strip() for part in rest[:-1]), rest[-1].lstrip()])
+
+
+def _first_turn(text: str) -> str:
+    text = text[max(text.find(TURN), 0) :]
+    stop = STOP.search(text)
+    return text[: stop.start()].strip() if stop else text
+
+
+def _loose_box(text: str) -> str:
+    r"""After the last "boxed": up to the closing brace, or the end of the text where there is
+    none; of "\boxed 5$", up to the dollar sign."""
+    _before, mark, behind = text.rpartition("boxed")
+    if not mark:
+        return ""
+    if not behind.startswith("{"):
+        return behind.partition("$")[0].strip()
+    return behind[1 : closing_brace(behind, 1)].strip()

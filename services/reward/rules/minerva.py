@@ -1,0 +1,102 @@
+"""Answers that are equal in characters once they are brought to one form, and the rules of DAPO
+and ReTool that compare so: right 1, wrong -1.
+
+The form is Minerva's (Lewkowycz et al. 2022, arXiv:2206.14858, appendix D.1), as MindSpeed-RL,
+verl (verl/utils/reward_score/math_dapo.py) and EasyR1 have it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from services.reward.rules.length import overlong
+from services.reward.rules.registry import Options
+from services.reward.rules.texts import last_box, last_match, reference_of
+from trimaran.rewards import ReferenceUnusableError, Sample
+
+TAIL = 300
+"""Characters that are read."""
+BOX_TAIL = 100
+CALL_REWARD = 0.1
+ANSWER = re.compile(r"(?i:Answer)\s*:\s*([^\n]+)")
+
+REPLACED = (
+    *(("an ", ""), ("a ", ""), (".$", "$"), (r"\$", ""), ("\\ ", ""), (" ", "")),
+    *(("mbox", "text"), (r",\text{and}", ","), (r"\text{and}", ","), (r"\text{m}", r"\text{}")),
+)
+# In this order: some are parts of others.
+REMOVED = (
+    *("square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", r"\ldots"),
+    *("sue", "points", "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds"),
+    *("meters", "meals", "edges", "students", "childrentickets", "multiples", r"\text{s}"),
+    *(r"\text{.}", "\\text{\ns}", r"\text{}^2", r"\text{}^3", "\\text{\n}", r"\text{}"),
+    *(r"\mathrm{th}", r"^\circ", r"^{\circ}", r"\;", r",\!", "{,}", '"', r"\dots"),
+)
+UNWRAPPED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\\text\{(.*?)\}",
+        r"\\textbf\{(.*?)\}",
+        r"\\overline\{(.*?)\}",
+        r"\\boxed\{(.*)\}",
+    )
+)
+FORMULA = re.compile(r".*?(\$.*?\$).*")
+SHORT_FRACTION = re.compile(r"frac([^{])(.)")
+SHORT_ROOT = re.compile(r"sqrt([^{])")
+
+
+def acc_for_dapo(sample: Sample) -> float:
+    """The last "Answer: …" among the last 300 characters: 1 when right, else -1."""
+    expected = normalize(_short_reference(sample.answer))
+    match = last_match(ANSWER, sample.text[-TAIL:])
+    return 1.0 if match and normalize(match.group(1)) == expected else -1.0
+
+
+def dapo(
+    sample: Sample, max_tokens: int, buffer: int | None = None, factor: float = 1.0
+) -> Mapping[str, float]:
+    """acc_for_dapo + factor x overlong, as verl's and EasyR1's dapo."""
+    accuracy = acc_for_dapo(sample)
+    penalty = overlong(sample, max_tokens, buffer)
+    return {"score": accuracy + factor * penalty, "accuracy": accuracy, "overlong": penalty}
+
+
+def retool_reward(sample: Sample, call_mark: str = "<tool_call>") -> float:
+    r"""1 when the last \boxed{…} among the last 100 characters is the reference, to the character.
+    Else -1, and 0.1 more for each tool call, up to 0; `call_mark` opens one."""
+    expected = _short_reference(sample.answer)
+    if last_box(sample.text[-BOX_TAIL:]) == expected:
+        return 1.0
+    return min(0.0, -1.0 + CALL_REWARD * sample.text.count(call_mark))
+
+
+def check_short(answer: str, options: Options) -> None:
+    _short_reference(answer)
+
+
+def normalize(answer: str) -> str:
+    """Quadratic in the length; both sides have at most TAIL characters."""
+    answer = answer.rpartition("=")[2]
+    for before, after in REPLACED:
+        answer = answer.replace(before, after)
+    for expression in REMOVED:
+        answer = answer.replace(expression, "")
+    answer = FORMULA.sub(r"\1", answer)
+    for pattern in UNWRAPPED:
+        answer = pattern.sub(r"\1", answer)
+    answer = SHORT_FRACTION.sub(r"frac{\1}{\2}", answer)
+    answer = SHORT_ROOT.sub(r"sqrt{\1}", answer)
+    answer = answer.replace("$", "")
+    without_commas = answer.replace(",", "")
+    return without_commas if without_commas.isdigit() else answer.strip()
+
+
+def _short_reference(answer: str) -> str:
+    reference = reference_of(answer)
+    if len(reference) > TAIL:
+        raise ReferenceUnusableError(
+            f"the answer has more than the {TAIL} characters that are read"
+        )
+    return reference

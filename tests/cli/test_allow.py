@@ -1,0 +1,90 @@
+"""`--allow`: a run names only what the operator allowed, from any folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.reward.allowed import ALLOW_VARIABLE, Allowed
+from tests.cli.conftest import WriteRun
+from trimaran.cli.main import main
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train:
+    """train(arguments…) -> exit code; 0 where the run would have been started."""
+    monkeypatch.setenv(ALLOW_VARIABLE, "")  # main() adds to it; undone afterwards
+    monkeypatch.setattr("trimaran.cli.train._launch", lambda config, folder: 0)
+    return lambda *arguments: main(["train", *map(str, arguments)])
+
+
+def run_with_function(write_run: WriteRun, folder: Path) -> Path:
+    (folder / "mine.py").write_text("def f(sample): return 1.0")
+    return write_run(reward={"rules": {"mine": {"function": "mine.py:f"}}})
+
+
+def one_error(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("error: ")
+
+
+def test_nothing_is_allowed_unless_it_is_said(
+    write_run: WriteRun, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_with_function(write_run, tmp_path)
+    assert train(path) == 2
+    error = one_error(capsys)
+    assert error.startswith("reward.rules.mine.function: ")
+    remedy = error.partition("start with --allow ")[2].split()[0]
+    assert train(path, "--allow", remedy) == 0
+
+
+@pytest.mark.parametrize("entry", ["mine.py:f", "./mine.py:*", "{folder}/mine.py:f"])
+def test_an_allowed_function(write_run: WriteRun, train: Train, tmp_path: Path, entry: str) -> None:
+    path = run_with_function(write_run, tmp_path)
+    assert train(path, "--allow", "other:f", "--allow", entry.format(folder=tmp_path)) == 0
+
+
+def test_the_environment_allows_as_well_and_services_inherit_all_of_it(
+    write_run: WriteRun, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run_with_function(write_run, tmp_path)
+    monkeypatch.setenv(ALLOW_VARIABLE, " mine.py:f\n\nhttp://one:1")
+    assert train(path, "--allow", "http://two:2") == 0
+    monkeypatch.chdir("/")
+    assert Allowed.from_environment() == Allowed.from_entries(
+        [f"{tmp_path}/mine.py:f", "http://one:1", "http://two:2"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("mine.py", "'mine.py': a function is path/to/file.py:name"),
+        ("http://me:secret@host", "a host is http://host:port"),
+        ("mine.py:f\nos:system", "an entry is one line"),
+    ],
+)
+def test_an_entry_that_is_none(
+    write_run: WriteRun, train: Train, capsys: pytest.CaptureFixture[str], entry: str, reason: str
+) -> None:
+    assert train(write_run(), "--allow", entry) == 2
+    assert reason in one_error(capsys)
+
+
+def test_the_reward_service_asks_again(
+    write_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setenv(ALLOW_VARIABLE, "")
+    monkeypatch.setattr(
+        "trimaran.cli.serve.serve", lambda *_: seen.append(os.environ[ALLOW_VARIABLE]) or 0
+    )
+    arguments = ["--config", str(write_run()), "--run-folder", str(tmp_path)]
+    assert main(["serve", "reward", *arguments, "--allow", "mine.py:f"]) == 0
+    assert seen == [f"{tmp_path}/mine.py:f"]

@@ -1,0 +1,149 @@
+"""examples/reward_plugin as its README runs it: served, checked, and asked by the client of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from services.reward.allowed import Allowed
+from services.reward.outcome import Outcome, Value
+from services.reward.plugins.client import PluginJudge
+from services.reward.terms import PluginSpec, make_terms
+from tests.reward.plugins.test_client_tls import make_certificate
+from trimaran.cli.main import main
+from trimaran.config import RunConfig, load_config
+from trimaran.rewards import Sample
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "reward_plugin"
+TOKEN = "a-token-of-the-test"
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
+    """The URL at which `trimaran reward serve` says that it serves."""
+    command = [sys.executable, "-m", "trimaran.cli", "reward", "serve", "--port", "0"]
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout
+        try:
+            line = server.stdout.readline()
+            found = re.fullmatch(r"serving \S+ at (https?://127\.0\.0\.1:\d+)\n", line)
+            assert found, line
+            yield found[1]
+        finally:
+            server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    bounds = ("--minimum", "0", "--maximum", "1", "--token-variable", "T_TOKEN")
+    with serving(EXAMPLE, "brevity.py:brevity", *bounds, T_TOKEN=TOKEN) as url:
+        yield url
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_BREVITY_TOKEN", TOKEN)
+
+
+def test_it_passes_every_check(url: str, token: None, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["reward", "check", url, "--token-variable", "TRIMARAN_BREVITY_TOKEN"])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert out.splitlines()[-1] == "24 passed, 0 failed, 0 skipped"
+
+
+def test_a_group_is_scored_through_it_as_a_run_does(url: str, token: None) -> None:
+    config = load_config(
+        EXAMPLE / "run.yaml",
+        [
+            f"reward.rules.brevity.plugin.url={url}",
+            "reward.rules.brevity.plugin.token_variable=TRIMARAN_BREVITY_TOKEN",
+        ],
+    )
+    outcomes = asyncio.run(_judge(config, url))
+    assert outcomes == [
+        Value(1.0, {"words": 1.0}),
+        Value(0.5, {"words": 1.0}),
+        Value(0.75, {"words": 5.0}),
+        Value(0.0, {"words": 0.0}),
+    ]
+
+
+async def _judge(config: RunConfig, url: str) -> list[Outcome]:
+    allowed = Allowed.from_entries([url])
+    specs = [term.spec for term in make_terms(config, allowed)]
+    plugins = [spec for spec in specs if isinstance(spec, PluginSpec)]
+    texts = ("7", "8", "The sum is 7 indeed", "")
+    group = [Sample(text=text, answer="7") for text in texts]
+    async with asyncio.timeout(60), PluginJudge(plugins, allowed) as judge:
+        return list(await judge.judge(plugins[0], group))
+
+
+STUBBORN = """\
+import os, time
+
+def score(sample):
+    if sample.text == "hang":
+        while True:
+            time.sleep(1)
+    if sample.text == "die":
+        os._exit(1)
+    return 0.5
+"""
+
+
+def test_answers_that_nobody_can_judge_get_the_minimum_and_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    arguments = ("stubborn.py:score", "--minimum", "-1", "--timeout", "0.5")
+    with serving(tmp_path, *arguments) as url:
+        first, hung, died, last = asyncio.run(_post(url, "right", "hang", "die", "last"))
+        assert first == last == {"score": 0.5}
+        for result in (hung, died):
+            assert result["score"] == -1.0
+            assert result["unscoreable"]
+
+
+async def _post(url: str, *texts: str) -> list[dict[str, Any]]:
+    request = {"contract": "trimaran.reward/1", "idempotency_key": "k"}
+    samples = [{"text": text} for text in texts]
+    async with (
+        asyncio.timeout(120),
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/score", json=request | {"samples": samples}) as response,
+    ):
+        assert response.status == 200
+        return (await response.json())["results"]
+
+
+def test_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(make_certificate(tmp_path, "own", "IP:127.0.0.1"))
+    with serving(tmp_path, "exact_match", "--tls-cert", file, "--tls-key", file) as url:
+        assert url.startswith("https://")
+        assert main(["reward", "check", url, "--ca-file", file, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["skipped"] == 1, report
+        assert main(["reward", "check", url]) == 1
+        assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().out

@@ -1,0 +1,154 @@
+"""Whatever is sent, the server answers: with scores or a Problem, never with a 500."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.plugins.app import make_app
+from services.reward.plugins.app_forms import Rewards
+from services.reward.plugins.app_limits import Limits
+from services.reward.plugins.contract import CONTRACT, Info, Problem, ScoreAnswer
+from trimaran.rewards import Sample
+
+OUTCOMES: Sequence[Outcome] = (
+    Value(0.5, {"words": 3.0}),
+    Unscoreable("too slow"),
+    Fault("worker gone"),
+    NotApplicable(),
+)
+
+
+async def judge(samples: Sequence[Sample]) -> Sequence[Outcome]:
+    """get_reward has no prompt_id, so that it gets numbers: anything else would be a 503."""
+    return [OUTCOMES[len(sample.prompt_id) % len(OUTCOMES)] for sample in samples]
+
+
+app = make_app(judge, Info(contract=CONTRACT, name="fuzzed"), limits=Limits(max_body=1 << 20))
+refusals = {"checks": {"negative_data_rejection": {"expected-statuses": [405, 413, 422]}}}
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", app, config=schemathesis.Config.from_dict(refusals)
+)
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+
+
+@schema.parametrize()
+@settings(
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_the_server_is_as_its_schema_says(case: Any) -> None:
+    case.call_and_validate(checks=CHECKS)
+
+
+def post(path: str, body: bytes) -> tuple[int, bytes]:
+    """Without sockets."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("127.0.0.1", 1),
+        "client": ("127.0.0.1", 2),
+        "root_path": "",
+    }
+
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            await app(scope, receive, send)
+
+    asyncio.run(run())
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+RIGHT = json.dumps(
+    {
+        "contract": CONTRACT,
+        "idempotency_key": "k",
+        "samples": [{"messages": [{"role": "user", "content": "?"}], "text": "7", "answer": "7"}],
+    }
+).encode()
+
+json_trees = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A right request with some of its bytes replaced, removed or repeated."""
+    body = bytearray(RIGHT)
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(body)))
+        end = min(len(body), start + draw(st.integers(0, 20)))
+        body[start:end] = draw(st.binary(max_size=8) | st.just(bytes(body[start:end]) * 2))
+    return bytes(body)
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/get_reward"])
+@given(
+    body=st.binary(max_size=200)
+    | damaged()
+    | json_trees.map(lambda tree: json.dumps(tree).encode())
+    | st.text(alphabet='[]{}",:\\ud8e9', max_size=200).map(str.encode)
+)
+@settings(max_examples=200, derandomize=True, database=None)
+def test_any_bytes_are_answered(path: str, body: bytes) -> None:
+    status, content = post(path, body)
+    if status == 200:
+        (ScoreAnswer if path == "/v1/score" else Rewards).model_validate_json(content)
+    else:
+        assert status in (409, 413, 422)
+        Problem.model_validate_json(content)
+
+
+@given(text=st.text(max_size=50), answer=st.text(max_size=50))
+@settings(max_examples=100, derandomize=True, database=None)
+def test_any_text_is_judged(text: str, answer: str) -> None:
+    request = {"contract": CONTRACT, "idempotency_key": repr((text, answer))[:200]}
+    body = json.dumps(request | {"samples": [{"text": text, "answer": answer}]}).encode()
+    status, content = post("/v1/score", body)
+    assert status == 200, content
+    assert len(ScoreAnswer.model_validate_json(content).results) == 1

@@ -1,0 +1,75 @@
+"""The examples of docs/rewards.md are run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.reward.rules import RULES
+from tests.reward.rules.calling import judge
+from trimaran.rewards import ReferenceUnusableError, Sample
+
+DOCS = Path(__file__).parents[3] / "docs" / "rewards.md"
+HEADING = "## Every rule by example"
+CELL = r"`(.+?)` \| "
+ROW = re.compile(rf"\| {CELL}{CELL}{CELL}{CELL}(unscored|-?[0-9.]+) \|")
+ELSEWHERE = {"code"}
+"""Shown in sections of their own."""
+NEEDS_NO_REFERENCE = {"format", "step", "strict_format", "overlong"}
+
+
+@dataclass(frozen=True)
+class Example:
+    rule: str
+    options: dict[str, Any]
+    completion: str
+    reference: str
+    score: str
+
+
+def read_examples() -> list[Example]:
+    """Rows of the table under the heading; anything else in that table is an error."""
+    section = DOCS.read_text(encoding="utf-8").split(f"\n{HEADING}\n")[1].split("\n## ")[0]
+    _header, _line, *rows = [line for line in section.splitlines() if line.startswith("|")]
+    examples = []
+    for row in rows:
+        match = ROW.fullmatch(row)
+        assert match, row
+        rule, *texts, score = match.groups()
+        examples.append(Example(rule, *map(json.loads, texts), score))
+    return examples
+
+
+def run(example: Example) -> str:
+    words = example.completion.split()  # there a word counts as a token
+    sample = Sample(example.completion, example.reference, token_ids=tuple(range(len(words))))
+    try:
+        judgement = judge(example.rule, sample, **example.options)
+    except ReferenceUnusableError:
+        return "unscored"
+    value = judgement["score"] if isinstance(judgement, Mapping) else judgement
+    return f"{value:.3g}"
+
+
+def test_every_example_is_what_happens() -> None:
+    wrong = [
+        (example, result)
+        for example in read_examples()
+        if (result := run(example)) != example.score
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE))
+def test_every_rule_is_shown_right_wrong_and_unscored(rule: str) -> None:
+    scores = [example.score for example in read_examples() if example.rule == rule]
+    numbers = {float(score) for score in scores if score != "unscored"}
+    assert max(numbers) == RULES[rule].bounds({})[1]
+    assert min(numbers) < max(numbers)
+    assert ("unscored" in scores) == (rule not in NEEDS_NO_REFERENCE)

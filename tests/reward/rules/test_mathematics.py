@@ -1,0 +1,109 @@
+"""Rules that ask math-verify or mathruler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.reward.rules.calling import judge, score
+from trimaran.rewards import ReferenceUnusableError, Sample
+
+GOOD = r"<think>a</think><answer>\boxed{%s}</answer>"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "answer", "value"),
+    [
+        ("math_verify", r"so $x = \frac{2}{4}$", r"\frac12", 1),
+        ("math_verify", "10 / 2 = 5\nso the answer is 4\n#### 5", "#### 5", 1),
+        ("math_verify", r"#### Result" + "\n" r"\boxed{5} of 7 things", "5", 1),
+        ("math_verify", "", "5", 0),
+        ("mathruler", r"\boxed{x+1}", "$1+x$", 1),
+        ("mathruler", r"\boxed{7} \boxed{8}", "7", 0),
+        ("mathruler", "none", "None", 0),  # what mathruler calls a text without a box
+        ("math_17k_acc", r"\boxed{\frac{1}{2}}", "0.5", 1),
+        ("acc_for_ppo", r"\boxed{0.5}", r"\frac12", 1),
+        ("acc", r"\boxed{0.5}", "1/2", 1),
+        ("acc", r"\boxed{3}", "1/2", -0.5),
+        ("acc", "0.5", "1/2", -1),
+        ("acc", r"\boxed{}", "1/2", -1),
+        ("acc", r"\boxed 5$", "5", 1),
+        ("acc", r"\boxed{5", "5", 1),
+        ("acc", r"\boxed{5}<|im_end|>\boxed{6}", "5", 1),
+        ("acc", r"\boxed{6}<|im_start|>assistant \boxed{5}</s>", "5", 1),
+        ("acc", r"\boxed{5}<|im_start|>assistant 5", "5", -1),
+        ("base_acc", GOOD % "7", "7", 1),
+        ("base_acc", GOOD % "8", "7", 0),
+        ("base_acc", r"\boxed{7}", "7", 0),
+        ("math_verify_reward", GOOD % r"\frac{14}{2}", "7", 1),
+        ("math_verify_reward", GOOD % "8", "7", 0),
+        ("math_verify_reward", r"\boxed{7}", "7", 0),
+        ("math", r"<think>a</think>\boxed{7}", "7", 1),
+        ("math", "< think > a < / think > \\boxed{7}", "7", 1),
+        ("math", r"\boxed{7}", "7", 0.9),
+        ("math", r"<think>a</think>\boxed{8}", "7", 0.1),
+        ("math", "7", "7", 0),
+        ("geo3k", r"<think>a</think>\boxed{7}", "7", 1),
+        ("geo3k", "< think > a < / think > \\boxed{7}", "7", 0.9),
+        ("r1v", "<think>a</think><answer>7</answer>", "7", 1),
+        ("r1v", "<think>a</think><answer>\n7\n</answer>", "7", 1),
+        ("r1v", "<think>a</think><answer>8</answer>", "7", 0.5),
+        ("r1v", " 7 ", "7", 0.5),
+        ("r1v", "<answer>7", "7", 0),
+        ("acc_for_dapo", "Answer: 7", "7", 1),
+        ("acc_for_dapo", "answer : 6\nANSWER: $7$ dollars", "7", 1),
+        ("acc_for_dapo", r"Answer: x = \frac12", r"\frac{1}{2}", 1),
+        ("acc_for_dapo", r"Answer: \boxed{1,007}", "1007", 1),
+        ("acc_for_dapo", "Answer: 7" + " " * 300, "7", -1),
+        ("acc_for_dapo", "7", "7", -1),
+        ("retool_reward", r"\boxed{7}", "7", 1),
+        ("retool_reward", r"\boxed{7.0}", "7", -1),
+        ("retool_reward", r"\boxed{7}" + " " * 100, "7", -1),
+        ("retool_reward", "<tool_call>a" * 3, "7", -0.7),
+        ("retool_reward", "<tool_call>a" * 30, "7", 0),
+    ],
+)
+def test_value(rule: str, text: str, answer: str, value: float) -> None:
+    assert score(rule, text, answer) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "answer", "options", "value"),
+    [
+        ("math", r"\boxed{2^{10}}", "1024", {"library": "math-verify"}, 0.9),
+        ("math", r"\boxed{2^{10}}", "1024", {"library": "mathruler"}, 0),
+        ("math", r"\boxed{7}", "7", {"format_weight": 0}, 1),
+        ("retool_reward", "[call]", "7", {"call_mark": "[call]"}, -0.9),
+    ],
+)
+def test_value_with_options(
+    rule: str, text: str, answer: str, options: dict[str, Any], value: float
+) -> None:
+    assert score(rule, text, answer, **options) == pytest.approx(value)
+
+
+def test_accuracy_and_format_are_reported_beside_the_score() -> None:
+    judgement = judge("math", Sample(text=r"\boxed{7}", answer="7"))
+    assert judgement == {"score": 0.9, "accuracy": 1, "format": 0}
+    long = Sample(text="Answer: 7", answer="7", token_ids=(1,) * 90)
+    judgement = judge("dapo", long, max_tokens=100, buffer=20, factor=0.5)
+    assert judgement == {"score": 0.75, "accuracy": 1, "overlong": -0.5}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *("math_verify", "mathruler", "math", "geo3k", "r1v", "acc", "base_acc", "math_17k_acc"),
+        *("acc_for_ppo", "acc_for_dapo", "math_verify_reward", "retool_reward"),
+    ],
+)
+@pytest.mark.parametrize("answer", ["", " $$ ", "\\boxed{}", "see above\n#### "])
+def test_an_empty_reference_is_not_judged(rule: str, answer: str) -> None:
+    with pytest.raises(ReferenceUnusableError, match="empty"):
+        score(rule, GOOD % "7", answer)
+
+
+def test_dapo_refuses_a_reference_that_it_could_not_find() -> None:
+    with pytest.raises(ReferenceUnusableError, match="300"):
+        score("acc_for_dapo", "Answer: 7", "7" * 301)

@@ -1,0 +1,121 @@
+"""Rules that compare numbers and texts, against answers judged by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.reward.rules.calling import score
+from trimaran.rewards import ReferenceUnusableError
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "answer", "value"),
+    [
+        ("last_integer", "7", "7", 1),
+        ("last_integer", "3 + 4 = 7.", "7", 1),
+        ("last_integer", "3 + 4 = 7\n\nThis is 1 example", "7", 0),
+        ("last_integer", "The answer is 17", "7", 0),
+        ("last_integer", "1.7", "7", 0),
+        ("last_integer", "7.0", "7", 1),
+        ("last_integer", "It is 1,234,567!", "1234567", 1),
+        ("last_integer", "1, 2, 3", "3", 1),
+        ("last_integer", "1,2,3", "3", 1),
+        ("last_integer", "12,34", "34", 1),
+        ("last_integer", "x = -4", "-4", 1),
+        ("last_integer", "9-4", "4", 1),
+        ("last_integer", "(9)-4", "4", 1),
+        ("last_integer", "seven", "7", 0),
+        ("last_integer", "٧", "7", 0),
+        ("last_integer", "", "0", 0),
+        ("last_integer", "42", "so 6 * 7 = <<6*7=42>>42\n#### 42", 1),
+        ("last_integer", "9" * 60, "9" * 59 + "8", 0),
+        ("last_integer", "9" * 5000, "9" * 5000, 1),
+        ("final_answer", "6 * 7\n#### 42", "42", 1),
+        ("final_answer", "#### $1,042 dollars", "1042", 1),
+        ("final_answer", "#### 1\n#### 42", "a\n#### 42", 1),
+        ("final_answer", "42", "42", 0),
+        ("final_answer", "42 ####", "42", 0),
+        ("final_answer", "#### 2.50", "2.5", 1),
+        ("gsm8k", "#### 72", "so\n#### 72", 1),
+        ("gsm8k", "#### 72.00 dollars", "72", 1),
+        ("gsm8k", "####72", "72", 0),
+        ("gsm8k", "#### 1,072", "1072", 1),
+        ("gsm8k", "#### 1.2.3", "1.2", 0),
+        ("gsm8k", "#### ,", "1", 0),
+        ("gsm8k", "#### -3", "-3", 1),
+        ("gsm8k", "#### 72" + " " * 300, "72", 0),
+        ("boxed_match", r"thus \boxed{\frac{1}{2}}", r"\frac{1}{2}", 1),
+        ("boxed_match", r"\boxed{1} or \boxed{2}", "2", 1),
+        ("boxed_match", r"\boxed{1,000}", "1000", 1),
+        ("boxed_match", r"\boxed{ x + 1 }", r"so \boxed{x+1}", 1),
+        ("boxed_match", r"\boxed{2", "2", 0),
+        ("boxed_match", "2", "2", 0),
+        ("exact_match", " yes\n", "yes", 1),
+        ("exact_match", "yes.", "yes", 0),
+        ("multiple_choice", "The answer is (B).", "B", 1),
+        ("multiple_choice", "**Answer:** C", "(C)", 1),
+        ("multiple_choice", r"\boxed{\text{D}}", "D", 1),
+        ("multiple_choice", "b", "B", 0),
+        ("multiple_choice", "B.", r"\boxed{B}", 1),
+        ("multiple_choice", "Answer: A. No: the answer is B", "B", 1),
+        ("multiple_choice", "Answer: Bob", "B", 0),
+        ("multiple_choice", "A is wrong and B is right", "B", 0),
+        ("regular_expression", "it is 42 then", r"\b42\b", 1),
+        ("regular_expression", "it is 142 then", r"\b42\b", 0),
+    ],
+)
+def test_value(rule: str, text: str, answer: str, value: float) -> None:
+    assert score(rule, text, answer) == value
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "answer", "options", "value"),
+    [
+        ("gsm8k", "so it is 72.", "72", {"method": "flexible"}, 1),
+        ("gsm8k", "72 of . , them", "72", {"method": "flexible"}, 1),
+        ("gsm8k", "none", "72", {"method": "flexible"}, 0),
+        ("numeric_match", "about 3.1416", "3.14159265", {"absolute": 1e-4}, 1),
+        ("numeric_match", "about 3.14", "3.14159265", {"absolute": 1e-4}, 0),
+        ("numeric_match", "101", "100", {"relative": 0.01}, 1),
+        ("numeric_match", "-99", "-100", {"relative": 0.01}, 1),
+        ("numeric_match", "102", "100", {"relative": 0.01}, 0),
+        ("numeric_match", "6.022e23", "6.02214e+23", {"relative": 1e-3}, 1),
+        ("numeric_match", "1000001", "1000000", {}, 0),
+        ("numeric_match", "9" * 5000, "9" * 5000, {"absolute": 0}, 1),
+        ("numeric_match", "1" + "0" * 5000 + "e9999", "1", {"relative": 1.0}, 0),
+        ("multiple_choice", "Answer: J", "J", {"choices": "ABCDEFGHIJ"}, 1),
+        ("regular_expression", "abc", "", {"pattern": "b"}, 1),
+        ("regular_expression", "abc", "", {"pattern": "b", "mode": "fullmatch"}, 0),
+        ("regular_expression", " abc\n", "", {"pattern": "a.c", "mode": "fullmatch"}, 1),
+    ],
+)
+def test_value_with_options(
+    rule: str, text: str, answer: str, options: dict[str, Any], value: float
+) -> None:
+    assert score(rule, text, answer, **options) == value
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer"),
+    [
+        ("last_integer", "seven"),
+        ("last_integer", "1.5"),
+        ("final_answer", ""),
+        ("gsm8k", "####"),
+        ("numeric_match", "much"),
+        ("boxed_match", " "),
+        ("boxed_match", r"\boxed{}"),
+        ("exact_match", "\n"),
+        ("multiple_choice", "F"),
+        ("multiple_choice", "maybe"),
+        ("regular_expression", ""),
+        ("regular_expression", "("),
+        ("regular_expression", "(" * 5000),
+        ("regular_expression", "x{99999999999999999999}"),
+    ],
+)
+def test_a_reference_that_cannot_be_used_is_refused(rule: str, answer: str) -> None:
+    with pytest.raises(ReferenceUnusableError, match=r"answer|pattern"):
+        score(rule, "7", answer)

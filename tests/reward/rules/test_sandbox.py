@@ -1,0 +1,560 @@
+"""Foreign programs as real processes. Nothing here touches a limit of the host: each program is
+bounded by what it is started with."""
+
+import marshal
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reward.rules import sandbox, sandbox_job
+from services.reward.rules.sandbox import Run, run
+from services.reward.rules.sandbox_job import Limits, SandboxError
+from services.reward.rules.sandbox_seccomp import AUDIT_ARCH, make_filter
+
+ROOT = Path(__file__).resolve().parents[3]
+ENDED = 30.0
+"""Seconds within which anything that was ended must be gone, also on a slow day."""
+
+
+def ran(source: str, stdin: str = "", seconds: float = 20.0, memory_mib: int = 1024) -> Run:
+    return run(source, stdin, Limits(seconds, memory_mib))
+
+
+def printed(source: str, **options) -> str:
+    done = ran(source, **options)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def layers() -> list[str]:
+    status, status_fd = os.pipe()
+    process = sandbox._start("", Limits(), status_fd)
+    os.close(status_fd)
+    with process, open(status, "rb") as report:
+        return marshal.load(report)["layers"]
+
+
+HAVE = layers() if sys.platform == "linux" else []
+
+
+def needs(layer: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(layer not in HAVE, reason=f"this kernel grants no {layer} here")
+
+
+# --- running
+
+
+def test_input_and_output_are_utf_8_and_input_ends() -> None:
+    source = "import sys\nprint(input() + 'ü', sys.stdin.read(), sys.stdin.read() == '')"
+    assert printed(source, stdin="ä\n漢") == "äü 漢 True\n"
+
+
+def test_input_and_output_larger_than_any_pipe() -> None:
+    source = "import sys\nfor line in sys.stdin: sys.stdout.write(line)"
+    given = "".join(f"{i}\n" for i in range(700_000))
+    assert printed(source, stdin=given) == given
+
+
+def test_a_program_need_not_read_its_input() -> None:
+    assert printed("print(1)", stdin="x" * (4 << 20)) == "1\n"
+
+
+def test_exit_codes_and_errors_are_told() -> None:
+    assert ran("raise SystemExit(3)").exit_code == 3
+    assert ran("import os; os.abort()").exit_code > 128
+    failed = ran("print(1, flush=True)\nx = (")
+    assert (failed.stdout, failed.exit_code) == ("", 1) and "SyntaxError" in failed.stderr
+
+
+def test_output_that_is_not_text_is_still_read() -> None:
+    assert printed("import os; os.write(1, b'\\xff\\xfea')") == "\ufffd\ufffda"
+
+
+def test_what_answers_commonly_use_works() -> None:
+    source = """
+import asyncio, datetime, random, sys, threading, zlib
+import numpy
+sys.setrecursionlimit(10**6)
+def depth(n): return 1 + depth(n - 1) if n else 0
+async def soon(): await asyncio.sleep(0); print("async")
+def main(): print(depth(20_000), numpy.arange(4).sum())
+threading.stack_size(1 << 26)
+thread = threading.Thread(target=main)
+thread.start()
+thread.join()
+asyncio.run(soon())
+"""
+    assert printed(source) == "20000 6\nasync\n"
+
+
+def test_the_same_program_prints_the_same() -> None:
+    source = "print({'a', 'b', 'c', 'd', 'e'})"
+    assert printed(source) == printed(source)
+
+
+# --- time, memory, sizes
+
+
+def test_an_endless_loop_is_ended_by_the_clock() -> None:
+    done = ran("while True: pass", seconds=0.3)
+    assert (done.exit_code, done.stopped) == (137, "time")
+
+
+def test_an_endless_loop_is_ended_by_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = sandbox.make_job
+
+    def short(*arguments):
+        job = told(*arguments)
+        return {**job, "limits": {**job["limits"], "RLIMIT_CPU": 1}}
+
+    monkeypatch.setattr(sandbox, "make_job", short)
+    done = ran("while True: pass", seconds=60)
+    assert (done.exit_code, done.stopped) == (137, "")
+
+
+def test_sleeping_and_closing_the_output_do_not_hold_the_worker() -> None:
+    assert ran("import time; time.sleep(1000)", seconds=0.3).stopped == "time"
+    closes = "import os, time; os.close(1); os.close(2); time.sleep(1000)"
+    assert ran(closes, seconds=0.3).stopped == "time"
+
+
+def test_a_program_that_ignores_signals_is_ended_all_the_same() -> None:
+    source = "import signal\nfor s in range(1, 32):\n try: signal.signal(s, signal.SIG_IGN)\n except OSError: pass\nwhile True: pass"
+    assert ran(source, seconds=0.3).stopped == "time"
+
+
+def test_memory_is_bounded() -> None:
+    assert "MemoryError" in ran("x = bytearray(2 << 30)").stderr
+    assert ran("x = []\nwhile True: x.append(bytearray(1 << 20))", memory_mib=256).exit_code != 0
+
+
+def test_limits_cannot_be_raised_again() -> None:
+    source = """
+import resource
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+try:
+    resource.setrlimit(resource.RLIMIT_AS, (hard + 1, hard + 1))
+except (OSError, ValueError):
+    print("refused")
+"""
+    assert printed(source) == "refused\n"
+
+
+def test_printing_a_gigabyte_is_cut_off() -> None:
+    done = ran("while True: print('x' * 1_000_000)")
+    assert done.stopped == "output"
+    assert len(done.stdout) < 2 * sandbox.MAX_OUTPUT_BYTES
+    assert len(ran("import sys\nsys.stderr.write('x' * 10_000_000)").stderr) <= 64 << 10
+
+
+@needs("directory")
+def test_files_are_bounded_each_and_together() -> None:
+    one = "with open('a', 'wb') as f:\n    while True: f.write(bytes(1 << 20))"
+    assert "File too large" in ran(one).stderr
+    many = "for i in range(1000):\n    with open(str(i), 'wb') as f: f.write(bytes(8 << 20))"
+    assert "No space left" in ran(many).stderr
+
+
+# --- processes and signals
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.fork()",
+        "os.posix_spawn(sys.executable, [sys.executable], {})",
+        "os.execv(sys.executable, [sys.executable, '-c', ''])",
+        "subprocess.Popen(['/bin/true'])",
+        "multiprocessing.Process(target=print).start()",
+        "os.setsid()",
+        "os.unshare(0x10000000) if hasattr(os, 'unshare') else refuse()",
+        "ctypes.CDLL(None).ptrace(0, 0, 0, 0) and refuse()",
+        "ctypes.CDLL(None).mount(b'x', b'/', b'tmpfs', 0, None) and refuse()",
+        "os.kill(1234567, 9)",
+        "os.chmod('/', 0o777)",
+        "os.setuid(0)",
+        "os.setpriority(os.PRIO_PROCESS, 0, 0)",
+    ],
+)
+def test_what_a_program_may_not_do(attempt: str) -> None:
+    source = f"""
+import ctypes, multiprocessing, os, subprocess, sys
+def refuse(): raise OSError
+try:
+    {attempt}
+except OSError:
+    print("refused")
+"""
+    assert printed(source) == "refused\n"
+
+
+def test_a_fork_bomb_never_goes_off() -> None:
+    source = "import os\nfor _ in range(9):\n    try: os.fork()\n    except OSError: pass\nprint(1)"
+    assert printed(source) == "1\n"
+
+
+def test_threads_are_bounded() -> None:
+    if "namespaces" not in HAVE or (os.geteuid() == 0 and "nobody" not in HAVE):
+        pytest.skip("here threads are bounded by memory alone")
+    source = """
+import threading, time
+started = 0
+try:
+    for _ in range(500):
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        started += 1
+except RuntimeError:
+    pass
+print(started < 100, flush=True)
+"""
+    assert printed(source, memory_mib=8192) == "True\n"
+
+
+def test_the_parent_cannot_be_killed() -> None:
+    source = """
+import os, signal
+for target in (os.getppid(), 0, -1):
+    try: os.kill(target, signal.SIGKILL)
+    except OSError: pass
+"""
+    ran(source)  # this process would be gone
+    assert not _living(os.getpid())
+
+
+def test_nothing_runs_on_after_the_call() -> None:
+    before = _living(os.getpid())
+    ran("import threading, time\nthreading.Thread(target=time.sleep, args=(999,)).start()", "", 0.3)
+    _wait_until(lambda: _living(os.getpid()) == before)
+
+
+def test_a_program_ends_with_its_worker() -> None:
+    code = (
+        "import sys\nfrom services.reward.rules.sandbox import run, Limits\n"
+        "print('up', flush=True)\nrun('import time; time.sleep(1000)', '', Limits(1000))"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    with worker:
+        assert worker.stdout and worker.stdout.readline() == b"up\n"
+        expected = 2 if "namespaces" in HAVE else 1
+        _wait_until(lambda: len(_descendants(worker.pid)) == expected)
+        family = _descendants(worker.pid)
+        worker.send_signal(signal.SIGKILL)
+    _wait_until(lambda: not any(map(_alive, family)))
+
+
+def test_only_the_three_standard_files_are_open() -> None:
+    held, other = os.pipe()
+    os.set_inheritable(held, True)
+    source = """
+import os
+def is_open(fd):
+    try: return bool(os.fstat(fd))
+    except OSError: return False
+print([fd for fd in range(200) if is_open(fd)])
+"""
+    try:
+        assert printed(source) == "[0, 1, 2]\n"
+    finally:
+        os.close(held)
+        os.close(other)
+
+
+# --- network, files, secrets
+
+
+def test_no_socket_reaches_a_listener(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        local = socket.socket(socket.AF_UNIX)
+        local.bind(str(tmp_path / "socket"))
+        local.listen()
+        os.chmod(tmp_path / "socket", 0o777)
+        source = f"""
+import socket
+for family, address in (
+    (socket.AF_INET, {server.getsockname()!r}),
+    (socket.AF_UNIX, {str(tmp_path / "socket")!r}),
+):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        try: socket.socket(family, kind).connect(address)
+        except OSError as error: print(type(error).__name__)
+one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+try: one.sendto(b"x", {str(tmp_path / "socket")!r})
+except OSError as error: print(type(error).__name__)
+"""
+        assert printed(source) == "PermissionError\n" * 5
+        for listener in (server, local):
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        local.close()
+
+
+def test_the_environment_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_TOKEN", "secret")
+    source = """
+import os
+print(sorted(os.environ))
+try: print("secret" in open(f"/proc/{os.getppid() or 1}/environ").read())
+except OSError: pass
+"""
+    assert "TRIMARAN" not in printed(source) and "True" not in printed(source)
+
+
+@needs("landlock")
+def test_files_of_the_host_cannot_be_read_and_listed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o644)
+    tmp_path.chmod(0o755)
+    source = f"""
+import os
+for attempt in (
+    lambda: open({str(secret)!r}),
+    lambda: open("/etc/passwd"),
+    lambda: open("/proc/self/mem"),
+    lambda: open({str(sandbox.CHILD)!r}),
+    lambda: os.listdir("/"),
+):
+    try: print(attempt())
+    except OSError as error: print("refused")
+"""
+    assert printed(source) == "refused\n" * 5
+
+
+def test_nothing_outside_its_directory_can_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    mine.chmod(0o666)
+    source = f"""
+import os
+path = {str(mine)!r}
+for attempt in (
+    lambda: open(path, "w"),
+    lambda: open(path, "r+"),
+    lambda: os.truncate(path, 0),
+    lambda: os.unlink(path),
+    lambda: os.rename(path, path + "2"),
+    lambda: os.symlink("x", path + "3"),
+    lambda: os.mkdir(path + "4"),
+    lambda: os.chmod(path, 0),
+    lambda: os.utime(path, (0, 0)),
+    lambda: open({str(ROOT / "new.py")!r}, "w"),
+):
+    try: print(attempt())
+    except OSError as error: print("refused")
+"""
+    assert printed(source) == "refused\n" * 10
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"] and mine.read_text() == "mine"
+
+
+@needs("directory")
+def test_its_directory_is_empty_and_its_own() -> None:
+    source = """
+import os, tempfile
+print(os.listdir("."), os.path.exists("kept"))
+with tempfile.TemporaryFile() as file: file.write(b"x")
+with open("kept", "w") as file: file.write("x")
+os.mkdir("a"); os.rename("kept", "a/b"); os.unlink("a/b"); os.rmdir("a")
+open("kept", "w").close()
+"""
+    assert printed(source) == printed(source) == "[] False\n"
+
+
+# --- hosts that deny a layer
+
+
+def test_without_a_directory_of_its_own_files_are_for_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sandbox_job, "_scratch", lambda readable: "/nonexistent")
+    sandbox._say_weaker.cache_clear()
+    tmp_path.chmod(0o777)
+    source = f"""
+import os, tempfile, random
+try: os.listdir(".")  # refused, or empty
+except OSError: print([])
+else: print(os.listdir("."))
+for attempt in (
+    lambda: open("a", "w"),
+    lambda: open({str(tmp_path / "a")!r}, "w"),
+    lambda: os.open({str(tmp_path / "a")!r}, os.O_CREAT),
+    lambda: tempfile.TemporaryFile(),
+    lambda: os.kill(os.getpid(), 9),
+):
+    try: print(attempt())
+    except OSError as error: print("refused")
+"""
+    assert printed(source) == "[]\n" + "refused\n" * 5
+    assert printed("print(1)") == "1\n"
+    assert [record.message.count("cannot write files") for record in caplog.records] == [1]
+
+
+def test_a_host_without_namespaces_still_confines() -> None:
+    unshare = shutil.which("unshare")
+    none = "echo 0 > /proc/sys/user/max_user_namespaces"
+    if (
+        not unshare
+        or subprocess.run([unshare, "-Ur", "sh", "-c", none], capture_output=True).returncode
+    ):
+        pytest.skip("a host without namespaces cannot be played here")
+    program = (
+        "import os, socket\\n"
+        "for attempt in (socket.socket, os.fork, lambda: os.kill(os.getppid(), 9),"
+        " lambda: open('a', 'w')):\\n"
+        "    try: print(attempt())\\n"
+        "    except OSError: print('refused')"
+    )
+    code = (
+        "from services.reward.rules.sandbox import run, Limits\n"
+        f'print(run("{program}", "", Limits(20)).stdout)'
+    )
+    done = subprocess.run(
+        [unshare, "-Ur", "sh", "-c", f'{none}; exec "$0" -c "$1"', sys.executable, code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["refused"] * 4, done.stderr
+    assert "no namespaces" in done.stderr
+
+
+def test_a_host_that_permits_no_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_job, "_filters", lambda: ("00" * 8, "00" * 8))
+    with pytest.raises(SandboxError, match="sandbox_fusion"):
+        ran("print(1)")
+
+
+def test_a_host_that_hides_no_environment_is_refused() -> None:
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(sandbox.CHILD.parent)!r})
+import sandbox_child
+sandbox_child.leave_root = sandbox_child.enter_namespaces = lambda: False
+sandbox_child.restrict_files = lambda *_: 0
+try: sandbox_child.confine({{"parent": os.getppid(), "readable": []}})
+except OSError as error: print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "may hold secrets" in done.stdout, done.stderr
+
+
+def test_an_unknown_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox_job._filters.cache_clear()
+    monkeypatch.setattr("platform.machine", lambda: "mips")
+    with pytest.raises(SandboxError, match="mips"):
+        ran("print(1)")
+
+
+# --- the filter, as the kernel would read it
+
+
+def decide(program: bytes, arch: int, number: int, arguments: tuple[int, ...]) -> int:
+    """The few instructions that are used, interpreted."""
+    data = struct.pack("<IIQ6Q", number, arch, 0, *arguments)
+    steps = [struct.unpack_from("<HBBI", program, i) for i in range(0, len(program), 8)]
+    at = value = 0
+    while True:
+        code, if_true, if_false, k = steps[at]
+        at += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("<I", data, k)
+        elif code == 0x06:
+            return k
+        else:
+            at += if_true if (value == k if code == 0x15 else value & k) else if_false
+
+
+ALLOW = 0x7FFF0000
+arguments = st.tuples(*[st.integers(0, 2**64 - 1)] * 6)
+
+
+@pytest.mark.parametrize("own_directory", [False, True])
+@pytest.mark.parametrize("machine", AUDIT_ARCH)
+@given(number=st.integers(0, 600), arguments=arguments)
+def test_every_call_is_decided(machine: str, own_directory: bool, number: int, arguments) -> None:
+    program = make_filter(machine, own_directory)
+    assert len(program) // 8 < 4096  # BPF_MAXINSNS
+    assert decide(program, AUDIT_ARCH[machine], number, arguments) in (
+        ALLOW,
+        *(0x00050000 | error for error in (1, 30, 38)),
+    )
+    assert decide(program, 0x40000003, number, arguments) == 0x80000000  # 32-bit calls
+
+
+NUMBERS = {
+    "x86_64": {
+        "socket": 41,
+        "connect": 42,
+        "execve": 59,
+        "ptrace": 101,
+        "clone": 56,
+        "openat": 257,
+    },
+    "aarch64": {
+        "socket": 198,
+        "connect": 203,
+        "execve": 221,
+        "ptrace": 117,
+        "clone": 220,
+        "openat": 56,
+    },
+}
+
+
+@pytest.mark.parametrize("machine", NUMBERS)
+def test_the_filter_of_each_machine(machine: str) -> None:
+    def allows(name: str, *arguments: int, own_directory: bool = False) -> bool:
+        padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
+        program = make_filter(machine, own_directory)
+        return decide(program, AUDIT_ARCH[machine], NUMBERS[machine][name], padded) == ALLOW
+
+    assert not any(map(allows, ("socket", "connect", "execve", "ptrace")))
+    assert allows("clone", 0x00010000) and not allows("clone", 0x01200011)
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, 3):
+        assert not allows("openat", 0, 0, flags)
+        assert allows("openat", 0, 0, flags, own_directory=True)
+    assert allows("openat", 0, 0, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += map(int, task.read_text().split())
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    children = _children(pid)
+    return children + [pid for child in children for pid in _descendants(child)]
+
+
+def _living(pid: int) -> list[int]:
+    return [child for child in _descendants(pid) if _alive(child)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def _wait_until(condition) -> None:
+    deadline = time.monotonic() + ENDED
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)

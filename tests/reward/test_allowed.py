@@ -1,0 +1,178 @@
+"""Only what the operator allowed can be named by a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reward.allowed import (
+    ALLOW_VARIABLE,
+    Allowed,
+    absolute_entry,
+    canonical_target,
+    origin_of,
+)
+from trimaran.errors import InputError
+
+KEY = "reward.rules.x.function"
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text("")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [
+        ("my.rewards:score", "my.rewards:score"),
+        ("my.rewards:*", "my.rewards:other"),
+        ("mine.py:f", "mine.py:f"),
+        ("./mine.py:f", "sub/../mine.py:f"),
+        ("{folder}/mine.py:f", "mine.py:f"),
+        ("mine.py:*", "{folder}/mine.py:g"),
+        ("link.py:f", "mine.py:f"),
+        ("mine.py:f", "link.py:f"),
+        ("  mine.py:f\t", "mine.py:f"),
+    ],
+)
+def test_functions_that_are_allowed(mine: Path, entry: str, named: str) -> None:
+    (mine.parent / "link.py").symlink_to(mine)
+    entry, named = (text.replace("{folder}", str(mine.parent)) for text in (entry, named))
+    allowed = Allowed.from_entries([entry, entry, "other:f", ""])
+    target = allowed.check_function(named, KEY)
+    assert target.rpartition(":")[0] in (str(mine), "my.rewards")
+    assert target.rpartition(":")[2] == named.rpartition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("entries", "named"),
+    [
+        ([], "my.rewards:score"),
+        (["my.rewards:score"], "my.rewards:other"),
+        (["my.rewards:score"], "my:rewards"),
+        (["my:*"], "my.rewards:score"),
+        (["my.rewards:*"], "my.rewards.inner:score"),
+        (["My.rewards:score"], "my.rewards:score"),
+        (["mine.py:f"], "mine.py:g"),
+        (["mine.py:f"], "mine:f"),
+        (["mine.py:f"], "other/mine.py:f"),
+        (["http://mine:80"], "mine:f"),
+    ],
+)
+def test_functions_that_are_not(mine: Path, entries: list[str], named: str) -> None:
+    with pytest.raises(InputError, match=f"{KEY}: .*not among what the operator allowed.*--allow "):
+        Allowed.from_entries(entries).check_function(named, KEY)
+
+
+def test_a_link_that_leads_elsewhere_is_not_what_was_allowed(mine: Path) -> None:
+    link = mine.parent / "link.py"
+    link.symlink_to(mine)
+    allowed = Allowed.from_entries(["link.py:f"])
+    link.unlink()
+    link.write_text("")
+    with pytest.raises(InputError, match="not among"):
+        allowed.check_function("link.py:f", KEY)
+
+
+def test_a_run_names_one_function(mine: Path) -> None:
+    with pytest.raises(InputError, match=r"name one function; only --allow takes a \*"):
+        Allowed.from_entries(["mine.py:*"]).check_function("mine.py:*", KEY)
+
+
+def test_a_file_that_is_missing(mine: Path) -> None:
+    (mine.parent / "folder.py").mkdir()
+    allowed = Allowed.from_entries(["gone.py:f", "folder.py:f", f"{'long' * 200}.py:f"])
+    for name in ("gone", "folder", "long" * 200):
+        with pytest.raises(InputError, match=f"{KEY}: .*{name}.py: no such file"):
+            allowed.check_function(f"{name}.py:f", KEY)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("mine.py", "my.rewards", "mine.py:", ":f", "mine.py:f()", "mine.py:a.b", "my..rewards:f"),
+        *("my.rewards:f g", "my-rewards:f", "a:b:c", "/etc/passwd", "10.0.0.1/8", "*", "*:*"),
+        *("\0.py:f", "mine.py:\u202ef", "rewards.example:8443"),
+        *("ftp://host", "http://", "http://:80", "http://host:port", "http://host:99999"),
+        *("http://host:0", "http://me:secret@host", "http://@host", "http://[::1", "file:///etc"),
+        *("http://host/path", "http://host?x=1", "http://host#x", "http://a b"),
+    ],
+)
+def test_what_is_no_entry(entry: str) -> None:
+    with pytest.raises(InputError, match=f"--allow or {ALLOW_VARIABLE}: "):
+        Allowed.from_entries([entry])
+
+
+@given(st.text())
+def test_any_text_is_an_entry_or_an_input_error(text: str) -> None:
+    try:
+        Allowed.from_entries([text])
+        Allowed.from_entries([f"http://{text}"])
+    except InputError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("http://host", ("http", "host", 80)),
+        ("https://host", ("https", "host", 443)),
+        ("HTTPS://Host.Example.:8443/score", ("https", "host.example", 8443)),
+        ("http://[::1]:8000", ("http", "::1", 8000)),
+        ("http://[0:0:0:0:0:0:0:1]:8000", ("http", "::1", 8000)),
+        ("http://127.0.0.1:1/", ("http", "127.0.0.1", 1)),
+    ],
+)
+def test_origins(url: str, origin: tuple[str, str, int]) -> None:
+    assert origin_of(url, "key") == origin
+
+
+@pytest.mark.parametrize(
+    ("entry", "url", "remedy"),
+    [
+        ("https://host", "http://host", "--allow http://host:80"),
+        ("https://host:8443", "https://host", "--allow https://host:443"),
+        ("https://host", "https://host.evil.example", "--allow https://host.evil.example:443"),
+        ("http://[::1]:80", "http://[::2]:80/x", r"--allow http://\[::2\]:80"),
+    ],
+)
+def test_hosts_that_are_not_allowed(entry: str, url: str, remedy: str) -> None:
+    allowed = Allowed.from_entries([entry])
+    allowed.check_url(f"{entry}/any/path", "key")
+    with pytest.raises(InputError, match=f"key: .*not among the hosts.*{remedy} "):
+        allowed.check_url(url, "key")
+
+
+def test_networks() -> None:
+    entries = ["10.0.0.0/8", "fd00::/8", "192.168.1.7"]
+    assert [str(network) for network in Allowed.from_entries(entries).networks] == [
+        "10.0.0.0/8",
+        "fd00::/8",
+        "192.168.1.7/32",
+    ]
+
+
+def test_the_environment_holds_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOW_VARIABLE, "\nmy.rewards:f\r\n  http://Host \n\n10.0.0.0/8")
+    allowed = Allowed.from_environment()
+    assert allowed.functions == {"my.rewards:f"}
+    assert allowed.origins == {("http", "host", 80)}
+    assert len(allowed.networks) == 1
+    monkeypatch.delenv(ALLOW_VARIABLE)
+    assert Allowed.from_environment() == Allowed()
+
+
+def test_an_entry_holds_in_any_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = absolute_entry("mine.py:f")
+    monkeypatch.chdir("/")
+    assert canonical_target(entry, KEY) == f"{mine}:f"
+    assert absolute_entry("my.rewards:f") == "my.rewards:f"
+    with pytest.raises(InputError, match="an entry is one line"):
+        absolute_entry("mine.py:f\nos:system")

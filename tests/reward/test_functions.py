@@ -1,0 +1,512 @@
+"""Functions in the shapes of each project, written for these tests, loaded from files."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reward.arguments import Reading
+from services.reward.functions import FunctionFault, Loaded, load_function
+from services.reward.outcome import NotApplicable, Value
+from services.reward.terms import FunctionSpec
+from trimaran.errors import InputError
+from trimaran.rewards import ReferenceUnusableError, Sample
+from trimaran.types import Message
+
+Load = Callable[..., Loaded]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """load(code, name="f", answer_key="answer", **options)"""
+    count = 0
+
+    def load(code: str, name: str = "f", answer_key: str = "answer", **options: Any) -> Loaded:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"mine{count}.py"
+        path.write_text(textwrap.dedent(code))
+        return load_function(FunctionSpec(f"{path}:{name}", json.dumps(options), answer_key))
+
+    return load
+
+
+def sample(text: str = "four", answer: str = "4", **changes: Any) -> Sample:
+    messages = (Message("system", "Be brief."), Message("user", "What is 2 + 2?"))
+    return Sample(text, answer, messages=messages, **changes)
+
+
+def values(loaded: Loaded, *samples: Sample) -> list[float | None]:
+    return [
+        outcome.value if isinstance(outcome, Value) else None
+        for outcome in loaded.judge_batch(samples)
+    ]
+
+
+# Ours
+
+
+@pytest.mark.parametrize(
+    ("head", "one_by_one"),
+    [
+        ("def f(sample)", True),
+        ("def f(sample, /)", True),
+        ("def f(s: Sample)", True),
+        ("def f(s: 'Sample')", True),
+        ("def f(s: trimaran.rewards.Sample)", True),
+        ("async def f(sample)", True),
+        ("def f(samples)", False),
+        ("def f(group: Sequence[Sample])", False),
+        ("def f(group: 'list[Sample]')", False),
+        ("def f(group: tuple[trimaran.rewards.Sample, ...])", False),
+        ("async def f(samples)", False),
+    ],
+)
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
+def test_ours(load: Load, head: str, one_by_one: bool, future: str) -> None:
+    name = head.partition("(")[2].partition(":")[0].partition(")")[0].partition(",")[0]
+    body = f"len({name}.text)" if one_by_one else f"[len(one.text) for one in {name}]"
+    loaded = load(
+        f"""
+        {future}
+        import trimaran.rewards
+        from collections.abc import Sequence
+        from trimaran.rewards import Sample
+        {head}:
+            return {body}
+        """
+    )
+    assert (loaded.one_by_one, loaded.splittable) == (one_by_one, one_by_one)
+    assert values(loaded, sample("a"), sample("abc")) == [1, 3]
+
+
+def test_options_are_keyword_arguments_of_their_own_each_time(load: Load) -> None:
+    loaded = load(
+        "def f(sample, *, words, least=1):\n    words.append(1)\n    return len(words) - least",
+        words=["a"],
+        least=0,
+    )
+    assert values(loaded, sample(), sample()) == [2, 2]
+
+
+def test_a_function_that_alters_what_it_gets_alters_nothing_else(load: Load) -> None:
+    extras = {"seen": "no"}
+    samples = [sample(extras=extras), sample(extras=extras)]
+    ours = load(
+        """
+        def f(samples):
+            was = [one.extras["seen"] for one in samples]
+            for one in samples:
+                one.extras["seen"] = "yes"
+            return [float(seen == "no") for seen in was]
+        """
+    )
+    trl = load(
+        """
+        def f(completions, seen, **columns):
+            completions.clear()
+            seen.append("more")
+            return [float(one == "no") for one in seen[:-1]]
+        """
+    )
+    assert values(ours, *samples) == values(ours, *samples) == [1, 1]
+    assert values(trl, *samples) == values(trl, *samples) == [1, 1]
+    assert extras == {"seen": "no"}
+
+
+def test_a_reference_that_is_no_use_passes_through(load: Load) -> None:
+    loaded = load(
+        """
+        from trimaran.rewards import ReferenceUnusableError
+        def f(sample):
+            raise ReferenceUnusableError("empty")
+        """
+    )
+    with pytest.raises(ReferenceUnusableError, match="empty"):
+        loaded.judge_batch([sample()])
+
+
+# verl
+
+
+def test_verl_with_a_number(load: Load) -> None:
+    loaded = load(
+        """
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            assert (data_source, ground_truth) == ("sums", "4"), (data_source, ground_truth)
+            assert extra_info == {"level": 3, "note": "hard", "tags": ["a"], "id": "007"}
+            return solution_str == "four"
+        """,
+        "compute_score",
+    )
+    extras = {"level": "3", "note": "hard", "tags": '["a"]', "id": "007"}
+    assert loaded.one_by_one and loaded.splittable
+    assert values(
+        loaded,
+        sample(task="sums", extras=extras),
+        sample("five", task="sums", extras=extras),
+    ) == [1, 0]
+
+
+def test_verl_with_a_dict_and_the_columns_that_are_named_as_there(load: Load) -> None:
+    loaded = load(
+        """
+        async def f(data_source, solution_str, ground_truth, extra_info, bonus=0.0, **kwargs):
+            return {
+                "score": extra_info["index"] + bonus,
+                "acc": data_source == "gsm8k",
+                "pred": solution_str,
+                "nothing": None,
+            }
+        """,
+        bonus=0.5,
+    )
+    extras = {"data_source": "gsm8k", "extra_info": '{"index": 7}'}
+    (outcome,) = loaded.judge_batch([sample(extras=extras)])
+    assert outcome == Value(7.5, {"acc": 1.0})
+
+
+def test_verl_in_batches_and_its_single_checkers(load: Load) -> None:
+    batch = load(
+        """
+        def f(data_sources, solution_strs, ground_truths, extra_infos, weight):
+            pairs = zip(solution_strs, ground_truths, strict=True)
+            return [{"score": weight * (text == truth)} for text, truth in pairs]
+        """,
+        weight=2,
+    )
+    assert not batch.one_by_one and batch.splittable
+    assert values(batch, sample("4"), sample("5")) == [2, 0]
+    for name in ("solution_str", "predict_str", "predict", "model_output"):
+        single = load(f"def f({name}, ground_truth, score=1.0): return score * ({name} == '4')")
+        assert values(single, sample("4"), sample("5")) == [1, 0]
+
+
+# TRL
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "def f(completions)",
+        "def f(completions, **kwargs)",
+        "def f(prompts, completions, answer)",
+        "def f(prompts, completions, completion_ids, trainer_state, log_extra, log_metric)",
+        "async def f(completions, **kwargs)",
+        "def f(completions: list[str], trainer_state=None)",
+    ],
+)
+def test_trl_with_any_of_its_arguments(load: Load, head: str) -> None:
+    loaded = load(f"{head}:\n    return [float(text == 'four') for text in completions]")
+    assert not loaded.one_by_one and loaded.splittable
+    assert values(loaded, sample("four"), sample("five")) == [1, 0]
+
+
+def test_trl_columns(load: Load) -> None:
+    loaded = load(
+        """
+        def f(prompts, completions, completion_ids, ground_truth, answer, level, task, **columns):
+            assert prompts == ["What is 2 + 2?"] * 2
+            assert completion_ids == [[1, 2], [3]]
+            assert ground_truth == ["4", "5"]
+            assert answer == ["4", "5"]
+            assert task == ["default"] * 2
+            assert level == [3, None]
+            assert columns.pop("log_extra") and columns.pop("log_metric")
+            assert columns == {"note": ["x", "y"]}, columns
+            return [None, 1]
+        """,
+        answer_key="ground_truth",
+    )
+    first = sample(token_ids=(1, 2), extras={"level": "3", "note": "x"})
+    second = sample(answer="5", token_ids=(3,), extras={"note": "y"})
+    assert values(loaded, first, second) == [None, 1]
+
+
+CONVERSATIONAL = """
+    def f(prompts, completions{}):
+        assert prompts[0][0] == dict(role="system", content="Be brief.")
+        return [float(one[0]["content"] == "four") for one in completions]
+    """
+
+
+def test_trl_conversations_are_an_option_or_said_by_the_annotation(load: Load) -> None:
+    asked = load(CONVERSATIONAL.format(""), conversational=True)
+    said = load(CONVERSATIONAL.format(": list[list[dict[str, str]]]"))
+    assert values(asked, sample()) == values(said, sample()) == [1]
+    with pytest.raises(InputError, match="conversational is true or false"):
+        load(CONVERSATIONAL.format(""), conversational="yes")
+
+
+def test_trl_logs(load: Load) -> None:
+    loaded = load(
+        """
+        def f(completions, log_extra=None, log_metric=None, **kwargs):
+            log_extra("seen", completions)
+            log_metric("length", 2.5)
+            log_metric("odd", "text")
+            return [1.0, None]
+        """
+    )
+    assert loaded.judge_batch([sample(), sample()]) == [
+        Value(1.0, {"length": 2.5}),
+        NotApplicable(),
+    ]
+
+
+def test_trl_trainer_state_is_not_there(load: Load) -> None:
+    loaded = load("def f(completions, trainer_state): return [trainer_state.global_step]")
+    with pytest.raises(FunctionFault, match=r"trainer_state\.global_step"):
+        loaded.judge_batch([sample()])
+
+
+def test_a_column_that_no_row_has_is_the_functions_fault(load: Load) -> None:
+    loaded = load("def f(completions, solution): return [1.0]")
+    with pytest.raises(FunctionFault, match="needs 'solution'"):
+        loaded.judge_batch([sample()])
+
+
+def test_a_column_of_texts_that_look_like_json(load: Load) -> None:
+    code = "def f(completions, code): return [float(isinstance(one, str)) for one in code]"
+    extras = {"code": '{"a": 1}'}
+    assert values(load(code), sample(extras=extras)) == [0]
+    assert values(load(code, text_columns=["code"]), sample(extras=extras)) == [1]
+    with pytest.raises(InputError, match="text_columns is a list"):
+        load(code, text_columns="code")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner | st.text()) | st.dictionaries(st.text(), inner | st.text()),
+)
+
+
+@given(JSON)
+def test_every_value_of_a_column_comes_back(value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False)  # as the dataset's reader writes it
+    assert Reading().columns(sample(extras={"x": text})) == {"x": value}
+
+
+@given(st.text() | st.sampled_from(["007", "1e3", "1.50", '{"a":1}', "NaN", '"x"', "[" * 9999]))
+def test_texts_stay_texts(text: str) -> None:
+    (column,) = Reading().columns(sample(extras={"x": text})).values()
+    assert column == text or json.dumps(column, ensure_ascii=False) == text
+
+
+# EasyR1
+
+
+def test_easyr1_sequential(load: Load) -> None:
+    loaded = load(
+        """
+        REWARD_NAME = "mine"
+        REWARD_TYPE = "sequential"
+        def compute_score(given, format_weight=0.1):
+            right = given["response"] == given["ground_truth"]
+            assert given["response_length"] == 2
+            score = {"format": 1.0, "accuracy": float(right)}
+            score["overall"] = (1 - format_weight) * right + format_weight
+            return score
+        """,
+        "compute_score",
+        format_weight=0.5,
+    )
+    assert loaded.one_by_one
+    outcomes = loaded.judge_batch([sample("4", token_ids=(1, 2)), sample("5", token_ids=(1, 2))])
+    assert outcomes == [
+        Value(1.0, {"format": 1.0, "accuracy": 1.0}),
+        Value(0.5, {"format": 1.0, "accuracy": 0.0}),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["REWARD_TYPE = 'batch'", ""])
+def test_easyr1_in_batches(load: Load, kind: str) -> None:
+    loaded = load(
+        f"""
+        {kind}
+        def compute_score(reward_inputs, **options):
+            return [
+                dict(overall=one["response"] == one["ground_truth"], score=9) for one in reward_inputs
+            ]
+        """,
+        "compute_score",
+    )
+    assert not loaded.one_by_one and loaded.splittable
+    assert values(loaded, sample("4"), sample("5")) == [1, 0]
+
+
+def test_easyr1_before_it_had_inputs(load: Load) -> None:
+    loaded = load(
+        """
+        def compute_score(predicts, ground_truths, weight=1.0):
+            pairs = zip(predicts, ground_truths, strict=True)
+            return [{"overall": weight * (a == b), "accuracy": a == b} for a, b in pairs]
+        """,
+        "compute_score",
+    )
+    assert values(loaded, sample("4"), sample("5")) == [1, 0]
+
+
+# What is refused at load
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "options", "reason"),
+    [
+        ("x = 1", "f", {}, "has no 'f'"),
+        ("f = 1", "f", {}, "it is no function but a int"),
+        ("class f: ...", "f", {}, "it is no function but a type"),
+        ("def f(): ...", "f", {}, "are none that is known"),
+        ("def f(text, answer): ...", "f", {}, r"parameters \(text, answer\) are none"),
+        ("def f(*given): ...", "f", {}, "are none that is known"),
+        ("REWARD_TYPE = 'other'\ndef f(x): ...", "f", {}, "are none that is known"),
+        ("f = max", "f", {}, "Python does not know its parameters"),
+        ("import nowhere_at_all", "f", {}, "No module named 'nowhere_at_all'"),
+        ("def f(:", "f", {}, "SyntaxError"),
+        ("raise SystemExit(3)", "f", {}, "SystemExit: 3"),
+        ("from .beside import f", "f", {}, "ImportError"),
+    ],
+)
+def test_what_is_no_reward_function(
+    load: Load, code: str, name: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        load(code, name, **options)
+    for project in ("trimaran.rewards", "verl's", "TRL's", "EasyR1's"):
+        assert project in str(caught.value)
+    assert "mine1.py" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "reason"),
+    [
+        ("def f(sample)", {"words": 1}, r"unknown option 'words' \(known: it takes none\)"),
+        ("def f(sample, least)", {"leest": 1}, r"unknown option 'leest' \(known: least\)"),
+        ("def f(sample, least)", {}, "needs 'least', which nobody gives"),
+        ("def f(sample, least)", {"sample": 1}, "unknown option 'sample'"),
+        ("def f(sample)", {"conversational": True}, "unknown option 'conversational'"),
+        ("def f(solution_str, ground_truth, router)", {}, "needs 'router'"),
+        ("def f(solution_str, **k)", {"ground_truth": "1"}, "unknown option 'ground_truth'"),
+        ("def f(completions, **k)", {"completions": []}, "unknown option 'completions'"),
+        ("def f(reward_inputs, length)", {}, "needs 'length'"),
+    ],
+)
+def test_options_that_do_not_fit(
+    load: Load, head: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        load(f"{head}: return 1.0", **options)
+
+
+def test_an_option_of_the_functions_own_may_be_called_like_one_of_ours(load: Load) -> None:
+    code = "def f(completions, conversational): return [conversational for _ in completions]"
+    assert values(load(code, conversational=3), sample()) == [3]
+
+
+# What comes back
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("True", 1.0),
+        ("3", 3.0),
+        ("0.5", 0.5),
+        ("numpy.float32(0.5)", 0.5),
+        ("numpy.int64(2)", 2.0),
+        ("numpy.bool_(True)", 1.0),
+        ("numpy.array(1.5)", 1.5),
+        ("fractions.Fraction(1, 4)", 0.25),
+        ("None", None),
+        ("{'score': 1}", 1.0),
+        ("{'overall': numpy.float64(1)}", 1.0),
+        ("{'score': 1, 'overall': 2}", 1.0),
+        ("{'score': None}", None),
+    ],
+)
+def test_scores(load: Load, expression: str, value: float | None) -> None:
+    head = "import numpy, fractions\n"
+    one = load(f"{head}def f(sample): return {expression}")
+    assert values(one, sample()) == [value]
+    batch = load(f"{head}def f(completions): return [{expression}]")
+    assert values(batch, sample()) == [value]
+
+
+@pytest.mark.parametrize(
+    "result", ["numpy.array([1, 0.5])", "(x for x in (1, 0.5))", "(1, 0.5)", "[1, 0.5]"]
+)
+def test_lists_of_scores(load: Load, result: str) -> None:
+    loaded = load(f"import numpy\ndef f(completions): return {result}")
+    assert values(loaded, sample(), sample()) == [1, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("'1.0'", "the str '1.0'; a score is a number"),
+        ("b'1'", "the bytes b'1'"),
+        ("{}", "a dict without 'score' .it has nothing"),
+        ("{'acc': 1}", "a dict without 'score' .it has 'acc'"),
+        ("{'score': 'x'}", "the str 'x'"),
+        ("{'score': [1]}", "a list; a score is a number"),
+        ("object()", "a object; a score is a number"),
+        ("10 ** 400", "OverflowError"),
+        ("1j", "a complex"),
+    ],
+)
+def test_what_is_no_score(load: Load, expression: str, reason: str) -> None:
+    one = load(f"def f(sample): return {expression}")
+    batch = load(f"def f(completions): return [{expression}]")
+    for loaded in (one, batch):
+        with pytest.raises(FunctionFault, match=reason):
+            loaded.judge_batch([sample()])
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("1.0", "the float 1.0; a list of 2 scores was expected"),
+        ("None", "the NoneType None; a list of 2"),
+        ("'12'", "the str '12'; a list of 2"),
+        ("{'score': 1}", "a dict; a list of 2"),
+        ("[1]", "1 scores for 2 completions"),
+        ("[1, 2, 3]", "3 scores for 2 completions"),
+        ("[]", "0 scores for 2 completions"),
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["samples", "completions", "reward_inputs", "solution_strs", "predicts"]
+)
+def test_what_is_no_list_of_scores(load: Load, name: str, expression: str, reason: str) -> None:
+    loaded = load(f"def f({name}): return {expression}")
+    with pytest.raises(FunctionFault, match=reason):
+        loaded.judge_batch([sample(), sample()])
+
+
+def test_what_a_function_raises_is_raised(load: Load) -> None:
+    for head in ("def f(sample)", "async def f(sample)"):
+        with pytest.raises(KeyError, match="gone"):
+            load(f"{head}: raise KeyError('gone')").judge_batch([sample()])
+        with pytest.raises(RuntimeError, match=r"sys\.exit\(5\)"):
+            load(f"{head}: raise SystemExit(5)").judge_batch([sample()])
+
+
+def test_async_functions_keep_one_loop(load: Load) -> None:
+    loaded = load(
+        """
+        import asyncio
+        loops = set()
+        async def f(sample):
+            loops.add(asyncio.get_running_loop())
+            return len(loops)
+        """
+    )
+    assert values(loaded, sample(), sample(), sample()) == [1, 1, 1]

@@ -1,0 +1,246 @@
+"""Every task of reasoning-gym, from a row of a dataset to a score."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.controller.datasets import load_prompts
+from services.reward.functions import load_function
+from services.reward.outcome import Value
+from services.reward.rules import find_rule
+from services.reward.rules.puzzle_guards import EVALUATES_LISTS, PARSES_EXPRESSIONS, is_safe
+from services.reward.rules.puzzles import puzzle
+from services.reward.terms import FunctionSpec
+from trimaran.config import DataSection
+from trimaran.errors import InputError
+from trimaran.rewards import ReferenceUnusableError, Sample, samples_of
+from trimaran.types import Completion, Group
+
+factory = pytest.importorskip("reasoning_gym.factory", reason="needs the extra reasoning-gym")
+
+WITHOUT_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+TASKS = sorted(set(factory.DATASETS) - {"composite"})
+
+
+def entry_of(task: str, seed: int = 8, **config: Any) -> dict[str, Any]:
+    return factory.create_dataset(task, size=1, seed=seed, **config)[0]
+
+
+def samples(folder: Path, entry: dict[str, Any], *texts: str) -> tuple[Sample, ...]:
+    """Written as a dataset and read back, with these completions."""
+    path = folder / "train.jsonl"
+    path.write_text(json.dumps(entry | {"answer": entry["answer"] or ""}) + "\n")
+    (prompt,) = load_prompts(path, DataSection(train=path, prompt_key="question"))
+    completions = tuple(Completion((), (), text, "stop", ()) for text in texts)
+    return samples_of(Group(0, 0, prompt, (1,), completions))
+
+
+def score(task: str, *given: Sample, **options: Any) -> list[float]:
+    rule = find_rule(f"reasoning_gym:{task}", "key")
+    rule.check_options(options, "key.options")
+    spec = FunctionSpec(rule.target, json.dumps({**options, **rule.fixed}))
+    outcomes = load_function(spec).judge_batch(given)
+    least, most = rule.bounds(options)
+    found = [outcome.value for outcome in outcomes if isinstance(outcome, Value)]
+    assert all(least <= value <= most for value in found)
+    return found
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_answer_of_the_library_is_right_and_none_is_wrong(task: str, tmp_path: Path) -> None:
+    entry = entry_of(task)
+    right, *wrong = score(
+        task,
+        *samples(
+            tmp_path,
+            entry,
+            f"<think>so <answer>no</answer></think><answer>\n{entry['answer']}\n</answer>",
+            "<answer></answer>",
+            "",
+            "\ud800\u202e<answer>\x00",
+        ),
+    )
+    assert (entry["answer"] is None) == (task in WITHOUT_ANSWER)
+    assert right == 1 or task in WITHOUT_ANSWER
+    assert max(wrong) <= 0.05
+
+
+def test_a_task_whose_entries_have_no_answer(tmp_path: Path) -> None:
+    entry = entry_of("graph_color")
+    graph = entry["metadata"]["puzzle"]
+    colours = next(
+        found
+        for choice in itertools.product(graph["color_options"], repeat=len(graph["vertices"]))
+        if (found := dict(zip(graph["vertices"], choice, strict=True)))
+        and all(found[a] != found[b] for a, b in graph["edges"])
+    )
+    wrong = dict.fromkeys(colours, graph["color_options"][0])
+    texts = [f"<answer>{json.dumps(answer)}</answer>" for answer in (colours, wrong)]
+    assert score("graph_color", *samples(tmp_path, entry, *texts)) == [1, 0.01]
+
+
+def test_a_row_of_a_composite_is_scored_by_its_task(tmp_path: Path) -> None:
+    entry = entry_of("leg_counting")
+    (good,) = samples(tmp_path, entry, f"<answer>{entry['answer']}</answer>")
+    assert score("composite", good) == [1]
+    entry["metadata"]["source_dataset"] = "composite"
+    (bad,) = samples(tmp_path, entry, "<answer>1</answer>")
+    with pytest.raises(ReferenceUnusableError, match="source_dataset is no task but 'composite'"):
+        score("composite", bad)
+
+
+def test_another_tag(tmp_path: Path) -> None:
+    entry = entry_of("leg_counting")
+    text = f"<final>{entry['answer']}</final><answer>x</answer>"
+    assert score("leg_counting", *samples(tmp_path, entry, text), tag="final") == [1]
+    with pytest.raises(InputError, match=r"options\.tag: '\.\*'"):
+        score("leg_counting", tag=".*")
+
+
+def test_the_config_that_a_dataset_was_made_with(tmp_path: Path) -> None:
+    entry = {"question": "24?", "answer": "(10 + 2) * 2 * 1", "metadata": {}}
+    (sample,) = samples(tmp_path, entry, f"<answer>{entry['answer']}</answer>")
+    assert score("puzzle24", sample) == [1]
+    with pytest.raises(ReferenceUnusableError, match="with the config of the options"):
+        score("puzzle24", sample, config={"min_value": 2})
+    with pytest.raises(InputError, match=r"options\.config: .* is not a value"):
+        score("puzzle24", sample, config={"least": 2})
+
+
+def test_an_integral_that_the_library_left_open_wants_its_value(tmp_path: Path) -> None:
+    answer = "2*Integral(x**3*cos(3*x), x) + C"
+    entry = {
+        "question": "?",
+        "answer": answer,
+        "metadata": {"integrand": "2*x**3*cos(3*x)", "variable": "x"},
+    }
+    value = "2*(x**3*sin(3*x)/3 + x**2*cos(3*x)/3 - 2*x*sin(3*x)/9 - 2*cos(3*x)/27)"
+    texts = [f"<answer>{given}</answer>" for given in (value, answer)]
+    assert score("intermediate_integration", *samples(tmp_path, entry, *texts)) == [1, 0]
+
+
+@pytest.mark.parametrize("metadata", [None, "[1]", "{", "x", ""])
+def test_a_row_without_metadata(metadata: str | None) -> None:
+    extras = {} if metadata is None else {"metadata": metadata}
+    with pytest.raises(ReferenceUnusableError, match="no column metadata"):
+        puzzle(Sample("<answer>4</answer>", "4", extras), "leg_counting")
+
+
+def test_a_row_of_another_task(tmp_path: Path) -> None:
+    entry = entry_of("leg_counting")
+    (sample,) = samples(tmp_path, entry, "<answer>1</answer>")
+    with pytest.raises(ReferenceUnusableError, match="the row's own answer"):
+        score("word_ladder", sample)
+
+
+def test_an_answer_that_the_task_cannot_digest_is_wrong(tmp_path: Path) -> None:
+    sample = samples(tmp_path, entry_of("coin_flip"), "<answer>1e999</answer>")
+    with pytest.raises(OverflowError):
+        factory.get_score_answer_fn("coin_flip")("1e999", entry_of("coin_flip"))
+    assert score("coin_flip", *sample) == [0]
+
+
+CODE = "__import__('builtins').evaluated.append(1)"
+
+
+@pytest.mark.parametrize("task", [*EVALUATES_LISTS, *PARSES_EXPRESSIONS])
+def test_what_a_model_wrote_is_never_run(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builtins, "evaluated", [], raising=False)
+    sample = samples(tmp_path, entry_of(task), f"<answer>{CODE}</answer>")
+    assert score(task, *sample)[0] <= 0.05
+    assert builtins.evaluated == []  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_list_still_gets_what_the_task_gives_for_it(tmp_path: Path) -> None:
+    entry = entry_of("spiral_matrix")
+    text = f"<answer>{entry['answer'].split()}</answer>"
+    assert score("spiral_matrix", *samples(tmp_path, entry, text)) == [0.1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["(1 + 2)*3 - 4/5", "x**2/2 + C", "-2.5*sin(3*x) + exp(x)*log(x)", "asinh(x) + Abs(t)", "3!"],
+)
+def test_expressions_are_parsed(answer: str) -> None:
+    assert is_safe("countdown", answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "exec(chr(112))",
+        "open(0)",
+        "x.func",
+        "x . func",
+        "(1).real",
+        "().a",
+        "S('1')",
+        "lambda: 1",
+        "a[0]",
+        "__x",
+        "\uff45\uff58\uff45\uff43(1)",
+        "Integral(x, x)",
+    ],
+)
+def test_other_python_is_not(answer: str) -> None:
+    assert not is_safe("countdown", answer)
+    assert is_safe("leg_counting", answer)  # which compares texts
+
+
+def test_the_guards_cover_what_the_installed_package_evaluates() -> None:
+    """Another version may evaluate elsewhere; then puzzle_guards.py needs a look."""
+    folder = Path(str(factory.__file__)).parent
+    found: set[str] = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "score_answer":
+                text = ast.unparse(node)
+                if re.search(r"\b(eval|exec|parse_expr|sympify)\(", text):
+                    found.add(path.stem)
+    reads_the_row_only = {"number_sorting"}
+    parser_of_its_own = {"propositional_logic"}
+    assert found - reads_the_row_only - parser_of_its_own == {*EVALUATES_LISTS, *PARSES_EXPRESSIONS}
+
+
+def test_an_unknown_task_is_answered_with_the_nearest() -> None:
+    with pytest.raises(
+        InputError,
+        match=r"reward\.rules\.x: .* no task 'leg_count'; did you mean reasoning_gym:leg",
+    ):
+        find_rule("reasoning_gym:leg_count", "reward.rules.x")
+    with pytest.raises(InputError, match="no task ''; it has ab, acre"):
+        find_rule("reasoning_gym:", "reward.rules.x")
+
+
+def test_the_package_is_imported_by_its_rules_only() -> None:
+    code = (
+        "import sys; from services.reward.rules import find_rule; find_rule('exact_match', 'k');"
+        " assert 'reasoning_gym' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_without_the_package() -> None:
+    code = (
+        "import sys; sys.modules['reasoning_gym'] = None\n"
+        "from services.reward.rules import find_rule\n"
+        "try: find_rule('reasoning_gym:gcd', 'key')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("InputError key: reasoning_gym:gcd needs the package")
+    assert "pip install 'trimaran[reasoning-gym]'" in done.stdout

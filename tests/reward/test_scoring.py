@@ -1,0 +1,109 @@
+"""From outcomes to a verdict: weights, bounds, faults and what hanging the checker must not gain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.scoring import combine, score_group, within_bounds
+from services.reward.terms import FunctionSpec, Term
+from tests.reward.groups import group_of
+from trimaran.rewards import Sample
+from trimaran.types import Score, Unscored
+
+RIGHT = Term("right", 2.0, 0.0, 1.0, FunctionSpec("a:b"))
+LONG = Term("long", -0.5, 0.0, 3.0, FunctionSpec("a:b"))
+OUTCOMES = st.one_of(
+    st.builds(Value, st.floats(0, 1)),
+    st.just(NotApplicable()),
+    st.just(Unscoreable("hung")),
+    st.just(Fault("broken")),
+)
+
+
+def test_the_reward_is_the_weighted_sum_and_parts_are_metrics() -> None:
+    outcomes = [Value(1.0, {"format": 0.25}), Value(2.0)]
+    assert combine([RIGHT, LONG], outcomes) == Score(
+        1.0, {"right": 1.0, "right.format": 0.25, "long": 2.0}
+    )
+
+
+def test_an_unscoreable_answer_gets_the_worst_of_its_term_alone() -> None:
+    assert combine([RIGHT, LONG], [Unscoreable("hung"), Value(1.0)]) == Score(
+        -0.5, {"right": 0.0, "long": 1.0}, unscoreable=True
+    )
+    # A penalty counts as given in full: hanging its checker must not escape it.
+    assert combine([RIGHT, LONG], [Value(1.0), Unscoreable("hung")]) == Score(
+        0.5, {"right": 1.0, "long": 3.0}, unscoreable=True
+    )
+
+
+def test_a_fault_leaves_the_completion_unscored_and_names_its_terms() -> None:
+    assert combine([RIGHT, LONG], [Value(1.0), Fault("died")]) == Unscored(
+        "long: died", {"right": 1.0}, ("long",)
+    )
+    verdict = combine([RIGHT, LONG], [Fault("late"), Fault("died")])
+    assert verdict == Unscored("right: late; long: died", {}, ("right", "long"))
+
+
+def test_a_term_that_does_not_apply_is_left_out() -> None:
+    assert combine([RIGHT, LONG], [NotApplicable(), Value(1.0)]) == Score(-0.5, {"long": 1.0})
+    verdict = combine([RIGHT], [NotApplicable()])
+    assert isinstance(verdict, Unscored)
+    assert "no rule applies" in verdict.fault
+
+
+@given(st.lists(OUTCOMES, min_size=2, max_size=2))
+def test_only_faults_and_nothing_at_all_leave_unscored(outcomes: list[Outcome]) -> None:
+    verdict = combine([RIGHT, LONG], outcomes)
+    faulty = any(isinstance(outcome, Fault) for outcome in outcomes)
+    nothing = all(isinstance(outcome, NotApplicable) for outcome in outcomes)
+    assert isinstance(verdict, Unscored) == (faulty or nothing)
+    if isinstance(verdict, Score):
+        assert -1.5 <= verdict.reward <= 2.0
+        assert verdict.unscoreable == any(isinstance(one, Unscoreable) for one in outcomes)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 1.1])
+def test_a_value_that_cannot_be_believed_is_a_fault(value: float) -> None:
+    outcome = within_bounds(RIGHT, Value(value))
+    assert isinstance(outcome, Fault)
+    if math.isfinite(value):
+        assert "reward.rules.right.minimum" in outcome.reason
+
+
+def test_what_is_believed_passes_and_parts_that_are_no_number_are_dropped() -> None:
+    parts = {"good": 7.0, "bad": math.nan}
+    assert within_bounds(RIGHT, Value(1.0, parts)) == Value(1.0, {"good": 7.0})
+    for outcome in (NotApplicable(), Unscoreable("hung"), Fault("died")):
+        assert within_bounds(RIGHT, outcome) is outcome
+
+
+def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def right(samples: Sequence[Sample]) -> list[Outcome]:
+        return [Value(float(sample.text == sample.answer)) for sample in samples]
+
+    async def long(samples: Sequence[Sample]) -> list[Outcome]:
+        return [Fault("died") if sample.text == "b" else Value(0.0) for sample in samples]
+
+    group = group_of(["a", "b", "right", "b"])
+    with caplog.at_level(logging.WARNING):
+        verdicts = asyncio.run(score_group([RIGHT, LONG], {"right": right, "long": long}, group))
+    assert [verdict.terms for verdict in verdicts] == [
+        {"right": 0.0, "long": 0.0},
+        {"right": 0.0},
+        {"right": 1.0, "long": 0.0},
+        {"right": 0.0},
+    ]
+    assert [record.getMessage() for record in caplog.records] == [
+        "t:1: long: 2 of 4 unscored; the first: died"
+    ]

@@ -1,0 +1,121 @@
+"""From the section `reward` to terms, and what is refused on the way."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.reward.allowed import Allowed
+from services.reward.terms import FunctionSpec, PluginSpec, Term, check_answers, make_terms
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError
+
+ALLOWED = Allowed.from_entries(["my.rewards:*", "https://rewards.example"])
+FUNCTION = {"function": "my.rewards:f"}
+PLUGIN = {"plugin": {"url": "https://rewards.example/v1"}}
+
+
+def config(**rules: Any) -> RunConfig:
+    tree = {
+        "model": {"path": "m"},
+        "data": {"train": "t.jsonl", "answer_key": "solution"},
+        "rollout": {"max_tokens": 300},
+        "reward": {"rules": rules},
+    }
+    return parse_config(tree)
+
+
+def terms(**rules: Any) -> list[Term]:
+    return list(make_terms(config(**rules), ALLOWED))
+
+
+def test_a_weight_alone_names_a_rule() -> None:
+    (term,) = terms(exact_match=0.5)
+    assert (term.name, term.weight, term.minimum, term.maximum) == ("exact_match", 0.5, 0, 1)
+    assert isinstance(term.spec, FunctionSpec) and term.spec.options == {}
+
+
+def test_a_rule_under_another_name() -> None:
+    (first, second) = terms(exact_match=1, **{"again-2": {"rule": "exact_match", "weight": 2}})
+    assert (second.name, second.weight, second.spec) == ("again-2", 2, first.spec)
+
+
+def test_a_function() -> None:
+    (term,) = terms(mine={**FUNCTION, "options": {"words": [1]}, "minimum": -1, "maximum": 2})
+    assert term.spec == FunctionSpec("my.rewards:f", '{"words": [1]}', "solution")
+    assert (term.minimum, term.maximum, term.worst) == (-1, 2, -1)
+    (term,) = terms(mine=FUNCTION)
+    assert (term.minimum, term.maximum) == (0, math.inf)
+
+
+def test_a_function_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    rules = {"mine": {"function": f"{path}:f"}}
+    allowed = Allowed.from_entries([f"{path}:f"])
+    with pytest.raises(InputError, match=r"reward\.rules\.mine\.function: .*no such file"):
+        make_terms(config(**rules), allowed)
+    path.write_text("raise SystemExit('never run here')")
+    (term,) = make_terms(config(**rules), allowed)
+    assert term.spec == FunctionSpec(f"{path}:f", answer_key="solution")
+
+
+def test_a_plugin() -> None:
+    (term,) = terms(far={**PLUGIN, "options": {"a": 1}, "weight": -1, "maximum": 3})
+    assert isinstance(term.spec, PluginSpec) and term.spec.options_json == '{"a": 1}'
+    assert term.worst == 3
+
+
+def test_max_tokens_is_the_runs_own() -> None:
+    (term,) = terms(overlong={"options": {"buffer": 100}})
+    assert isinstance(term.spec, FunctionSpec)
+    assert term.spec.options == {"buffer": 100, "max_tokens": 300}
+    (term,) = terms(overlong={"options": {"buffer": 100, "max_tokens": 200}})
+    assert isinstance(term.spec, FunctionSpec) and term.spec.options["max_tokens"] == 200
+
+
+def test_a_puzzle_knows_its_task() -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning-gym")
+    (term,) = terms(**{"reasoning_gym:gcd": {"options": {"tag": "final"}}})
+    assert isinstance(term.spec, FunctionSpec)
+    assert term.spec.options == {"task": "gcd", "tag": "final"}
+    with pytest.raises(InputError, match=r"options\.task: unknown option"):
+        terms(**{"reasoning_gym:gcd": {"options": {"task": "lcm"}}})
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"exact_mach": 1}, r"reward\.rules\.exact_mach: unknown rule; did you mean exact_match\?"),
+        ({"x": {"rule": "exact_mach"}}, r"reward\.rules\.x\.rule: unknown rule; did you mean"),
+        ({"mine.py:f": 1}, r"reward\.rules\.mine\.py:f: a term's name is letters.*function:"),
+        ({"a b": {"rule": "exact_match"}}, r"reward\.rules\.a b: a term's name"),
+        ({"": {"rule": "exact_match"}}, r"reward\.rules\.: a term's name"),
+        ({"a/b": FUNCTION}, "a term's name"),
+        (
+            {"exact_match": {"options": {"words": 1}}},
+            r"reward\.rules\.exact_match\.options\.words: unknown option \(known: it takes none\)",
+        ),
+        ({"exact_match": {"minimum": -1}}, "a built-in rule knows its minimum and maximum"),
+        ({"x": {"function": "other:f"}}, r"rules\.x\.function: other:f is not among"),
+        ({"x": {"function": "my.rewards"}}, r"rules\.x\.function: 'my\.rewards': a function is"),
+        ({"x": {"plugin": {"url": "http://evil"}}}, r"rules\.x\.plugin\.url: http://evil:80 is"),
+        ({"x": FUNCTION | {"minimum": 1, "maximum": 1}}, "minimum 1 must be less than maximum 1"),
+        ({"x": FUNCTION | {"maximum": -1}}, "minimum 0 must be less than maximum -1"),
+        ({"x": FUNCTION | {"weight": -1}}, r"rules\.x\.maximum: missing; a negative weight needs"),
+        ({"x": PLUGIN | {"weight": -1}}, r"rules\.x\.maximum: missing"),
+    ],
+)
+def test_what_is_refused(rules: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        terms(**rules)
+
+
+def test_a_row_that_a_rule_cannot_use() -> None:
+    rules = config(last_integer=1, mine=FUNCTION)
+    check_answers(rules, "7", "train.jsonl:1")
+    with pytest.raises(InputError, match=r"train\.jsonl:2: reward\.rules\.last_integer cannot use"):
+        check_answers(rules, "seven", "train.jsonl:2")
+    check_answers(config(mine=FUNCTION, far=PLUGIN), "", "train.jsonl:3")
