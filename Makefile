@@ -1,4 +1,5 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
+# make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
 # make test   set everything up, check the code and run every test on the CPU
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
@@ -34,7 +35,13 @@ $(MODEL)/model.safetensors: | $(VENV)/.installed
 	$(BIN)/python examples/addition/make_model.py $(MODEL)
 
 demo: install $(MODEL)/model.safetensors
+ifdef PLUGIN
+	$(BIN)/trimaran reward serve examples/reward_plugin/brevity.py:brevity --minimum 0 --maximum 1 & \
+	server=$$!; trap "kill $$server; wait $$server" EXIT; \
+	$(BIN)/trimaran train examples/reward_plugin/run.yaml --allow http://127.0.0.1:8700 run.seed=$(SEED)
+else
 	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)
+endif
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +20,12 @@ from typing import Any
 import pebble
 
 from services.reward import worker
+from services.reward.jobs import Batches
 from services.reward.journal import JournalReader
 from services.reward.outcome import Outcome
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
 from trimaran.launch.lifetime import kill_group
-from trimaran.rewards import Sample
 
 LOAD_SECONDS = 60.0
 """Until a new process runs and has imported a function."""
@@ -34,8 +36,6 @@ GRACE_SECONDS = 5.0
 
 # How often pebble looks for a dead worker. Its default of 0.1 s is as long as 200 answers take.
 pebble.CONSTS.sleep_unit = 0.02
-
-Batches = Sequence[Sequence[Sample]]
 
 
 class MemberError(Exception):
@@ -71,7 +71,8 @@ class Member:
         self._journal = JournalReader()
         self._chunk: tuple[int, tuple[int, ...]] = (0, ())
         self._pool: pebble.ProcessPool | None = None
-        self._usable = False
+        self._changing = threading.Lock()  # a restart goes on when its caller is cancelled
+        self._usable = self._closed = False
         self._forget_process()
 
     async def load(self, spec: FunctionSpec) -> Kind:
@@ -80,7 +81,7 @@ class Member:
             await self._replace()
         if spec not in self._kinds:
             try:
-                answer = await self._run(worker.load, spec, LOAD_SECONDS, seconds=LOAD_SECONDS)
+                answer = await self._run(worker.load, spec, limit=LOAD_SECONDS)
             except _EndedError as error:
                 raise MemberError(f"{spec.target}: cannot be loaded: {error}") from None
             if isinstance(answer, str):
@@ -107,10 +108,9 @@ class Member:
         self._num_chunks += 1
         self._chunk = (self._chunk[0] + 1, tuple(len(batch) for batch in batches))
         failure, seconds = "", 0.0
-        arguments = (self._chunk[0], spec, batches, self._timeout)
-        backstop = (len(batches) + 1) * self._timeout + GRACE_SECONDS
+        arguments = (worker.judge, self._chunk[0], spec, batches)
         try:
-            seconds = await self._run(worker.judge, *arguments, seconds=backstop)
+            seconds = await self._run(*arguments, limit=self._timeout, count=len(batches))
         except _EndedError as error:
             failure = str(error)
         try:
@@ -133,34 +133,34 @@ class Member:
         return len(self._journal.read(*self._chunk) or ())
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._stop)
+        await asyncio.to_thread(self._shut)
         self._journal.close()
 
-    async def _run(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """Raises _EndedError when the process did not finish the call."""
+    async def _run(
+        self, function: Callable[..., Any], *arguments: Any, limit: float, count: int = 1
+    ) -> Any:
+        """`limit`: seconds for each of `count` batches, which the worker watches over itself.
+
+        Raises _EndedError when the process did not finish the call.
+        """
         assert self._pool
         self._usable = False  # until we know how it ended; also when we are cancelled
         try:
-            async with asyncio.timeout(seconds):
-                answer = await asyncio.wrap_future(self._pool.schedule(function, arguments))
+            async with asyncio.timeout((count + 1) * limit + GRACE_SECONDS):
+                future = self._pool.schedule(function, (*arguments, limit))
+                answer = await asyncio.wrap_future(future)
         except pebble.ProcessExpired as error:
             self._usable = True  # pebble starts the next one
             self._end_process()
-            raise _EndedError(self._describe_exit(error.exitcode)) from None
+            raise _EndedError(_describe_exit(error.exitcode, limit)) from None
         except TimeoutError:
-            raise _EndedError(f"no answer within {self._timeout:g} s") from None
+            raise _EndedError(_describe_exit(-signal.SIGALRM, limit)) from None
+        except BrokenProcessPool:  # it died idle, or before pebble knew that it had begun
+            raise _EndedError("the checker died") from None
         except Exception as error:
             raise _EndedError(f"{type(error).__name__}: {error}") from None
         self._usable = True
         return answer
-
-    def _describe_exit(self, code: int) -> str:
-        if code == -signal.SIGALRM:
-            return f"no answer within {self._timeout:g} s"
-        if code < 0:
-            with suppress(ValueError):
-                return f"the checker died ({signal.Signals(-code).name})"
-        return f"the checker died (exit code {code})"
 
     async def _replace(self) -> None:
         """Raises MemberError when no process can be started."""
@@ -171,7 +171,18 @@ class Member:
         self._usable = True
 
     def _restart(self) -> None:
-        self._stop()
+        with self._changing:
+            if self._closed:
+                raise RuntimeError("the pool was closed")
+            self._stop()
+            self._start()
+
+    def _shut(self) -> None:
+        with self._changing:
+            self._closed = True
+            self._stop()
+
+    def _start(self) -> None:
         self._pool = pebble.ProcessPool(
             max_workers=1,
             initializer=worker.start,
@@ -198,3 +209,12 @@ class Member:
         self._process = 0
         self._kinds: dict[FunctionSpec, Kind] = {}
         self._num_chunks = 0
+
+
+def _describe_exit(code: int, limit: float) -> str:
+    if code == -signal.SIGALRM:
+        return f"no answer within {limit:g} s"
+    if code < 0:
+        with suppress(ValueError):
+            return f"the checker died ({signal.Signals(-code).name})"
+    return f"the checker died (exit code {code})"

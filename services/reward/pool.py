@@ -15,10 +15,10 @@ import math
 import multiprocessing
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from services.reward import worker
-from services.reward.member import Batches, Kind, Member, MemberError
+from services.reward.jobs import Job, Slot, fail
+from services.reward.member import Kind, Member, MemberError
 from services.reward.outcome import Fault, Outcome, Unscoreable
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
@@ -34,50 +34,13 @@ STALL_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class _Job:
-    """One call of `judge`; `settled` when each of its batches has its outcomes."""
-
-    def __init__(self, spec: FunctionSpec, batches: Batches) -> None:
-        self.spec, self.batches = spec, batches
-        self.outcomes: list[tuple[Outcome, ...] | None] = [None] * len(batches)
-        self._num_left = len(batches)
-        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """One batch of a job."""
-
-    job: _Job
-    place: int
-
-    @property
-    def batch(self) -> Sequence[Sample]:
-        return self.job.batches[self.place]
-
-    @property
-    def is_wanted(self) -> bool:
-        """False also when the caller has given up."""
-        return self.job.outcomes[self.place] is None and not self.job.settled.done()
-
-    def settle(self, outcomes: tuple[Outcome, ...]) -> None:
-        if self.is_wanted:
-            self.job.outcomes[self.place] = outcomes
-            self.job._num_left -= 1
-            if not self.job._num_left:
-                self.job.settled.set_result(None)
-
-    def fail(self, reason: str) -> None:
-        self.settle((Fault(reason),) * len(self.batch))
-
-
 class Pool:
     """`num_workers` processes. Use it as `async with Pool(…) as pool`, and load before you judge."""
 
     def __init__(self, num_workers: int, timeout: float, memory_mib: int) -> None:
         self._members = [Member(timeout, memory_mib) for _ in range(num_workers)]
         self._loops: list[asyncio.Task[None]] = []
-        self._waiting: deque[_Slot] = deque()
+        self._waiting: deque[Slot] = deque()
         self._arrived = asyncio.Event()
         self._kinds: dict[FunctionSpec, Kind] = {}
         self._batch_seconds: dict[FunctionSpec, float] = {}
@@ -111,10 +74,10 @@ class Pool:
         batches = [(sample,) for sample in samples] if one_by_one else [tuple(samples)]
         if not samples:
             return ()
-        job = _Job(spec, batches)
-        slots = [_Slot(job, place) for place in range(len(batches))]
+        job = Job(spec, batches)
+        slots = [Slot(job, place) for place in range(len(batches))]
         if self._closed:
-            _fail(slots, "the pool was closed")
+            fail(slots, "the pool was closed")
         self._waiting.extend(slots)
         self._arrived.set()
         late = asyncio.get_running_loop().call_later(QUEUE_SECONDS, self._fail_waiting, job)
@@ -133,15 +96,15 @@ class Pool:
             try:
                 await self._judge_chunk(member, slots)
             except asyncio.CancelledError:
-                _fail(slots, "the pool was closed")
+                fail(slots, "the pool was closed")
                 raise
             except MemberError as error:
-                _fail(slots, str(error))
+                fail(slots, str(error))
             except Exception as error:
                 logger.exception("unforeseen error in the pool")
-                _fail(slots, f"the pool failed: {type(error).__name__}: {error}")
+                fail(slots, f"the pool failed: {type(error).__name__}: {error}")
 
-    def _take_chunk(self) -> list[_Slot]:
+    def _take_chunk(self) -> list[Slot]:
         """From the front, of one function; no more than a fair share of all that waits."""
         while self._waiting and not self._waiting[0].is_wanted:
             self._waiting.popleft()
@@ -150,12 +113,12 @@ class Pool:
         spec = self._waiting[0].job.spec
         fair = math.ceil(len(self._waiting) / len(self._members))
         size = min(fair, self._chunk_size(spec))
-        slots: list[_Slot] = []
+        slots: list[Slot] = []
         while self._waiting and len(slots) < size and self._waiting[0].job.spec == spec:
             slots.append(self._waiting.popleft())
         return [slot for slot in slots if slot.is_wanted]
 
-    async def _judge_chunk(self, member: Member, slots: list[_Slot]) -> None:
+    async def _judge_chunk(self, member: Member, slots: list[Slot]) -> None:
         """Takes out of `slots` what it gives back. Raises MemberError."""
         spec = slots[0].job.spec
         batches = [slot.batch for slot in slots]
@@ -191,16 +154,16 @@ class Pool:
             outcomes += [Unscoreable(alone.failure)] if alone.failure else alone.outcomes[0]
         return tuple(outcomes)
 
-    def _give_back(self, slots: list[_Slot], start: int) -> None:
+    def _give_back(self, slots: list[Slot], start: int) -> None:
         """Those from `start` on wait again, before all others."""
         if slots[start:]:
             self._waiting.extendleft(reversed(slots[start:]))
             del slots[start:]
             self._arrived.set()
 
-    def _fail_waiting(self, job: _Job) -> None:
+    def _fail_waiting(self, job: Job) -> None:
         reason = f"overloaded: no free worker for {QUEUE_SECONDS:g} s"
-        _fail([slot for slot in self._waiting if slot.job is job], reason)
+        fail([slot for slot in self._waiting if slot.job is job], reason)
 
     def _chunk_size(self, spec: FunctionSpec) -> int:
         seconds = self._batch_seconds.get(spec, CHUNK_SECONDS)
@@ -216,10 +179,5 @@ class Pool:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        _fail(list(self._waiting), "the pool was closed")
+        fail(list(self._waiting), "the pool was closed")
         await asyncio.gather(*(member.close() for member in self._members))
-
-
-def _fail(slots: Sequence[_Slot], reason: str) -> None:
-    for slot in slots:
-        slot.fail(reason)

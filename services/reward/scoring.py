@@ -59,8 +59,7 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
                 values[term.name] = value
                 values.update({f"{term.name}.{name}": part for name, part in parts.items()})
             case Unscoreable(_reason, score):
-                bounded = score is None or math.isfinite(term.worst)
-                values[term.name] = term.worst if bounded else score
+                values[term.name] = term.worst if score is None or _bounded(term) else score
                 unscoreable = True
             case Fault(reason):
                 faults[term.name] = reason
@@ -73,6 +72,10 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
     if not values:
         return Unscored("no rule applies to this completion: every function answered None")
     return Score(reward, values, unscoreable)
+
+
+def _bounded(term: Term) -> bool:
+    return math.isfinite(term.worst)
 
 
 def _log_failures(

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from services.reward.returned import FunctionFault
 from services.reward.rules.sandbox_seccomp import AUDIT_ARCH, make_filter
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -27,7 +28,7 @@ REMEDY = (
 )
 
 
-class SandboxError(RuntimeError):
+class SandboxError(FunctionFault):
     """This host cannot confine a program; the program did not run."""
 
 
