@@ -26,8 +26,8 @@ from trimaran.v1 import reward_pb2, reward_pb2_grpc
 START_SECONDS = 60.0
 CALL_SECONDS = 1200.0
 STOP_SECONDS = 20.0
-CONCURRENCY = 8
-"""Groups under way at a time."""
+CONCURRENCY = 32
+"""Groups under way at a time; a controller sends all groups of a step at once."""
 
 
 @dataclass(frozen=True, slots=True)
