@@ -40,7 +40,6 @@ from trimaran.types import (
     VersionRecord,
 )
 from trimaran.v1 import (
-    reward_pb2,
     reward_pb2_grpc,
     rollout_pb2,
     rollout_pb2_grpc,
@@ -282,7 +281,7 @@ class RewardClient(Client):
         self._caller = wire.encode_caller(caller)
 
     async def score_group(self, group: Group, timeout: float) -> tuple[Verdict, ...]:
-        request = reward_pb2.ScoreGroupRequest(caller=self._caller, group=wire.encode_group(group))
+        request = wire.encode_score_request(self._caller, group)
         answer = await rpc.call(self._stub.ScoreGroup, request, timeout)
         return tuple(wire.decode_verdict(verdict) for verdict in answer.verdicts)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimaran.types import Group, Message, Prompt
+from trimaran.types import Message
 
 
 class ReferenceUnusableError(ValueError):
@@ -52,22 +52,3 @@ class Sample:
 Judgement = float | int | bool | Mapping[str, Any] | None
 """A number; or a mapping with "score" or "overall" and further numbers, which become metrics;
 or None: the function does not apply to this completion and is left out of its weighted sum."""
-
-
-def samples_of(group: Group) -> tuple[Sample, ...]:
-    """In completion order."""
-    prompt: Prompt = group.prompt
-    messages = tuple(Message(message.role, message.text) for message in prompt.messages)
-    return tuple(
-        Sample(
-            text=completion.text,
-            answer=prompt.answer,
-            extras=prompt.extras,
-            messages=messages,
-            task=prompt.task,
-            prompt_id=prompt.prompt_id,
-            token_ids=completion.token_ids_T,
-            finish_reason=completion.finish_reason,
-        )
-        for completion in group.completions_G
-    )

@@ -8,11 +8,13 @@ log-probability comes back as the nearest float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from trimaran import types
-from trimaran.v1 import rollout_pb2, run_pb2, types_pb2, weight_sync_pb2
+from trimaran.rewards import Sample
+from trimaran.v1 import reward_pb2, rollout_pb2, run_pb2, types_pb2, weight_sync_pb2
 
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
@@ -350,6 +352,43 @@ def decode_group(message: types_pb2.Group) -> types.Group:
         prompt=decode_prompt(message.prompt),
         prompt_token_ids=decode_token_ids(message.prompt_token_ids),
         completions_G=tuple(decode_completion(c) for c in message.completions),
+    )
+
+
+def encode_score_request(
+    caller: types_pb2.Caller, group: types.Group
+) -> reward_pb2.ScoreGroupRequest:
+    """What the group is judged by, and no more: log-probabilities alone would double it."""
+    messages = tuple(types.Message(m.role, m.text) for m in group.prompt.messages)
+    return reward_pb2.ScoreGroupRequest(
+        caller=caller,
+        prompt=encode_prompt(replace(group.prompt, messages=messages)),
+        answers=[
+            reward_pb2.Answer(
+                text=completion.text,
+                token_ids=encode_token_ids(completion.token_ids_T),
+                finish_reason=completion.finish_reason,
+            )
+            for completion in group.completions_G
+        ],
+    )
+
+
+def decode_samples(message: reward_pb2.ScoreGroupRequest) -> tuple[Sample, ...]:
+    """In completion order."""
+    prompt = decode_prompt(message.prompt)
+    return tuple(
+        Sample(
+            text=answer.text,
+            answer=prompt.answer,
+            extras=prompt.extras,
+            messages=prompt.messages,
+            task=prompt.task,
+            prompt_id=prompt.prompt_id,
+            token_ids=decode_token_ids(answer.token_ids),
+            finish_reason=answer.finish_reason,
+        )
+        for answer in message.answers
     )
 
 

@@ -79,7 +79,7 @@ def _start(command: Sequence[str], allow: Sequence[str], log: Path) -> subproces
 def encode(groups: Sequence[Group]) -> list[reward_pb2.ScoreGroupRequest]:
     """Before the clock starts: the rollout service and the controller do this elsewhere."""
     caller = wire.encode_caller(Caller("bench", 1))
-    return [reward_pb2.ScoreGroupRequest(caller=caller, group=wire.encode_group(g)) for g in groups]
+    return [wire.encode_score_request(caller, group) for group in groups]
 
 
 async def score(

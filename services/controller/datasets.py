@@ -73,6 +73,8 @@ def _prompt(path: Path, line: int, row: Any, data: DataSection) -> Prompt:
                 f"{place}: no {key!r}; the row has {', '.join(map(repr, row)) or 'no keys'}"
                 f" (data.{setting} names the column)"
             )
+    if bad := next((key for key, value in row.items() if not _is_unicode(_text(value))), None):
+        raise InputError(f"{place}: {bad!r} holds half of a surrogate pair, which is no text")
     used = (data.prompt_key, data.answer_key)
     return Prompt(
         prompt_id=f"{path.name}:{line}",
@@ -99,6 +101,14 @@ def _is_message(item: Any) -> bool:
     return isinstance(item, Mapping) and all(
         isinstance(item.get(key), str) for key in ("role", "content")
     )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text(value: Any) -> str:

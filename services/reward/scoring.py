@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
 from services.reward.terms import Term
-from trimaran.rewards import Sample, samples_of
-from trimaran.types import Group, Score, Unscored, Verdict
+from trimaran.rewards import Sample
+from trimaran.types import Score, Unscored, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -20,16 +20,15 @@ Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
 
 
 async def score_group(
-    terms: Sequence[Term], judges: Mapping[str, Judge], group: Group
+    terms: Sequence[Term], judges: Mapping[str, Judge], samples_G: Sequence[Sample]
 ) -> tuple[Verdict, ...]:
-    """In completion order; `judges` by the name of their term."""
-    samples_G = samples_of(group)
+    """In their order; `judges` by the name of their term."""
     outcomes_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
     verdicts = tuple(
         combine(terms, [within_bounds(t, o) for t, o in zip(terms, outcomes, strict=True)])
         for outcomes in zip(*outcomes_TG, strict=True)
     )
-    _log_failures(terms, group.prompt.prompt_id, outcomes_TG)
+    _log_failures(terms, samples_G[0].prompt_id if samples_G else "", outcomes_TG)
     return verdicts
 
 

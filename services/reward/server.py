@@ -29,7 +29,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
     async def ScoreGroup(
         self, request: reward_pb2.ScoreGroupRequest, context: grpc.aio.ServicerContext
     ) -> reward_pb2.ScoreGroupResponse:
-        verdicts = await score_group(self._terms, self._judges, wire.decode_group(request.group))
+        verdicts = await score_group(self._terms, self._judges, wire.decode_samples(request))
         return reward_pb2.ScoreGroupResponse(
             verdicts=[wire.encode_verdict(verdict) for verdict in verdicts]
         )

@@ -57,6 +57,7 @@ def test_parquet_holds_the_same_prompts(tmp_path: Path) -> None:
         ("\n \n", "train.jsonl: holds no rows"),
         ('{"prompt": "a", "answer": "b"}\nnot json\n', "train.jsonl:2: not JSON"),
         ("[1]\n", "train.jsonl:1: a row must be an object"),
+        ('{"prompt": "a", "answer": "b", "c": "\\ud800"}\n', "train.jsonl:1: 'c' holds half"),
         (
             '\n{"question": "a", "answer": "b"}\n',
             "train.jsonl:2: no 'prompt'; the row has 'question', 'answer'",

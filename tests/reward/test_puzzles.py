@@ -23,8 +23,7 @@ from services.reward.rules.puzzles import puzzle
 from services.reward.terms import FunctionSpec
 from trimaran.config import DataSection
 from trimaran.errors import InputError
-from trimaran.rewards import ReferenceUnusableError, Sample, samples_of
-from trimaran.types import Completion, Group
+from trimaran.rewards import ReferenceUnusableError, Sample
 
 factory = pytest.importorskip("reasoning_gym.factory", reason="needs the extra reasoning-gym")
 
@@ -41,8 +40,8 @@ def samples(folder: Path, entry: dict[str, Any], *texts: str) -> tuple[Sample, .
     path = folder / "train.jsonl"
     path.write_text(json.dumps(entry | {"answer": entry["answer"] or ""}) + "\n")
     (prompt,) = load_prompts(path, DataSection(train=path, prompt_key="question"))
-    completions = tuple(Completion((), (), text, "stop", ()) for text in texts)
-    return samples_of(Group(0, 0, prompt, (1,), completions))
+    given = {"answer": prompt.answer, "extras": prompt.extras, "messages": prompt.messages}
+    return tuple(Sample(text, **given) for text in texts)
 
 
 def score(task: str, *given: Sample, **options: Any) -> list[float]:

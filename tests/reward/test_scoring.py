@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
 from services.reward.scoring import combine, score_group, within_bounds
 from services.reward.terms import FunctionSpec, Term
-from tests.reward.groups import group_of
 from trimaran.rewards import Sample
 from trimaran.types import Score, Unscored
 
@@ -95,9 +94,9 @@ def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
     async def long(samples: Sequence[Sample]) -> list[Outcome]:
         return [Fault("died") if sample.text == "b" else Value(0.0) for sample in samples]
 
-    group = group_of(["a", "b", "right", "b"])
+    samples = [Sample(text, "right", prompt_id="t:1") for text in ("a", "b", "right", "b")]
     with caplog.at_level(logging.WARNING):
-        verdicts = asyncio.run(score_group([RIGHT, LONG], {"right": right, "long": long}, group))
+        verdicts = asyncio.run(score_group([RIGHT, LONG], {"right": right, "long": long}, samples))
     assert [verdict.terms for verdict in verdicts] == [
         {"right": 0.0, "long": 0.0},
         {"right": 0.0},

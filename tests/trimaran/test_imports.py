@@ -51,6 +51,6 @@ except SystemExit:
     assert not modules_after(code) & heavy
 
 
-def test_a_reward_worker_starts_light() -> None:
-    loaded = modules_after("import services.reward.worker")
-    assert not loaded & {"grpc", "pydantic", "numpy", "asyncio", "yaml"}
+def test_what_reward_workers_are_forked_from_holds_no_threads_of_grpc() -> None:
+    loaded = modules_after("import services.reward.worker, services.reward.warm")
+    assert not loaded & {"grpc", "aiohttp"}

@@ -143,6 +143,24 @@ def test_payload_bytes_are_a_function_of_the_noun(scored):
     assert wire.serialize_scored_group(wire.parse_scored_group(data)) == data
 
 
+@given(groups)
+def test_a_group_is_judged_by_its_texts_tokens_and_prompt(group):
+    request = wire.encode_score_request(wire.encode_caller(types.Caller("run", 1)), group)
+    samples = wire.decode_samples(request)
+    assert [(s.text, s.token_ids, s.finish_reason) for s in samples] == [
+        (c.text, c.token_ids_T, c.finish_reason) for c in group.completions_G
+    ]
+    prompt = group.prompt
+    expected = tuple(types.Message(message.role, message.text) for message in prompt.messages)
+    for sample in samples:
+        assert (sample.answer, sample.extras, sample.task) == (
+            prompt.answer,
+            prompt.extras,
+            prompt.task,
+        )
+        assert sample.messages == expected  # without images
+
+
 def test_an_unscored_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
     verdict = types.Unscored("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
     message = wire.encode_verdict(verdict)

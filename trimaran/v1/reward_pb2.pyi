@@ -7,12 +7,24 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ScoreGroupRequest(_message.Message):
-    __slots__ = ("caller", "group")
+    __slots__ = ("caller", "prompt", "answers")
     CALLER_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
-    group: _types_pb2.Group
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., group: _Optional[_Union[_types_pb2.Group, _Mapping]] = ...) -> None: ...
+    prompt: _types_pb2.Prompt
+    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("text", "token_ids", "finish_reason")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    token_ids: bytes
+    finish_reason: str
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., finish_reason: _Optional[str] = ...) -> None: ...
 
 class ScoreGroupResponse(_message.Message):
     __slots__ = ("verdicts",)
