@@ -74,6 +74,16 @@ def show(view_class: type[View], **options: object) -> str:
     return out.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
+    text = "rows.jsonl:100: brevity: http://[::1]:8700: answers 500: [/x] [red]broken[/]"
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=terminal)
+    with LiveView(console, 4) if terminal else PlainView(console) as view:
+        view.show(event(1, "paused", 1, text=text, state=RunState.PAUSED))
+    assert f"step 1: paused: {text}" in out.getvalue()
+
+
 def test_plain_lines_off_a_terminal() -> None:
     lines = show(PlainView).splitlines()
     assert lines[0] == "step 0: state: waiting for the services"

@@ -65,7 +65,8 @@ class View:
             self.note(f"step {event.run.step}: {event.kind.replace('_', ' ')}: {text}")
 
     def note(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        # A Text: foreign words may look like rich's markup ("[/x]") or emoji ("rows.jsonl:100:").
+        self.console.print(Text(text), soft_wrap=True)
 
     def _step(self, event: RunEvent) -> None:
         raise NotImplementedError
