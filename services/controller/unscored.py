@@ -164,7 +164,7 @@ class UnscoredGate:
         window = self._window.answers
         reason = (
             f"{num_unscored(window)} of the last {len(window)} answers could not be scored"
-            f" ({self._window.share:.0%}; reward.max_unscored_share is {self._limit:.0%});"
+            f" ({100 * self._window.share:.3g}%; reward.max_unscored_share is {100 * self._limit:.3g}%);"
             f" most often: {most_frequent_fault(window)}"
         )
         self._pause = _Pause(reason, asyncio.get_running_loop().time() + self._timeout)

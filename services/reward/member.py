@@ -32,7 +32,7 @@ LOAD_SECONDS = 60.0
 MAX_CHUNKS = 2000
 """Then the process is replaced: what foreign libraries leak is bounded."""
 GRACE_SECONDS = 5.0
-"""Beyond the deadlines that the worker sets itself."""
+"""Beyond the deadline that the worker sets itself."""
 
 # How often pebble looks for a dead worker. Its default of 0.1 s is as long as 200 answers take.
 pebble.CONSTS.sleep_unit = 0.02
@@ -57,11 +57,11 @@ class Judged:
     """What came of a chunk."""
 
     outcomes: list[tuple[Outcome, ...]]
-    """Of each batch, up to the one that failed."""
+    """Of each batch, up to the one that failed or, in a chunk that took long, was not begun."""
     failure: str = ""
     """Of the batch behind them; empty where there is none."""
     seconds: float = 0.0
-    """Of the whole chunk; 0 where a batch failed."""
+    """Of all of them; 0 where a batch failed."""
 
 
 class Member:
@@ -107,10 +107,10 @@ class Member:
             raise MemberError(str(error)) from None
         self._num_chunks += 1
         self._chunk = (self._chunk[0] + 1, tuple(len(batch) for batch in batches))
-        failure, seconds = "", 0.0
+        failure, seconds, num_judged = "", 0.0, len(batches)
         arguments = (worker.judge, self._chunk[0], spec, batches)
         try:
-            seconds = await self._run(*arguments, limit=self._timeout, count=len(batches))
+            num_judged, seconds = await self._run(*arguments, limit=self._timeout)
         except _EndedError as error:
             failure = str(error)
         try:
@@ -123,7 +123,7 @@ class Member:
         if entries and isinstance(entries[-1], str):
             failure = str(entries.pop())
         outcomes = [entry for entry in entries if isinstance(entry, tuple)]
-        if len(outcomes) == len(batches):
+        if len(outcomes) == num_judged:
             return Judged(outcomes, "", seconds)
         return Judged(outcomes, failure or "the worker wrote no outcome down")
 
@@ -136,17 +136,15 @@ class Member:
         await asyncio.to_thread(self._shut)
         self._journal.close()
 
-    async def _run(
-        self, function: Callable[..., Any], *arguments: Any, limit: float, count: int = 1
-    ) -> Any:
-        """`limit`: seconds for each of `count` batches, which the worker watches over itself.
+    async def _run(self, function: Callable[..., Any], *arguments: Any, limit: float) -> Any:
+        """`limit`: seconds for one batch or import, which the worker watches over itself.
 
         Raises _EndedError when the process did not finish the call.
         """
         assert self._pool
         self._usable = False  # until we know how it ended; also when we are cancelled
         try:
-            async with asyncio.timeout((count + 1) * limit + GRACE_SECONDS):
+            async with asyncio.timeout(worker.STALL_SECONDS + limit + GRACE_SECONDS):
                 future = self._pool.schedule(function, (*arguments, limit))
                 answer = await asyncio.wrap_future(future)
         except pebble.ProcessExpired as error:

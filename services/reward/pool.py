@@ -4,7 +4,7 @@ be stopped.
 What waits is handed to a free process in chunks of some milliseconds, because handing it over costs
 as much as checking a short answer. The process writes down each outcome before it goes on; when it
 dies, the batch at which it died is tried once more, alone in a fresh process, and those behind it
-go to others. A batch is one sample, or the whole group for functions that judge groups.
+go to others, as do those that a slow batch holds up. A batch is one sample, or the whole group for functions that judge groups.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ QUEUE_SECONDS = 120.0
 """What waits longer for a process is unscored: the pool is overloaded."""
 CHUNK_SECONDS = 0.05
 MAX_CHUNK = 256
-STALL_SECONDS = 0.5
-"""A chunk that takes longer gives back what it has not begun."""
 
 logger = logging.getLogger(__name__)
 
@@ -121,19 +119,20 @@ class Pool:
     async def _judge_chunk(self, member: Member, slots: list[Slot]) -> None:
         """Takes out of `slots` what it gives back. Raises MemberError."""
         spec = slots[0].job.spec
-        batches = [slot.batch for slot in slots]
+        chunk = list(slots)
         stalled = asyncio.get_running_loop().call_later(
-            STALL_SECONDS, lambda: self._give_back(slots, member.num_judged + 1)
+            worker.STALL_SECONDS, lambda: self._give_back(slots, member.num_judged + 1)
         )
         try:
-            judged = await member.judge(spec, batches)
+            judged = await member.judge(spec, [slot.batch for slot in chunk])
         finally:
             stalled.cancel()
-        for slot, outcomes in zip(slots, judged.outcomes, strict=False):
+        num_judged = len(judged.outcomes)
+        for slot, outcomes in zip(chunk, judged.outcomes, strict=False):
             slot.settle(outcomes)
-        self._note_seconds(spec, judged.seconds / len(batches))
-        self._give_back(slots, len(judged.outcomes) + 1)
-        if len(slots) > len(judged.outcomes) and slots[-1].is_wanted:
+        self._note_seconds(spec, judged.seconds / max(1, num_judged))
+        self._give_back(slots, num_judged + bool(judged.failure))
+        if judged.failure and len(slots) > num_judged and slots[-1].is_wanted:
             slots[-1].settle(await self._judge_again(member, spec, slots[-1].batch))
 
     async def _judge_again(

@@ -31,6 +31,9 @@ from trimaran.rewards import ReferenceUnusableError, Sample
 EXIT_RAISED = 70
 """The journal's last line says what."""
 
+STALL_SECONDS = 0.5
+"""A chunk that takes longer ends before its next batch: the rest of it goes to others."""
+
 MIB = 1 << 20
 RULES = "services.reward.rules."
 
@@ -109,12 +112,15 @@ def load(spec: FunctionSpec, timeout: float) -> tuple[int, bool, bool] | str:
 
 def judge(
     number: int, spec: FunctionSpec, batches: Sequence[Sequence[Sample]], timeout: float
-) -> float:
-    """Seconds that it took; the outcomes stand in the journal."""
+) -> tuple[int, float]:
+    """How many batches were judged, one at least, and in how many seconds; the outcomes stand in
+    the journal."""
     loaded = _load(spec)
     _journal.begin(number)
-    process, begin = os.getpid(), time.perf_counter()
+    process, begin, num_judged = os.getpid(), time.perf_counter(), 0
     for batch in batches:
+        if num_judged and time.perf_counter() - begin > STALL_SECONDS:
+            break
         _set_deadline(timeout)
         try:
             line = encode_entry(loaded.judge_batch(batch), len(batch))
@@ -125,8 +131,9 @@ def judge(
         if os.getpid() != process:
             os._exit(0)  # a child that a function forked and did not end
         _journal.write(line)
+        num_judged += 1
     _set_deadline(0)
-    return time.perf_counter() - begin
+    return num_judged, time.perf_counter() - begin
 
 
 def _end(process: int, line: bytes) -> NoReturn:

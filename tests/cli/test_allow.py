@@ -88,3 +88,23 @@ def test_the_reward_service_asks_again(
     arguments = ["--config", str(write_run()), "--run-folder", str(tmp_path)]
     assert main(["serve", "reward", *arguments, "--allow", "mine.py:f"]) == 0
     assert seen == [f"{tmp_path}/mine.py:f"]
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_overrides_may_stand_before_and_behind_it(
+    write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setenv(ALLOW_VARIABLE, "")
+    seen: list[int] = []
+    monkeypatch.setattr(
+        "trimaran.cli.train._launch", lambda config, folder: seen.append(config.run.seed) or 0
+    )
+    arguments = ["--allow", "http://one:1"]
+    arguments.insert(place, "run.seed=7")
+    assert main(["train", str(write_run()), *arguments, "run.steps=3"]) == 0
+    assert seen == [7]
+
+
+def test_an_unknown_option_is_still_refused(write_run: WriteRun) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", str(write_run()), "--alow", "http://one:1"])

@@ -265,6 +265,15 @@ def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> N
     with_pool(use, num_workers=2)
 
 
+def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
+    async def use(pool: Pool) -> tuple[Outcome, ...]:
+        await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
+        return await pool.judge(ANSWER, samples(["linger"] * 4, log))
+
+    assert with_pool(use) == (WRONG,) * 4
+    assert len(meetings(log, "linger")) == 4
+
+
 def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(log: Path) -> None:
     async def use(pool: Pool) -> tuple[Outcome, ...]:
         abandoned = asyncio.create_task(pool.judge(ANSWER, samples(["hang", "wrong"], log)))

@@ -116,6 +116,7 @@ def _fork() -> None:
 
 
 DEEDS: dict[str, Callable[[], object]] = {
+    "linger": lambda: time.sleep(0.6),  # longer than a chunk may take
     "hang": lambda: time.sleep(3600),
     "hang-holding-the-lock": lambda: re.match(r"(a+)+$", "a" * 64 + "b"),
     "power": lambda: 9 ** (9**9),

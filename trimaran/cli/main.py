@@ -62,7 +62,7 @@ exit codes: 1 when a check fails, 2 for bad input
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 when what the user gave is wrong, 1 when the work failed."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         return _dispatch(options)
     except InputError as error:
@@ -138,6 +138,17 @@ def _reward(options: argparse.Namespace) -> int:
     return reward.check(
         options.url, options.token_variable, options.ca_file, options.timeout, options.json
     )
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may also stand behind options: argparse takes positionals in one place only."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (options.command != "train" or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

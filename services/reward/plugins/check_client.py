@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from services.reward.outcome import Fault
 from services.reward.plugins.contract import (
     CONTRACT,
     Info,
@@ -24,6 +25,8 @@ from services.reward.plugins.contract import (
     ScoreAnswer,
     Scored,
 )
+from services.reward.plugins.exchange import encoding_of
+from services.reward.plugins.protocols import read_scores
 
 MAX_ANSWER = 16 << 20
 """Bytes; a thousand results with their parts stay far below."""
@@ -50,7 +53,7 @@ class Reply:
         if self.status != status:
             raise Failed(f"status {self.status} instead of {status}: {self.excerpt()}")
         try:
-            return model.model_validate_json(self.body)
+            return model.model_validate_json(self.body, strict=True)
         except ValidationError as error:
             fault = error.errors()[0]
             place = ".".join(map(str, fault["loc"])) or "body"
@@ -82,7 +85,11 @@ class Asker:
     async def ask(
         self, method: str, path: str, body: bytes | None = None, token: str | None = SAME_TOKEN
     ) -> Reply:
-        headers = {"Content-Type": "application/json", **self._authorization(token)}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            **self._authorization(token),
+        }
         try:
             async with (
                 asyncio.timeout(self.timeout),
@@ -95,6 +102,8 @@ class Asker:
                     ssl=self._trust or True,
                 ) as response,
             ):
+                if (encoding := encoding_of(response)) != "identity":
+                    raise Failed(f"the answer is compressed ({encoding}), which was not asked for")
                 return Reply(response.status, await _read(response))
         except TimeoutError:
             raise Failed(
@@ -171,6 +180,9 @@ def results_of(reply: Reply, num_samples: int) -> list[Scored | NotScored]:
     results = reply.read(ScoreAnswer).results
     if len(results) != num_samples:
         raise Failed(f"{len(results)} results for {num_samples} samples; answer one a sample")
+    for index, outcome in enumerate(read_scores(reply.body, num_samples)):
+        if isinstance(outcome, Fault) and isinstance(results[index], Scored):
+            raise Failed(f"sample {index}: {outcome.reason}, so a run would not take it")
     return results
 
 

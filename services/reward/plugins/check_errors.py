@@ -23,7 +23,10 @@ async def malformed_json(asker: Asker) -> str:
 async def not_a_number(asker: Asker) -> str:
     """NaN is no JSON, whatever Python's json makes of it."""
     body = request_body(SAMPLES[:1], options={"x": float("nan")})
-    return await _refused(asker, await _raw(asker, body), 422)
+    try:
+        return await _refused(asker, await _raw(asker, body), 422)
+    except Failed as error:
+        raise Failed(f"{error}; parse strictly, in Python with parse_constant") from None
 
 
 async def wrong_contract(asker: Asker) -> str:

@@ -138,12 +138,16 @@ def _redirected(url: URL, response: aiohttp.ClientResponse) -> URL:
 
 
 async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+    if (encoding := encoding_of(response)) != "identity":
         raise CallError(f"the answer is compressed ({encoding}), which was not asked for")
     content, complete = await _read(response, limit)
     if not complete:
         raise AnswerTooLargeError(f"the answer is larger than {limit:,} bytes")
     return content
+
+
+def encoding_of(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("Content-Encoding", "identity").lower()
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool]:

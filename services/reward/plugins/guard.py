@@ -94,7 +94,8 @@ def same_origin(url: URL, location: str) -> URL | None:
     """Where a redirect leads if it stays with the plugin's own origin, else None."""
     try:
         target = url.join(URL(location))
-        return target if _origin(target) == _origin(url) and target.user is None else None
+        bare = target.user is None and target.password is None
+        return target if bare and _origin(target) == _origin(url) else None
     except ValueError:
         return None
 

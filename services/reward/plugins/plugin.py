@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from services.reward.outcome import Fault, Outcome, Value
+from services.reward.outcome import Fault, Outcome, Unscoreable, Value
 from services.reward.plugins.breaker import Breaker, CircuitOpenError
 from services.reward.plugins.caller import Caller, OverloadedError
 from services.reward.plugins.contract import Info
@@ -121,7 +121,9 @@ class Plugin:
         match outcome:
             case Fault(reason):
                 return Fault(f"{self._caller.url}: {self._caller.said(reason)}")
-            case Value(value) if self._info and not _within(self._info, value):
+            case Value(value) | Unscoreable(_, float(value)) if self._info and not _within(
+                self._info, value
+            ):
                 return Fault(
                     f"{self._caller.url}: the score {value:g} is not within the"
                     f" {self._info.minimum} and {self._info.maximum} that /v1/info names"

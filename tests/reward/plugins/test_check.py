@@ -266,6 +266,18 @@ FAULTS: dict[str, tuple[Break, str]] = {
     "no JSON": (answers_by_itself(to("/v1/score"), 200, b"<html>"), "schema"),
     "NaN": (results_changed(lambda _, r: [{"score": float("nan")}] * len(r)), "schema"),
     "text for a score": (results_changed(lambda _, r: [{"score": "high"}] * len(r)), "schema"),
+    "number as text": (
+        results_changed(lambda _, r: [{"score": str(x["score"])} for x in r]),
+        "schema",
+    ),
+    "score and unscored": (
+        results_changed(lambda _, r: [x | {"unscored": "or not"} for x in r]),
+        "schema",
+    ),
+    "too many parts": (
+        results_changed(lambda _, r: [x | {"parts": {f"p{i}": 1.0 for i in range(33)}} for x in r]),
+        "schema",
+    ),
     "wrong length": (results_changed(lambda _, r: r[:-1]), "schema"),
     "wrong length of 64": (
         results_changed(lambda _, r: r[:-1] if len(r) == 64 else r),

@@ -150,9 +150,14 @@ def test_a_score_that_is_not_finite_is_a_fault(number: str) -> None:
 
 def test_a_score_beyond_what_the_plugin_names_itself_is_a_fault() -> None:
     info = hostile.INFO | {"minimum": -1, "maximum": 1}
-    found, _ = judged(results({"score": -1}, {"score": 1.5}), info=info, count=2)
+    found, _ = judged(
+        results({"score": -1}, {"score": 1.5}, {"score": 1.5, "unscoreable": "hung"}),
+        info=info,
+        count=3,
+    )
     assert found[0] == Value(-1.0)
-    assert isinstance(found[1], Fault) and "1.5 is not within" in found[1].reason
+    for outcome in found[1:]:
+        assert isinstance(outcome, Fault) and "1.5 is not within" in outcome.reason
 
 
 @pytest.mark.parametrize(

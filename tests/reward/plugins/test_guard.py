@@ -166,6 +166,7 @@ def test_same_origin_compares_scheme_host_and_port() -> None:
         "//b.example/",
         "https://a.example:444/",
         "https://u@a.example/",
+        "https://:password@a.example/",
         "https://a.example\\@b.example/",
         "https://[x/",
         "ftp://a.example/",
