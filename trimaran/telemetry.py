@@ -25,8 +25,8 @@ TOKENS_PER_SECOND = "controller/step/tokens_per_second"
 STEP_SECONDS = "controller/step/seconds"
 PHASE_SECONDS = "controller/phase/{}_seconds"
 """One key an activity: the wall seconds of the step in which any process was at it."""
-GREEDY_ACCURACY = "validation/greedy_accuracy"
-SAMPLED_ACCURACY = "validation/sampled_accuracy"
+GREEDY_REWARD = "validation/greedy_reward"
+SAMPLED_REWARD = "validation/sampled_reward"
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 

@@ -31,7 +31,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_curve(run_folder: Path) -> Path:
-    """curve.png: reward and held-out accuracy over completion length, by step."""
+    """curve.png: reward and held-out reward over completion length, by step."""
     rows = telemetry.read_json_lines(run_folder / "metrics.jsonl")
     steps = last_by_step(row for row in rows if row["kind"] == "step")
     validations = last_by_step(row for row in rows if row["kind"] == "validation")
@@ -39,17 +39,17 @@ def draw_curve(run_folder: Path) -> Path:
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     _draw_line(top, steps, telemetry.REWARD_MEAN, "mean reward (training)", color=GREY)
     _draw_line(
-        *(top, validations, telemetry.SAMPLED_ACCURACY, "held-out accuracy, sampled"),
+        *(top, validations, telemetry.SAMPLED_REWARD, "held-out reward, sampled"),
         color=BLUE,
         marker="o",
     )
     _draw_line(
-        *(top, validations, telemetry.GREEDY_ACCURACY, "held-out accuracy, greedy"),
+        *(top, validations, telemetry.GREEDY_REWARD, "held-out reward, greedy"),
         color=GREEN,
         marker="s",
     )
     _draw_line(bottom, steps, telemetry.LENGTH_MEAN, "mean completion length", color=ORANGE)
-    top.set_ylabel("reward, accuracy")
+    top.set_ylabel("reward")
     bottom.set_ylabel("length (tokens)")
     bottom.set_xlabel("optimizer step")
     longest = max((row.get(telemetry.LENGTH_MEAN) or 0 for row in steps), default=0)

@@ -116,7 +116,7 @@ async def _train_and_validate(loop: Loop, run_folder: Path, store: SqliteStore) 
     heldout_before = _heldout_key(run_folder)
     if state.step == 0 and store.get(heldout_before) is None:
         await loop.validate(0, config.validation.final_samples)
-        store.put(heldout_before, _accuracies(reporter.validations.get(0)))
+        store.put(heldout_before, _rewards(reporter.validations.get(0)))
     reporter.start_clock()
     await loop.run(_open_buffer(config, loop.ledger))
     await loop.save_checkpoint()
@@ -227,7 +227,7 @@ async def _wait_for_services(config: RunConfig, services: Services) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _accuracies(validation: Validation | None) -> dict[str, float | None] | None:
+def _rewards(validation: Validation | None) -> dict[str, float | None] | None:
     return validation and {"greedy": validation.greedy, "sampled": validation.sampled}
 
 
@@ -243,7 +243,7 @@ def _summary(
     pace = reporter.num_tokens / reporter.seconds if reporter.seconds else 0.0
     return {
         "heldout_before": heldout_before,
-        "heldout_after": None if last is None else _accuracies(reporter.validations[last]),
+        "heldout_after": None if last is None else _rewards(reporter.validations[last]),
         "steps": state.step,
         "seconds": seconds,
         "wall_seconds": wall_seconds,

@@ -13,7 +13,7 @@ from typing import Any
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
-from trimaran.telemetry import GREEDY_ACCURACY, SAMPLED_ACCURACY
+from trimaran.telemetry import GREEDY_REWARD, SAMPLED_REWARD
 from trimaran.types import Prompt, Sampling, Score, ScoredGroup
 
 FIRST_NUMBER = 1 << 62
@@ -28,8 +28,8 @@ class Validation:
     num_skipped: int
 
     def values(self) -> dict[str, float]:
-        accuracies = {GREEDY_ACCURACY: self.greedy, SAMPLED_ACCURACY: self.sampled}
-        known = {key: value for key, value in accuracies.items() if value is not None}
+        rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}
+        known = {key: value for key, value in rewards.items() if value is not None}
         return {**known, "validation/skipped": self.num_skipped}
 
 
@@ -61,7 +61,7 @@ class Validator:
         sampled_P = [task.result() for task in sampled]
         await asyncio.to_thread(self._write, step, greedy_P, sampled_P)
         skipped = {i for groups in (greedy_P, sampled_P) for i, g in enumerate(groups) if g is None}
-        return Validation(accuracy(greedy_P), accuracy(sampled_P), len(skipped))
+        return Validation(mean_reward(greedy_P), mean_reward(sampled_P), len(skipped))
 
     @property
     def _max_tokens(self) -> int:
@@ -99,7 +99,7 @@ class Validator:
         partial.replace(path)
 
 
-def accuracy(groups_P: Sequence[ScoredGroup | None]) -> float | None:
+def mean_reward(groups_P: Sequence[ScoredGroup | None]) -> float | None:
     """Mean reward over every scored completion."""
     rewards = [
         verdict.reward

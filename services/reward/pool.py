@@ -4,7 +4,8 @@ be stopped.
 What waits is handed to a free process in chunks of some milliseconds, because handing it over costs
 as much as checking a short answer. The process writes down each outcome before it goes on; when it
 dies, the batch at which it died is tried once more, alone in a fresh process, and those behind it
-go to others, as do those that a slow batch holds up. A batch is one sample, or the whole group for functions that judge groups.
+go to others, as do those that a slow batch holds up. A batch is one sample, or the whole group for
+functions that judge groups.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ STEP = {
     telemetry.PHASE_SECONDS.format("generating"): 1.8,
     telemetry.PHASE_SECONDS.format("training"): 1.9,
 }
-VALIDATION = {telemetry.GREEDY_ACCURACY: 0.2, telemetry.SAMPLED_ACCURACY: 0.15}
+VALIDATION = {telemetry.GREEDY_REWARD: 0.2, telemetry.SAMPLED_REWARD: 0.15}
 EVENTS = [
     event(1, "state", 0, text="waiting for the services", state=RunState.STARTING),
     event(2, "validation", 0, VALIDATION),
@@ -87,7 +87,7 @@ def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
 def test_plain_lines_off_a_terminal() -> None:
     lines = show(PlainView).splitlines()
     assert lines[0] == "step 0: state: waiting for the services"
-    assert lines[1] == "step 0/4  held-out accuracy: greedy 0.200, sampled 0.150"
+    assert lines[1] == "step 0/4  held-out reward: greedy 0.200, sampled 0.150"
     assert lines[2] == (
         "step 1/4  reward 0.250  length 21.5  lag 0  tokens/s 812  step s 4.0"
         "  generate 1.8  score -  train 1.9  sync -"

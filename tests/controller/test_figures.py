@@ -16,7 +16,7 @@ def run_folder(tmp_path: Path) -> Path:
     for step in range(1, 4):
         values = {telemetry.REWARD_MEAN: step / 4, telemetry.LENGTH_MEAN: 20.0}
         metrics.write("step", step, values)
-        metrics.write("validation", step, {telemetry.GREEDY_ACCURACY: float("nan")})
+        metrics.write("validation", step, {telemetry.GREEDY_REWARD: float("nan")})
         timeline.add("rollout-0", "generating", step, step + 0.5, step)
         timeline.add("trainer-0", "training", step + 0.5, step + 1, step)
     metrics.close()

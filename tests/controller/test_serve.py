@@ -17,7 +17,7 @@ from trimaran import rpc, wire
 from trimaran.clients import RunClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
-from trimaran.telemetry import GREEDY_ACCURACY, REWARD_MEAN, STEP_SECONDS, read_json_lines
+from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
     Group,
     Origin,
@@ -321,7 +321,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert wanted <= steps[0].keys()
     validations = [row for row in rows if row["kind"] == "validation"]
     assert [row["step"] for row in validations] == [0, 2, 4]
-    assert all(GREEDY_ACCURACY in row for row in validations)
+    assert all(GREEDY_REWARD in row for row in validations)
     assert {p.name for p in (folder / "samples").iterdir()} == {
         f"step-{step:05d}.jsonl" for step in (0, 2, 4)
     }
@@ -384,7 +384,7 @@ class Outage:
 
 
 def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: None) -> None:
-    """Down from the start: the accuracies before the first step are those of a healthy run."""
+    """Down from the start: the rewards before the first step are those of a healthy run."""
     pool, calls = Pool(), iter(range(10**9))
     pool.is_down = lambda group: next(calls) < 20
     events = asyncio.run(serve(tmp_path, pool, max_attempts=20))

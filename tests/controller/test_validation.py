@@ -47,7 +47,7 @@ def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Val
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
-def test_accuracy_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
+def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
     validation, maker = validate(tmp_path, PROMPTS[:4], 4)
     assert validation == Validation(greedy=2 / 3, sampled=6 / 11, num_skipped=1)
     numbers = [number for number, _, _ in maker.calls]
@@ -71,7 +71,7 @@ def test_samples_lie_in_the_run_folder(tmp_path: Path) -> None:
     }
 
 
-def test_without_samples_only_the_greedy_accuracy_is_known(tmp_path: Path) -> None:
+def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None:
     validation, _ = validate(tmp_path, PROMPTS[:3], 0)
     assert validation.sampled is None
-    assert set(validation.values()) == {"validation/greedy_accuracy", "validation/skipped"}
+    assert set(validation.values()) == {"validation/greedy_reward", "validation/skipped"}

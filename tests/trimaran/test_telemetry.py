@@ -19,11 +19,11 @@ from trimaran.telemetry import (
 def test_a_metrics_row_stands_in_the_file_and_in_tensorboard(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path)
     metrics.write("step", 1, {"a/b/c": 0.5, "a/b/d": float("nan")})
-    metrics.write("validation", 1, {"validation/greedy_accuracy": 1.0})
+    metrics.write("validation", 1, {"validation/greedy_reward": 1.0})
     metrics.close()
     first, second = read_json_lines(tmp_path / "metrics.jsonl")
     assert (first["kind"], first["step"], first["a/b/c"], first["a/b/d"]) == ("step", 1, 0.5, None)
-    assert (second["kind"], second["validation/greedy_accuracy"]) == ("validation", 1.0)
+    assert (second["kind"], second["validation/greedy_reward"]) == ("validation", 1.0)
     assert first["time"] <= second["time"]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-Accuracies = Mapping[str, float | None]
+Rewards = Mapping[str, float | None]
 
 NEXT = """\
 What to try next:
@@ -36,8 +36,8 @@ def show_summary(folder: Path, console: Console) -> None:
         console.print(NEXT.format(folder=_short(folder)), highlight=False, soft_wrap=True)
 
 
-def _heldout_table(before: Accuracies, after: Accuracies) -> Table:
-    table = Table(title="held-out accuracy", title_justify="left", header_style="bold")
+def _heldout_table(before: Rewards, after: Rewards) -> Table:
+    table = Table(title="held-out reward", title_justify="left", header_style="bold")
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")

@@ -177,9 +177,9 @@ def format_cells(values: Mapping[str, float]) -> list[str]:
 
 
 def describe_heldout(values: Mapping[str, float]) -> str:
-    names = (("greedy", telemetry.GREEDY_ACCURACY), ("sampled", telemetry.SAMPLED_ACCURACY))
+    names = (("greedy", telemetry.GREEDY_REWARD), ("sampled", telemetry.SAMPLED_REWARD))
     parts = [f"{name} {values[key]:.3f}" for name, key in names if key in values]
-    return f"{HELDOUT} accuracy: {', '.join(parts)}"
+    return f"{HELDOUT} reward: {', '.join(parts)}"
 
 
 def describe_left(seconds: float | None) -> str:
