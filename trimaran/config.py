@@ -117,7 +117,7 @@ class RolloutSection(Section):
 
 
 class PluginSection(Section):
-    """How a reward plugin over HTTP is called. docs/rewards.md gives the contract."""
+    """How a reward plugin over HTTP is called. docs/reward-plugins.md gives the contract."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
     """Only hosts that the operator allowed are called."""

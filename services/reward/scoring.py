@@ -14,6 +14,8 @@ from trimaran.types import Score, Unscored, Verdict
 
 logger = logging.getLogger(__name__)
 
+LARGEST_REWARD = 1e30
+"""Beyond it the mean and deviation of a group are no numbers any more."""
 
 Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
 """Answers in order; raises nothing for a bad answer, worker or plugin."""
@@ -70,6 +72,9 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
         return Unscored(text, values, tuple(faults))
     if not values:
         return Unscored("no rule applies to this completion: every function answered None")
+    if not abs(reward) <= LARGEST_REWARD:
+        remedy = "set minimum and maximum of the terms that are plugins and functions"
+        return Unscored(f"the reward is {reward:g}, too much to learn from; {remedy}", values)
     return Score(reward, values, unscoreable)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.reward.allowed import Allowed
-from services.reward.rules import RULES, Rule, find_rule
+from services.reward.rules import Rule, find_rule
 from trimaran.config import PluginSection, RuleSection, RunConfig
 from trimaran.errors import InputError
 
@@ -126,6 +126,3 @@ def check_answers(config: RunConfig, answer: str, place: str) -> None:
 
 def _dump(options: Mapping[str, Any]) -> str:
     return json.dumps(options, sort_keys=True)
-
-
-__all__ = ["RULES", "FunctionSpec", "PluginSpec", "Term", "check_answers", "make_terms"]

@@ -53,8 +53,8 @@ def start(journal_path: str, memory_mib: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pebble's handler would wait for the interpreter
     os.dup2(2, 1)  # what a function prints goes to the log
     sys.stdout = sys.stderr
-    for name in [name for name in os.environ if name.startswith("TRIMARAN_") and "TOKEN" in name]:
-        del os.environ[name]
+    for name in [name for name in os.environ if name.startswith("TRIMARAN_")]:
+        del os.environ[name]  # plugin.token_variable may be any of them
     _journal, _memory_mib = JournalWriter(journal_path), memory_mib
     gc.freeze()  # what the fork server imported stays shared, and is not searched for garbage
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -78,9 +78,9 @@ def meetings(log: Path, text: str) -> list[int]:
     return [int(process) for seen, process in lines if seen == text]
 
 
-async def meets(log: Path, text: str) -> int:
+async def meets(log: Path, text: str, times: int = 1) -> int:
     async with asyncio.timeout(DEADLINE):
-        while not (log.exists() and meetings(log, text)):
+        while not (log.exists() and len(meetings(log, text)) >= times):
             await asyncio.sleep(0.01)
     return meetings(log, text)[-1]
 
@@ -266,12 +266,18 @@ def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> N
 
 
 def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
-    async def use(pool: Pool) -> tuple[Outcome, ...]:
+    async def use(pool: Pool) -> None:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
-        return await pool.judge(ANSWER, samples(["linger"] * 4, log))
+        assert await pool.judge(ANSWER, samples(["linger"] * 3, log)) == (WRONG,) * 3
+        assert len(meetings(log, "linger")) == 3
+        await pool.judge(ANSWER, samples(["right"] * 1000, log))  # and again
+        abandoned = asyncio.create_task(pool.judge(ANSWER, samples(["linger", "wrong"], log)))
+        await meets(log, "linger", 4)
+        abandoned.cancel()  # the chunk ends behind the slow answer
+        assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
+        assert not meetings(log, "wrong")
 
-    assert with_pool(use) == (WRONG,) * 4
-    assert len(meetings(log, "linger")) == 4
+    with_pool(use)
 
 
 def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(log: Path) -> None:
@@ -407,11 +413,11 @@ def test_secrets_do_not_reach_functions(log: Path, monkeypatch: pytest.MonkeyPat
     code = (
         "import asyncio; from tests.reward.test_pool import *;"
         "spec = FunctionSpec('tests.reward.unruly:is_set');"
-        "names = ['TRIMARAN_JUDGE_TOKEN', 'TRIMARAN_ALLOW'];"
+        "names = ['TRIMARAN_JUDGE_KEY', 'OTHER'];"
         "print(judge(names, Path('unused'), spec))"
     )
-    monkeypatch.setenv("TRIMARAN_JUDGE_TOKEN", "secret")
-    monkeypatch.setenv("TRIMARAN_ALLOW", "a:b")
+    monkeypatch.setenv("TRIMARAN_JUDGE_KEY", "secret")
+    monkeypatch.setenv("OTHER", "theirs")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == str((WRONG, RIGHT)), done.stderr
 

@@ -149,6 +149,14 @@ def test_an_answer_that_the_task_cannot_digest_is_wrong(tmp_path: Path) -> None:
     assert score("coin_flip", *sample) == [0]
 
 
+@pytest.mark.parametrize("answer", ["nan", "-NaN", "n an", "nani", "1+nanj"])
+def test_no_number_is_near_no_number(answer: str, tmp_path: Path) -> None:
+    entry = entry_of("complex_arithmetic")
+    assert factory.get_score_answer_fn("complex_arithmetic")(answer, entry) == 1
+    sample = samples(tmp_path, entry, f"<answer>{answer}</answer>")
+    assert score("complex_arithmetic", *sample) == [0]
+
+
 CODE = "__import__('builtins').evaluated.append(1)"
 
 

@@ -52,6 +52,14 @@ def test_a_fault_leaves_the_completion_unscored_and_names_its_terms() -> None:
     assert verdict == Unscored("right: late; long: died", {}, ("right", "long"))
 
 
+@pytest.mark.parametrize("outcome", [Value(1e308), Value(-1e31), Unscoreable("hung", -1e308)])
+def test_a_reward_that_no_deviation_can_be_taken_of_is_unscored(outcome: Outcome) -> None:
+    term = Term("free", 2.0, -math.inf, math.inf, FunctionSpec("a:b"))
+    verdict = combine([RIGHT, term], [Value(1.0), outcome])
+    assert isinstance(verdict, Unscored)
+    assert "too much to learn from; set minimum and maximum" in verdict.fault
+
+
 def test_a_term_that_does_not_apply_is_left_out() -> None:
     assert combine([RIGHT, LONG], [NotApplicable(), Value(1.0)]) == Score(-0.5, {"long": 1.0})
     verdict = combine([RIGHT], [NotApplicable()])

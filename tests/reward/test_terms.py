@@ -98,6 +98,7 @@ def test_a_puzzle_knows_its_task() -> None:
             {"exact_match": {"options": {"words": 1}}},
             r"reward\.rules\.exact_match\.options\.words: unknown option \(known: it takes none\)",
         ),
+        ({"overlong": {"options": {"buffer": 301}}}, "buffer 301 is more than max_tokens 300"),
         ({"exact_match": {"minimum": -1}}, "a built-in rule knows its minimum and maximum"),
         ({"x": {"function": "other:f"}}, r"rules\.x\.function: other:f is not among"),
         ({"x": {"function": "my.rewards"}}, r"rules\.x\.function: 'my\.rewards': a function is"),

@@ -98,6 +98,9 @@ class Guard:
             return await handle(BoundedRequest(request, self._limits))
         except (HTTPException, RequestValidationError):
             raise
+        except asyncio.CancelledError:
+            # The server ends and cancels what is late; its caller may ask another, or this again.
+            raise Refused(503, "the server ends; send it again later", Retry_After="1") from None
         except Exception as error:
             logger.exception("a request failed")
             raise Refused(

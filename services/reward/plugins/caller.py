@@ -73,8 +73,7 @@ class Caller:
 
     def said(self, words: object) -> str:
         """For logs and records: one line, without the token, which a plugin may repeat."""
-        text = str(words)
-        return one_line(text.replace(self._token, "***") if self._token else text, 600)
+        return one_line(_without(str(words), self._token) if self._token else str(words), 600)
 
     async def _try(self, request: Request, progress: _Progress) -> bytes:
         async with self._places:
@@ -94,6 +93,14 @@ class Caller:
             )
         last = f"; the last try: {progress.last}" if progress.last else ""
         return CallError(f"no answer within {seconds}{last}")
+
+
+def _without(text: str, token: str) -> str:
+    """Also where `one_line` has cut the text within the token."""
+    text = text.replace(token, "***")
+    for length in range(len(token) - 1, 3, -1):
+        text = text.replace(f"{token[:length]}…", "***…")
+    return text
 
 
 def _wait(state: RetryCallState) -> float:

@@ -16,6 +16,7 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from services.reward.outcome import Fault
+from services.reward.plugins.check_samples import SAMPLES
 from services.reward.plugins.contract import (
     CONTRACT,
     Info,
@@ -26,7 +27,7 @@ from services.reward.plugins.contract import (
     Scored,
 )
 from services.reward.plugins.exchange import encoding_of
-from services.reward.plugins.protocols import read_scores
+from services.reward.plugins.protocols import max_bytes, read_scores
 
 MAX_ANSWER = 16 << 20
 """Bytes; a thousand results with their parts stay far below."""
@@ -113,6 +114,10 @@ class Asker:
             text = str(error) or type(error).__name__
             raise Failed(f"the connection broke: {text}") from None
 
+    def few(self, count: int) -> tuple[PluginSample, ...]:
+        """The kit's first samples, no more than the plugin takes at a time."""
+        return SAMPLES[: min(count, self.info.max_samples)]
+
     async def post(
         self,
         samples: Sequence[PluginSample],
@@ -180,6 +185,8 @@ def results_of(reply: Reply, num_samples: int) -> list[Scored | NotScored]:
     results = reply.read(ScoreAnswer).results
     if len(results) != num_samples:
         raise Failed(f"{len(results)} results for {num_samples} samples; answer one a sample")
+    if len(reply.body) > (most := max_bytes(num_samples)):
+        raise Failed(f"the answer has {len(reply.body):,} bytes; a run reads {most:,} of it")
     for index, outcome in enumerate(read_scores(reply.body, num_samples)):
         if isinstance(outcome, Fault) and isinstance(results[index], Scored):
             raise Failed(f"sample {index}: {outcome.reason}, so a run would not take it")

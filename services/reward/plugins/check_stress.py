@@ -81,7 +81,7 @@ async def concurrency(asker: Asker) -> str:
 
 
 async def disconnect(asker: Asker) -> str:
-    body = request_body(SAMPLES)
+    body = request_body(asker.few(len(SAMPLES)))
     for num_bytes in (len(body), len(body) // 2):
         await asker.send_and_leave(body, num_bytes)
     try:

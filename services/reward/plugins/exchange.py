@@ -100,6 +100,8 @@ async def exchange(session: aiohttp.ClientSession, request: Request) -> bytes:
             return await _follow(session, request, connection)
     except (aiohttp.ClientError, OSError) as error:
         raise _call_error(error) from None
+    except ValueError as error:  # as of yarl and idna, for what can be no host
+        raise CallError(f"the URL cannot be called: {error}") from None
 
 
 async def _follow(

@@ -21,6 +21,9 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 """RFC 6052: the last 32 bits are an IPv4 address."""
 CLOUD_CONTROL = ipaddress.ip_address("168.63.129.16")
 """Azure's control endpoint: a public number that only the own host answers."""
+PROTOCOL_ASSIGNMENTS = ipaddress.ip_network("192.0.0.0/24")
+"""RFC 6890. Python before 3.11.10 takes most of it for global; Oracle's older cloud has its metadata
+at 192.0.0.192."""
 
 
 class AddressRefusedError(OSError):
@@ -69,6 +72,7 @@ def is_public(address: Address) -> bool:
         and not (address.is_multicast or address.is_reserved or address.is_link_local)
         and not (isinstance(address, ipaddress.IPv6Address) and address.is_site_local)
         and address != CLOUD_CONTROL
+        and address not in PROTOCOL_ASSIGNMENTS
     )
 
 

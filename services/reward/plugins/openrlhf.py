@@ -28,7 +28,7 @@ FINITE = TypeAdapter(FiniteFloat)
 async def ask_openrlhf(
     send: Send, samples: Sequence[Sample], options: Mapping[str, Any]
 ) -> Sequence[Outcome]:
-    return read_rewards(await send(reward_request(samples), max_bytes(samples)), len(samples))
+    return read_rewards(await send(reward_request(samples), max_bytes(len(samples))), len(samples))
 
 
 def reward_request(samples: Sequence[Sample]) -> bytes:

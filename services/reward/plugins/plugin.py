@@ -128,6 +128,10 @@ class Plugin:
                     f"{self._caller.url}: the score {value:g} is not within the"
                     f" {self._info.minimum} and {self._info.maximum} that /v1/info names"
                 )
+            case Unscoreable(reason, score):
+                return Unscoreable(self._caller.said(reason), score)
+            case Value(value, parts):
+                return Value(value, {self._caller.said(name): part for name, part in parts.items()})
         return outcome
 
     def _faults(self, error: Exception, count: int) -> tuple[Outcome, ...]:

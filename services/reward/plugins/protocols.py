@@ -45,12 +45,13 @@ async def ask_trimaran(
     send: Send, samples: Sequence[Sample], options: Mapping[str, Any]
 ) -> Sequence[Outcome]:
     return read_scores(
-        await send(score_request(samples, options), max_bytes(samples)), len(samples)
+        await send(score_request(samples, options), max_bytes(len(samples))), len(samples)
     )
 
 
-def max_bytes(samples: Sequence[Sample]) -> int:
-    return MAX_ANSWER_BYTES + MAX_ANSWER_BYTES_PER_SAMPLE * len(samples)
+def max_bytes(count: int) -> int:
+    """Of an answer to `count` samples."""
+    return MAX_ANSWER_BYTES + MAX_ANSWER_BYTES_PER_SAMPLE * count
 
 
 def encode(content: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.reward.rules import code, matching, minerva, numbers, puzzles
+from services.reward.rules import code, length, matching, minerva, numbers, puzzles
 from services.reward.rules.mathematics import LIBRARIES, MATHRULER
 from services.reward.rules.registry import Options, Rule, any_reference, nonempty_reference
 from services.reward.rules.texts import check_final
@@ -68,7 +68,9 @@ RULES: Mapping[str, Rule] = {
         check_reference=matching.check_pattern,
         options={"pattern": matching.is_pattern, "mode": _one_of("search", "fullmatch")},
     ),
-    "overlong": Rule(_place("length:overlong"), -1.0, 0.0, any_reference, _LENGTH),
+    "overlong": Rule(
+        _place("length:overlong"), -1.0, 0.0, any_reference, _LENGTH, length.check_buffer
+    ),
     # Mathematics.
     "math_verify": _mathematics("math_verify"),
     "mathruler": Rule(
@@ -85,6 +87,7 @@ RULES: Mapping[str, Rule] = {
         1.0,
         minerva.check_short,
         {**_LENGTH, "factor": _number(0)},
+        length.check_buffer,
     ),
     # MindSpeed-RL.
     "acc": _mathematics("acc", _LIBRARY, -1.0),

@@ -1,6 +1,6 @@
 """The rule `code`: the answer's Python runs against the tests of its row, in a sandbox.
 
-docs/rewards.md has the formats of tests, and what the sandbox stops and what it does not.
+docs/reward-code.md has the formats of tests, and what the sandbox stops and what it does not.
 """
 
 from __future__ import annotations

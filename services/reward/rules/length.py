@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.reward.rules.registry import Options
 from trimaran.rewards import Sample
 
 DEFAULT_SHARE = 5
@@ -14,3 +15,12 @@ def overlong(sample: Sample, max_tokens: int, buffer: int | None = None) -> floa
         buffer = max(1, max_tokens // DEFAULT_SHARE)
     excess = len(sample.token_ids) - (max_tokens - buffer)
     return -min(max(excess, 0), buffer) / buffer
+
+
+def check_buffer(options: Options) -> None:
+    """Raises ValueError for a buffer in which even an empty answer lies."""
+    max_tokens, buffer = options.get("max_tokens"), options.get("buffer")
+    if max_tokens and buffer and buffer > max_tokens:
+        raise ValueError(
+            f"buffer {buffer} is more than max_tokens {max_tokens}; give a smaller one"
+        )

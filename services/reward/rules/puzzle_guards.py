@@ -2,6 +2,8 @@
 
 Four of them give it to `eval`, five to sympy's parser, which evaluates it with Python's builtins
 in reach. An answer that could be more than a list or an expression counts as wrong.
+
+And one is fooled by "nan", which is as near to every number as can be.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ PARSES_EXPRESSIONS = (
     "intermediate_integration",
 )
 
+MEASURES_DISTANCE = ("complex_arithmetic",)
+
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _FUNCTION = re.compile(
     "a?(sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|cbrt|[Aa]bs|sign|pi|Rational|Integer|Float|Pow"
@@ -34,7 +38,9 @@ def disarm(task: str, module: str) -> None:
 
 def is_safe(task: str, answer: str | None) -> bool:
     """False where the task would parse what is no expression of numbers, one-letter names,
-    operators and functions of mathematics."""
+    operators and functions of mathematics, or would take a NaN for right."""
+    if answer is not None and task in MEASURES_DISTANCE:
+        return "nan" not in answer.replace(" ", "").lower()
     if answer is None or task not in PARSES_EXPRESSIONS:
         return True
     if "_" in answer or not re.fullmatch(r"[\w\s+\-*/^(),.!]*", answer):

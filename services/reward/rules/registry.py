@@ -21,6 +21,10 @@ def nonempty_reference(answer: str, options: Options) -> None:
         raise ValueError("the answer is empty")
 
 
+def any_options(options: Options) -> None:
+    """Options that have nothing to do with each other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`target`, "module:function", is imported by the worker that needs it, and called as
@@ -39,7 +43,8 @@ class Rule:
     safe on any text: it runs on every row before a run starts."""
     options: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     """Name of each option that the function takes -> is this value right?"""
-    required: tuple[str, ...] = ()
+    check_together: Callable[[Options], None] = any_options
+    """Raises ValueError for options that are right one by one and wrong together."""
     fixed: Options = field(default_factory=dict)
     """Keyword arguments that come with the name of the rule."""
 
@@ -55,9 +60,10 @@ class Rule:
                 raise InputError(f"{key}.{name}: unknown option (known: {known})")
             if not self.options[name](value):
                 raise InputError(f"{key}.{name}: {value!r} is not a value that this rule takes")
-        for name in self.required:
-            if name not in options:
-                raise InputError(f"{key}.{name}: missing; this rule needs it")
+        try:
+            self.check_together(options)
+        except ValueError as error:
+            raise InputError(f"{key}: {error}") from None
 
     def bounds(self, options: Options) -> tuple[float, float]:
         """Least and greatest value."""

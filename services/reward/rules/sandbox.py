@@ -1,7 +1,7 @@
 """Runs foreign Python in a process of its own that may do next to nothing.
 
 sandbox_child.py gives up each right; this side starts it, feeds it, bounds its output and its
-time, and ends it. docs/rewards.md says what this stops and what it does not.
+time, and ends it. docs/reward-code.md says what this stops and what it does not.
 """
 
 from __future__ import annotations

@@ -281,6 +281,31 @@ def test_scoring_has_a_deadline() -> None:
     play(scenario, hold=True, limits=Limits(score_seconds=0.2))
 
 
+def test_who_is_still_at_work_when_the_server_ends_is_told_to_come_back() -> None:
+    async def run() -> list[Any]:
+        judge, sent = FakeJudge(), []
+        body = {"contract": CONTRACT, "idempotency_key": "k", "samples": [{"text": "a"}]}
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(name.lower().encode(), value.encode()) for name, value in JSON.items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers}
+        scope |= {"query_string": b"", "http_version": "1.1", "scheme": "http"}
+        task = asyncio.create_task(make_app(judge, INFO)(scope, receive, send))
+        await judge.started.get()
+        task.cancel()  # as uvicorn does after its grace
+        await task
+        return sent
+
+    start, content = asyncio.run(run())[:2]
+    assert start["status"] == 503
+    assert "send it again" in json.loads(content["body"])["error"]
+
+
 async def _in_pieces(*pieces: bytes, then: asyncio.Event | None = None) -> Any:
     for piece in pieces:
         yield piece

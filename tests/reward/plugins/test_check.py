@@ -139,6 +139,14 @@ def test_a_right_plugin_passes_every_check(caplog: pytest.LogCaptureFixture) -> 
     assert names(findings, "pass") == [check.name for check in CHECKS], findings
 
 
+@pytest.mark.parametrize("max_samples", [1, 3])
+def test_a_right_plugin_that_takes_few_samples_at_a_time_does_not_fail(max_samples: int) -> None:
+    info = INFO.model_copy(update={"max_samples": max_samples})
+    findings = check(make_app(by_length, info, TOKEN), checks=QUICK)
+    assert names(findings, "fail") == [], findings
+    assert names(findings, "skipped") == (["order"] if max_samples == 1 else [])
+
+
 def results_changed(change: Callable[[Request, list[Any]], Any]) -> Break:
     async def changed(request: Request, right: Right) -> Answer:
         status, answer = await right()
@@ -261,6 +269,12 @@ FAULTS: dict[str, tuple[Break, str]] = {
     "no health": (answers_by_itself(to("/v1/health"), 404, ERROR), "health"),
     "ill": (answers_by_itself(to("/v1/health"), 200, {"status": "unavailable"}), "health"),
     "no info": (answers_by_itself(to("/v1/info"), 200, {"name": "x"}), "info"),
+    "number as text in info": (
+        answers_by_itself(
+            to("/v1/info"), 200, {"contract": CONTRACT, "name": "x", "max_samples": "64"}
+        ),
+        "info",
+    ),
     "hangs": (hangs, "deadline"),
     "200 with an error": (answers_by_itself(to("/v1/score"), 200, ERROR), "schema"),
     "no JSON": (answers_by_itself(to("/v1/score"), 200, b"<html>"), "schema"),
@@ -272,6 +286,10 @@ FAULTS: dict[str, tuple[Break, str]] = {
     ),
     "score and unscored": (
         results_changed(lambda _, r: [x | {"unscored": "or not"} for x in r]),
+        "schema",
+    ),
+    "an answer that a run would not read": (
+        results_changed(lambda _, r: [x | {"trace": "x" * 600_000} for x in r]),
         "schema",
     ),
     "too many parts": (

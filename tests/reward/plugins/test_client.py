@@ -303,6 +303,18 @@ def test_surrogates_and_long_texts_arrive_as_valid_text() -> None:
     assert len(long["samples"][0]["text"]) == 5_000_000
 
 
+@pytest.mark.parametrize("host", ["a..b", "good\\evil.example", f"{'a' * 64}.example"])
+def test_what_can_be_no_host_says_so(host: str) -> None:
+    async def run() -> Outcome:
+        spec = spec_of(f"http://{host}:8700")
+        async with judging(spec) as judge:
+            (outcome,) = await judge.judge(spec, texts("1"))
+        return outcome
+
+    outcome = asyncio.run(run())
+    assert isinstance(outcome, Fault) and "cannot be called" in outcome.reason
+
+
 def test_redirects_stay_with_the_plugins_own_origin() -> None:
     async def run() -> None:
         async with Server(GOOD) as other, Server(answer(307, b"", Location="/moved"), GOOD) as own:
@@ -345,6 +357,15 @@ def test_the_token_is_sent_and_never_shown(
                 (outcome,) = await judge.judge(spec, texts("1"))
                 server.reply(results({"unscored": f"told {token}"}))
                 (unscored,) = await judge.judge(spec, texts("1"))
+                server.reply(results({"score": 0, "unscoreable": f"told {token}"}))
+                (unscoreable,) = await judge.judge(spec, texts("1"))
+                server.reply(results({"score": 0, "parts": {token: 1}}))
+                (value,) = await judge.judge(spec, texts("1"))
+                server.reply(answer(400, json.dumps({"error": "." * 290 + token}).encode()))
+                (cut,) = await judge.judge(spec, texts("1"))
+        assert unscoreable == Unscoreable("told ***", 0.0)
+        assert value == Value(0.0, {"***": 1.0})
+        assert isinstance(cut, Fault) and cut.reason.endswith("..***…")
         assert server.posts[0].headers["authorization"] == f"Bearer {token}"
         assert outcome == Fault(f"{server.url}: answers 401: Bearer *** is wrong")
         assert isinstance(unscored, Fault) and "told ***" in unscored.reason

@@ -54,6 +54,8 @@ def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
         ("math", {"format_weight": True}, r"key\.format_weight: True"),
         ("overlong", {"buffer": 0}, r"key\.buffer: 0"),
         ("overlong", {"buffer": 2.5}, r"key\.buffer: 2\.5"),
+        ("overlong", {"buffer": 9, "max_tokens": 8}, "key: buffer 9 is more than max_tokens 8"),
+        ("dapo", {"buffer": 9, "max_tokens": 8}, "key: buffer 9 is more than max_tokens 8"),
         ("numeric_match", {"absolute": -1}, r"key\.absolute: -1"),
         ("numeric_match", {"absolute": "1"}, r"key\.absolute: '1'"),
         ("regular_expression", {"pattern": "("}, r"key\.pattern: '\('"),
