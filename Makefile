@@ -38,6 +38,7 @@ demo: install $(MODEL)/model.safetensors
 ifdef PLUGIN
 	$(BIN)/trimaran reward serve examples/reward_plugin/brevity.py:brevity --minimum 0 --maximum 1 & \
 	server=$$!; trap "kill $$server; wait $$server" EXIT; \
+	for second in 1 2 3; do sleep 1; kill -0 $$server || exit 2; done; \
 	$(BIN)/trimaran train examples/reward_plugin/run.yaml --allow http://127.0.0.1:8700 run.seed=$(SEED)
 else
 	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)

@@ -379,8 +379,8 @@ class Run:
 class RunEvent:
     sequence: int
     kind: str
-    """state, step, validation, skipped, replica_lost, replica_back, paused, unpaused, checkpoint or
-    finished."""
+    """state, step, validation, skipped, replica_lost, replica_back, paused, unpaused,
+    unscoreable, checkpoint or finished."""
     run: Run
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

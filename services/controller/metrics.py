@@ -18,6 +18,7 @@ from trimaran.telemetry import (
 from trimaran.types import Score, TrainingBatch, Unscored, Verdict
 
 TOKENS_PER_SECOND_PER_DEVICE = "controller/step/tokens_per_second_per_device"
+UNSCOREABLE = "reward/completion/unscoreable_fraction"
 SAMPLES_PER_SECOND = "controller/step/samples_per_second"
 PART_MARK = "."
 """In "term.part"; no term's own name holds it."""
@@ -44,7 +45,7 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
         "reward/completion/std": pstdev(rewards) if rewards else 0.0,
         "reward/completion/unscored_fraction": 1 - len(rewards) / len(verdicts),
-        "reward/completion/unscoreable_fraction": num_unscoreable / len(verdicts),
+        UNSCOREABLE: num_unscoreable / len(verdicts),
         "reward/group/no_signal_fraction": num_without_signal / len(batch.groups),
         LENGTH_MEAN: fmean(lengths),
         "rollout/prompt/length_mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),

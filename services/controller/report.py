@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from services.controller.activity import Activity
 from services.controller.events import RunLog
 from services.controller.metrics import (
+    UNSCOREABLE,
     count_samples,
     count_tokens,
     count_unscored,
@@ -43,6 +44,7 @@ class Reporter:
         self._num_skipped_in_step = 0
         self.num_skipped = 0
         self._num_unscored = 0
+        self._num_unscoreable = 0.0
         self._num_samples = 0
         self.num_tokens = 0
         self.seconds = 0.0
@@ -52,6 +54,11 @@ class Reporter:
     def unscored_share(self) -> float:
         """Of the completions in the batches that trained."""
         return self._num_unscored / self._num_samples if self._num_samples else 0.0
+
+    @property
+    def unscoreable_share(self) -> float:
+        """Of the same: they trained with their rule's minimum."""
+        return self._num_unscoreable / self._num_samples if self._num_samples else 0.0
 
     def phase(self, name: str) -> Activity:
         """Enter it while somebody is at it."""
@@ -82,12 +89,24 @@ class Reporter:
         }
         self._num_skipped_in_step = 0
         self._num_unscored += count_unscored(batch)
+        self._num_unscoreable += values[UNSCOREABLE] * count_samples(batch)
         self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
         self._metrics.write("step", batch.step, values)
         self._log.emit("step", values, step=batch.step)
+        self._warn_of_unscoreable(values[UNSCOREABLE])
         return seconds
+
+    def _warn_of_unscoreable(self, share: float) -> None:
+        """They are the answers' own fault, one by one; so many look like a function's."""
+        if share > self._config.reward.max_unscored_share:
+            text = (
+                f"{share:.1%} of this step's answers got the minimum, because what judges them"
+                " hung, crashed or raised on them twice; logs/reward.log in the run folder says why"
+            )
+            logger.warning("%s", text)
+            self._log.emit("unscoreable", {"share": share}, text)
 
     @contextmanager
     def validating(self, step: int) -> Iterator[None]:

@@ -253,6 +253,7 @@ def _summary(
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
         "unscored_share": reporter.unscored_share,
+        "unscoreable_share": reporter.unscoreable_share,
         "lineage": state.lineage,
         "run_folder": str(run_folder),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.telemetry import GREEDY_REWARD, SAMPLED_REWARD
 from trimaran.types import Prompt, Sampling, Score, ScoredGroup
+
+logger = logging.getLogger(__name__)
 
 FIRST_NUMBER = 1 << 62
 """Validation groups have numbers of their own, far from the training line."""
@@ -78,7 +81,8 @@ class Validator:
         try:
             group = await self._maker.generate(number, self._prompts[index], sampling)
             return await self._scorer.score(group)
-        except PromptSkipped:
+        except PromptSkipped as skip:
+            logger.warning("held-out prompt %s skipped: %s", self._prompts[index].prompt_id, skip)
             return None
 
     def _write(

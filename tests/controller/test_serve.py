@@ -92,12 +92,13 @@ class Reward(reward_pb2_grpc.RewardServiceServicer):
         self.pool = pool
 
     async def ScoreGroup(self, request: Any, context: Any) -> Any:
-        group = wire.decode_group(request.group)
+        samples = wire.decode_samples(request)
         verdicts: list[Verdict] = [
-            Score(float(c.text == group.prompt.answer)) for c in group.completions_G
+            Score(float(sample.text == sample.answer), unscoreable=self.pool.hangs)
+            for sample in samples
         ]
-        if self.pool.is_down(group):
-            verdicts = [Unscored("exact_match: no plugin") for _ in group.completions_G]
+        if self.pool.is_down():
+            verdicts = [Unscored("exact_match: no plugin") for _ in samples]
         return reward_pb2.ScoreGroupResponse(verdicts=[wire.encode_verdict(v) for v in verdicts])
 
 
@@ -174,8 +175,10 @@ class Pool:
         self.trainer = Trainer(self)
         self.servers: list[rpc.Server] = []
         self.breaks: Callable[[str, Any], bool] = lambda name, r: (r.number, r.attempt) == (1, 1)
-        self.is_down: Callable[[Group], bool] = lambda group: False
+        self.is_down: Callable[[], bool] = lambda: False
         """Whether the reward service cannot score."""
+        self.hangs = False
+        """Whether every answer hangs its checker."""
         self.heals = False
         """A replica that was reported is proven again soon."""
 
@@ -378,7 +381,7 @@ class Outage:
     async def begin(self, step: int) -> None:
         self.begun = self.begun or step == 2
 
-    def __call__(self, group: Group) -> bool:
+    def __call__(self) -> bool:
         self.left -= self.begun
         return self.begun and self.left >= 0
 
@@ -386,7 +389,7 @@ class Outage:
 def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: None) -> None:
     """Down from the start: the rewards before the first step are those of a healthy run."""
     pool, calls = Pool(), iter(range(10**9))
-    pool.is_down = lambda group: next(calls) < 20
+    pool.is_down = lambda: next(calls) < 20
     events = asyncio.run(serve(tmp_path, pool, max_attempts=20))
     kinds = [event.kind for event in events]
     assert kinds.index("paused") < kinds.index("unpaused") < kinds.index("validation")
@@ -554,3 +557,14 @@ def test_an_empty_dataset_ends_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(InputError, match="holds no rows"):
         asyncio.run(controller.serve(config, tmp_path))
+
+
+def test_answers_that_hang_their_checkers_train_and_the_user_is_told(tmp_path: Path) -> None:
+    pool = Pool()
+    pool.hangs = True
+    events = asyncio.run(serve(tmp_path, pool))
+    told = [event for event in events if event.kind == "unscoreable"]
+    assert told
+    assert told[0].text.startswith("100.0% of this step's answers got the minimum")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["unscoreable_share"], summary["unscored_share"]) == (1.0, 0.0)
