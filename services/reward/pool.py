@@ -25,8 +25,10 @@ from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 
-QUEUE_SECONDS = 120.0
-"""What waits longer for a process is unscored: the pool is overloaded."""
+STUCK_SECONDS, STUCK_DEADLINES = 120.0, 3
+"""What waits is unscored when the pool has judged nothing for so long, and for so many deadlines. A
+long queue that moves is the caller's to give up: were its tail dropped, hanging in numbers would
+pay."""
 CHUNK_SECONDS = 0.05
 MAX_CHUNK = 256
 
@@ -38,6 +40,8 @@ class Pool:
 
     def __init__(self, num_workers: int, timeout: float, memory_mib: int) -> None:
         self._members = [Member(timeout, memory_mib) for _ in range(num_workers)]
+        self._patience = max(STUCK_SECONDS, STUCK_DEADLINES * timeout)
+        self._moved_at = 0.0
         self._loops: list[asyncio.Task[None]] = []
         self._waiting: deque[Slot] = deque()
         self._arrived = asyncio.Event()
@@ -79,12 +83,22 @@ class Pool:
             fail(slots, "the pool was closed")
         self._waiting.extend(slots)
         self._arrived.set()
-        late = asyncio.get_running_loop().call_later(QUEUE_SECONDS, self._fail_waiting, job)
         try:
-            await job.settled
+            await self._settle(job)
         finally:
-            late.cancel()
+            job.settled.cancel()  # where the caller gives up: nobody wants it any more
         return tuple(outcome for outcomes in job.outcomes for outcome in outcomes or ())
+
+    async def _settle(self, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not job.settled.done():
+            patience = max(began, self._moved_at) + self._patience - loop.time()
+            if patience <= 0:
+                reason = f"overloaded: the pool has judged nothing for {self._patience:g} s"
+                fail([slot for slot in self._waiting if slot.job is job], reason)
+                patience = self._patience  # for those under way, which have deadlines
+            await asyncio.wait([job.settled], timeout=patience)
 
     async def _work(self, member: Member) -> None:
         """One of these a member, until it is cancelled."""
@@ -129,6 +143,7 @@ class Pool:
         finally:
             stalled.cancel()
         num_judged = len(judged.outcomes)
+        self._moved_at = asyncio.get_running_loop().time()
         for slot, outcomes in zip(chunk, judged.outcomes, strict=False):
             slot.settle(outcomes)
         self._note_seconds(spec, judged.seconds / max(1, num_judged))
@@ -145,14 +160,35 @@ class Pool:
             return judged.outcomes[0]
         if len(batch) == 1:
             return (Unscoreable(judged.failure),)
-        if not self._kinds[spec].splittable:
-            reason = f"{spec.target} failed on a group, whoever's answer it was: {judged.failure}"
-            return (Fault(reason),) * len(batch)
         outcomes: list[Outcome] = []
         for sample in batch:
             alone = await member.judge(spec, [(sample,)], fresh=True)
             outcomes += [Unscoreable(alone.failure)] if alone.failure else alone.outcomes[0]
-        return tuple(outcomes)
+        if self._kinds[spec].splittable:
+            return tuple(outcomes)
+        return await self._judge_without(member, spec, batch, outcomes)
+
+    async def _judge_without(
+        self,
+        member: Member,
+        spec: FunctionSpec,
+        batch: Sequence[Sample],
+        alone: Sequence[Outcome],
+    ) -> tuple[Outcome, ...]:
+        """Of a function that judges a group as a whole: those that failed alone are to blame, and
+        the others are judged as the group that is left. Raises MemberError."""
+        to_blame = [isinstance(outcome, Unscoreable) for outcome in alone]
+        others = [sample for sample, is_bad in zip(batch, to_blame, strict=True) if not is_bad]
+        judged = await member.judge(spec, [others], fresh=True) if others else None
+        if judged is None or judged.failure or len(others) == len(batch):
+            reason = judged.failure if judged else "it fails on each answer alone as well"
+            text = f"{spec.target} failed on a group, whoever's answer it was: {reason}"
+            return (Fault(text),) * len(batch)
+        left = iter(judged.outcomes[0])
+        return tuple(
+            outcome if is_bad else next(left)
+            for outcome, is_bad in zip(alone, to_blame, strict=True)
+        )
 
     def _give_back(self, slots: list[Slot], start: int) -> None:
         """Those from `start` on wait again, before all others."""
@@ -160,10 +196,6 @@ class Pool:
             self._waiting.extendleft(reversed(slots[start:]))
             del slots[start:]
             self._arrived.set()
-
-    def _fail_waiting(self, job: Job) -> None:
-        reason = f"overloaded: no free worker for {QUEUE_SECONDS:g} s"
-        fail([slot for slot in self._waiting if slot.job is job], reason)
 
     def _chunk_size(self, spec: FunctionSpec) -> int:
         seconds = self._batch_seconds.get(spec, CHUNK_SECONDS)

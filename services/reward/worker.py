@@ -37,8 +37,9 @@ STALL_SECONDS = 0.5
 MIB = 1 << 20
 RULES = "services.reward.rules."
 
-NOT_THE_ANSWERS = (ReferenceUnusableError, FunctionFault, ModuleNotFoundError)
-"""Faults: whatever the answer was, this would have been raised."""
+NOT_THE_ANSWERS = (ReferenceUnusableError, FunctionFault, ModuleNotFoundError, OSError)
+"""Faults: whatever the answer was, this would have been raised. A function's own TimeoutError,
+an OSError too, is none of them: it says that the answer took too long."""
 
 _journal: JournalWriter
 _memory_mib: int
@@ -124,10 +125,11 @@ def judge(
         _set_deadline(timeout)
         try:
             line = encode_entry(loaded.judge_batch(batch), len(batch))
-        except NOT_THE_ANSWERS as error:
-            line = encode_entry([Fault(str(error))] * len(batch), len(batch))
         except BaseException as error:
-            _end(process, encode_raised(_describe(error)))
+            if isinstance(error, NOT_THE_ANSWERS) and not isinstance(error, TimeoutError):
+                line = encode_entry([Fault(_describe_fault(error))] * len(batch), len(batch))
+            else:
+                _end(process, encode_raised(_describe(error)))
         if os.getpid() != process:
             os._exit(0)  # a child that a function forked and did not end
         _journal.write(line)
@@ -146,6 +148,10 @@ def _set_deadline(seconds: float) -> None:
     """0 for none. Set anew each time, as functions may use the same timer."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _describe_fault(error: BaseException) -> str:
+    return _describe(error) if isinstance(error, OSError) else str(error)
 
 
 def _describe(error: BaseException) -> str:

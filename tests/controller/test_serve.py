@@ -19,7 +19,6 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
-    Group,
     Origin,
     PolicyVersion,
     Proof,

@@ -201,14 +201,39 @@ def test_the_second_try_is_alone_in_a_fresh_process(log: Path) -> None:
     assert with_pool(use, [spec]) == (Value(0.0), Value(1.0))
 
 
-def test_a_group_that_fails_as_a_whole_is_a_fault(log: Path) -> None:
-    texts = ["right", "raise", "wrong"]
-    outcomes = judge(texts, log, GROUP)
+def test_of_a_group_that_fails_those_are_to_blame_that_fail_alone(log: Path) -> None:
+    assert judge(["right", "raise once"], log, GROUP) == (RIGHT, RIGHT)
+    outcomes = judge(["right", "raise", "wrong", "exit"], log, GROUP)
+    assert outcomes == (RIGHT, CULPRITS["raise"], WRONG, CULPRITS["exit"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "texts"),
+    [(GROUP, ["raise", "exit"]), (FunctionSpec("tests.reward.unruly:few"), ["right"] * 3)],
+)
+def test_a_group_of_which_none_alone_is_to_blame_is_a_fault(
+    log: Path, spec: FunctionSpec, texts: list[str]
+) -> None:
+    outcomes = judge(texts, log, spec)
     assert len(set(outcomes)) == 1
     assert isinstance(outcomes[0], Fault)
-    assert "tests.reward.unruly:group" in outcomes[0].reason
-    assert "cannot parse" in outcomes[0].reason
-    assert judge(["right", "raise once"], log, GROUP) == (RIGHT, RIGHT)
+    assert spec.target in outcomes[0].reason
+
+
+def test_a_function_that_loses_its_own_connection_is_a_fault_unless_it_took_too_long(
+    log: Path,
+) -> None:
+    lost, late = judge(["disconnect", "time-out"], log)
+    assert lost == Fault("ConnectionResetError: gone")
+    assert late == Unscoreable("TimeoutError: too long")
+
+
+def test_a_long_queue_that_moves_is_judged_to_its_end(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.reward.pool.STUCK_SECONDS", 3.0)
+    texts = [*["hang"] * 5, *["right"] * 3]  # takes 5 s at least
+    assert judge(texts, log, timeout=SHORT) == (NO_ANSWER,) * 5 + (RIGHT,) * 3
     assert judge(["hang"], log, GROUP, timeout=SHORT) == (NO_ANSWER,)  # alone: it is to blame
 
 
@@ -235,16 +260,17 @@ def test_others_do_not_wait_for_one_that_hangs(log: Path) -> None:
     with_pool(use, num_workers=2)
 
 
-def test_who_waits_too_long_for_a_worker_is_unscored(
+def test_who_waits_in_a_pool_that_is_stuck_is_unscored(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.reward.pool.QUEUE_SECONDS", 0.2)
+    monkeypatch.setattr("services.reward.pool.STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("services.reward.pool.STUCK_DEADLINES", 0)
 
     async def use(pool: Pool) -> None:
         hung = asyncio.create_task(pool.judge(ANSWER, samples(["hang"], log)))
         await meets(log, "hang")
         outcomes = await pool.judge(ANSWER, samples(["right", "wrong"], log))
-        assert outcomes == (Fault("overloaded: no free worker for 0.2 s"),) * 2
+        assert outcomes == (Fault("overloaded: the pool has judged nothing for 0.2 s"),) * 2
         hung.cancel()
         await asyncio.gather(hung, return_exceptions=True)
 

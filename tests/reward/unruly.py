@@ -42,6 +42,12 @@ def group(samples: Sequence[Sample]) -> list[float]:
     return [answer(sample) for sample in samples]
 
 
+def few(samples: Sequence[Sample]) -> list[float]:
+    if len(samples) > 2:
+        raise RuntimeError("too many")
+    return [1.0] * len(samples)
+
+
 def compute_score(data_sources, solution_strs, ground_truths, extra_infos) -> list[float]:
     """verl's batch form: may be cut. The reference is a log file."""
     for text, log in zip(solution_strs, ground_truths, strict=True):
@@ -107,6 +113,14 @@ def _raise() -> None:
     raise RuntimeError("cannot parse")
 
 
+def _disconnect() -> None:
+    raise ConnectionResetError("gone")
+
+
+def _time_out() -> None:
+    raise TimeoutError("too long")
+
+
 def _refuse() -> None:
     raise ReferenceUnusableError("the answer is no number")
 
@@ -129,6 +143,8 @@ DEEDS: dict[str, Callable[[], object]] = {
     "eat": _eat,
     "raise": _raise,
     "refuse": _refuse,
+    "disconnect": _disconnect,
+    "time-out": _time_out,
     "fork": _fork,
     "close-files": lambda: os.closerange(3, 256),
     "print": lambda: print("a rule may print"),
