@@ -17,24 +17,47 @@ logger = logging.getLogger(__name__)
 LARGEST_REWARD = 1e30
 """Beyond it the mean and deviation of a group are no numbers any more."""
 
+MAX_PART_NAMES = 32
+
 Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
 """Answers in order; raises nothing for a bad answer, worker or plugin."""
 
 
+class PartNames:
+    """Of all parts that were ever seen, term by term. Each is a metric for the rest of the run, so
+    names with an id in them must come to an end."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[str]] = {}
+
+    def keep(self, term: str, parts: Mapping[str, float]) -> dict[str, float]:
+        """Those that are known or may still become so."""
+        known = self._known.setdefault(term, set())
+        for name in parts.keys() - known:
+            if len(known) < MAX_PART_NAMES:
+                known.add(name)
+                if len(known) == MAX_PART_NAMES:
+                    logger.warning("%s: has %d parts; no new one is kept", term, MAX_PART_NAMES)
+        return {name: part for name, part in parts.items() if name in known}
+
+
 async def score_group(
-    terms: Sequence[Term], judges: Mapping[str, Judge], samples_G: Sequence[Sample]
+    terms: Sequence[Term],
+    judges: Mapping[str, Judge],
+    names: PartNames,
+    samples_G: Sequence[Sample],
 ) -> tuple[Verdict, ...]:
     """In their order; `judges` by the name of their term."""
-    outcomes_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
-    verdicts = tuple(
-        combine(terms, [within_bounds(t, o) for t, o in zip(terms, outcomes, strict=True)])
-        for outcomes in zip(*outcomes_TG, strict=True)
-    )
+    judged_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
+    outcomes_TG = [
+        [within_bounds(term, outcome, names) for outcome in judged]
+        for term, judged in zip(terms, judged_TG, strict=True)
+    ]
     _log_failures(terms, samples_G[0].prompt_id if samples_G else "", outcomes_TG)
-    return verdicts
+    return tuple(combine(terms, outcomes) for outcomes in zip(*outcomes_TG, strict=True))
 
 
-def within_bounds(term: Term, outcome: Outcome) -> Outcome:
+def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:
     """A value that cannot be believed is a fault of the rule, not of the answer."""
     if not isinstance(outcome, Value):
         return outcome
@@ -46,7 +69,7 @@ def within_bounds(term: Term, outcome: Outcome) -> Outcome:
             f" set reward.rules.{term.name}.minimum and maximum to what it may give"
         )
     parts = {name: part for name, part in outcome.parts.items() if math.isfinite(part)}
-    return Value(outcome.value, parts)
+    return Value(outcome.value, names.keep(term.name, parts))
 
 
 def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
@@ -60,7 +83,8 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
                 values[term.name] = value
                 values.update({f"{term.name}.{name}": part for name, part in parts.items()})
             case Unscoreable(_reason, score):
-                values[term.name] = term.worst if score is None or _bounded(term) else score
+                known = math.isfinite(term.worst) or score is None
+                values[term.name] = term.worst if known else min(score or 0.0, term.maximum)
                 unscoreable = True
             case Fault(reason):
                 faults[term.name] = reason
@@ -76,10 +100,6 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
         remedy = "set minimum and maximum of the terms that are plugins and functions"
         return Unscored(f"the reward is {reward:g}, too much to learn from; {remedy}", values)
     return Score(reward, values, unscoreable)
-
-
-def _bounded(term: Term) -> bool:
-    return math.isfinite(term.worst)
 
 
 def _log_failures(

@@ -14,7 +14,7 @@ import grpc
 from services.reward.allowed import Allowed
 from services.reward.plugins.client import PluginJudge
 from services.reward.pool import Pool
-from services.reward.scoring import Judge, score_group
+from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from trimaran import rpc, wire
 from trimaran.config import RewardSection, RunConfig
@@ -24,12 +24,14 @@ from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
 class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
     def __init__(self, terms: Sequence[Term], judges: Mapping[str, Judge]) -> None:
-        self._terms, self._judges = terms, judges
+        self._terms, self._judges, self._names = terms, judges, PartNames()
 
     async def ScoreGroup(
         self, request: reward_pb2.ScoreGroupRequest, context: grpc.aio.ServicerContext
     ) -> reward_pb2.ScoreGroupResponse:
-        verdicts = await score_group(self._terms, self._judges, wire.decode_samples(request))
+        verdicts = await score_group(
+            self._terms, self._judges, self._names, wire.decode_samples(request)
+        )
         return reward_pb2.ScoreGroupResponse(
             verdicts=[wire.encode_verdict(verdict) for verdict in verdicts]
         )

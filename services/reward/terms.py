@@ -17,7 +17,10 @@ from services.reward.allowed import Allowed
 from services.reward.rules import Rule, find_rule
 from trimaran.config import PluginSection, RuleSection, RunConfig
 from trimaran.errors import InputError
+from trimaran.rewards import ReferenceUnusableError
+from trimaran.types import Prompt
 
+OWN_TIMEOUT_SHARE = 0.8
 TERM_NAME = re.compile(r"\w[\w:-]*")
 
 
@@ -85,6 +88,11 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
         rule = find_rule(section.rule or name, f"{key}.rule" if section.rule else key)
         options = _with_run_options(rule, section.options, config)
         rule.check_options(options, f"{key}.options")
+        if options.get("timeout", 0) >= config.reward.timeout:
+            raise InputError(
+                f"{key}.options.timeout: must be less than reward.timeout"
+                f" ({config.reward.timeout:g}), which ends the worker"
+            )
         minimum, maximum = rule.bounds(options)
         if section.minimum is not None or section.maximum is not None:
             raise InputError(
@@ -103,20 +111,25 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
 def _with_run_options(
     rule: Rule, options: Mapping[str, Any], config: RunConfig
 ) -> Mapping[str, Any]:
-    """`max_tokens` is the run's own where a rule takes it and it is not given."""
+    """`max_tokens` is the run's own where a rule takes it and it is not given; a rule's own
+    `timeout` must act before the pool's, so that a slow answer is wrong and not unscoreable."""
     if "max_tokens" in rule.option_names:
-        return {"max_tokens": config.rollout.max_tokens, **options}
+        options = {"max_tokens": config.rollout.max_tokens, **options}
+    if "timeout" in rule.option_names and not options.get("timeout"):
+        options = {**options, "timeout": OWN_TIMEOUT_SHARE * config.reward.timeout}
     return options
 
 
-def check_answers(config: RunConfig, answer: str, place: str) -> None:
-    """Of one row: raises InputError when a built-in rule cannot use its reference answer."""
+def check_row(config: RunConfig, prompt: Prompt, place: str) -> None:
+    """Raises InputError when a built-in rule cannot use the row's reference answer."""
     for name, section in config.reward.rules.items():
         if section.plugin or section.function:
             continue
         rule = find_rule(section.rule or name, f"reward.rules.{name}")
         try:
-            rule.check_reference(answer, section.options)
+            if missing := [name for name in rule.columns if name not in prompt.extras]:
+                raise ReferenceUnusableError(f"it has no column {missing[0]!r}")
+            rule.check_reference(prompt.answer, section.options)
         except ValueError as error:
             raise InputError(
                 f"{place}: reward.rules.{name} cannot use this row: {error};"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
-from services.reward.scoring import combine, score_group, within_bounds
+from services.reward.scoring import MAX_PART_NAMES, PartNames, combine, score_group, within_bounds
 from services.reward.terms import FunctionSpec, Term
 from trimaran.rewards import Sample
 from trimaran.types import Score, Unscored
@@ -80,7 +80,7 @@ def test_only_faults_and_nothing_at_all_leave_unscored(outcomes: list[Outcome]) 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 1.1])
 def test_a_value_that_cannot_be_believed_is_a_fault(value: float) -> None:
-    outcome = within_bounds(RIGHT, Value(value))
+    outcome = within_bounds(RIGHT, Value(value), PartNames())
     assert isinstance(outcome, Fault)
     if math.isfinite(value):
         assert "reward.rules.right.minimum" in outcome.reason
@@ -88,9 +88,9 @@ def test_a_value_that_cannot_be_believed_is_a_fault(value: float) -> None:
 
 def test_what_is_believed_passes_and_parts_that_are_no_number_are_dropped() -> None:
     parts = {"good": 7.0, "bad": math.nan}
-    assert within_bounds(RIGHT, Value(1.0, parts)) == Value(1.0, {"good": 7.0})
+    assert within_bounds(RIGHT, Value(1.0, parts), PartNames()) == Value(1.0, {"good": 7.0})
     for outcome in (NotApplicable(), Unscoreable("hung"), Fault("died")):
-        assert within_bounds(RIGHT, outcome) is outcome
+        assert within_bounds(RIGHT, outcome, PartNames()) is outcome
 
 
 def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
@@ -104,7 +104,9 @@ def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
 
     samples = [Sample(text, "right", prompt_id="t:1") for text in ("a", "b", "right", "b")]
     with caplog.at_level(logging.WARNING):
-        verdicts = asyncio.run(score_group([RIGHT, LONG], {"right": right, "long": long}, samples))
+        verdicts = asyncio.run(
+            score_group([RIGHT, LONG], {"right": right, "long": long}, PartNames(), samples)
+        )
     assert [verdict.terms for verdict in verdicts] == [
         {"right": 0.0, "long": 0.0},
         {"right": 0.0},
@@ -114,3 +116,18 @@ def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
     assert [record.getMessage() for record in caplog.records] == [
         "t:1: long: 2 of 4 unscored; the first: died"
     ]
+
+
+def test_names_of_parts_come_to_an_end() -> None:
+    names = PartNames()
+    kept = [within_bounds(RIGHT, Value(1.0, {"a": 1.0, f"id-{k}": 1.0}), names) for k in range(99)]
+    values = [outcome for outcome in kept if isinstance(outcome, Value)]
+    assert len({name for value in values for name in value.parts}) == MAX_PART_NAMES
+    assert values[-1] == Value(1.0, {"a": 1.0})
+
+
+def test_what_a_plugin_gives_an_unscoreable_answer_stands_where_the_term_has_no_minimum() -> None:
+    plugin = Term("judge", 1.0, -math.inf, 2.0, FunctionSpec("a:b"))
+    for score, reward in ((-3.0, -3.0), (1e9, 2.0)):
+        verdict = combine([plugin], [Unscoreable("hung", score)])
+        assert verdict == Score(reward, {"judge": reward}, unscoreable=True)

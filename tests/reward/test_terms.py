@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from services.reward.allowed import Allowed
-from services.reward.terms import FunctionSpec, PluginSpec, Term, check_answers, make_terms
+from services.reward.terms import FunctionSpec, PluginSpec, Term, check_row, make_terms
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
+from trimaran.types import Message, Prompt
 
 ALLOWED = Allowed.from_entries(["my.rewards:*", "https://rewards.example"])
 FUNCTION = {"function": "my.rewards:f"}
@@ -114,9 +115,30 @@ def test_what_is_refused(rules: dict[str, Any], message: str) -> None:
         terms(**rules)
 
 
+def row(answer: str, **extras: str) -> Prompt:
+    return Prompt("train.jsonl:1", (Message("user", "?"),), "t", answer, extras)
+
+
+def test_a_row_of_a_puzzle_needs_its_metadata() -> None:
+    rules = config(**{"reasoning_gym:leg_counting": 1})
+    check_row(rules, row("7", metadata="{}"), "train.jsonl:1")
+    with pytest.raises(InputError, match=r"train\.jsonl:2: .* it has no column 'metadata'"):
+        check_row(rules, row("7"), "train.jsonl:2")
+
+
+def test_the_own_timeout_of_a_rule_acts_before_the_pools() -> None:
+    (term,) = terms(code=1)
+    assert isinstance(term.spec, FunctionSpec)
+    assert term.spec.options == {"timeout": 8.0}
+    with pytest.raises(
+        InputError, match=r"code\.options\.timeout: must be less than reward\.timeout"
+    ):
+        terms(code={"options": {"timeout": 10}})
+
+
 def test_a_row_that_a_rule_cannot_use() -> None:
     rules = config(last_integer=1, mine=FUNCTION)
-    check_answers(rules, "7", "train.jsonl:1")
+    check_row(rules, row("7"), "train.jsonl:1")
     with pytest.raises(InputError, match=r"train\.jsonl:2: reward\.rules\.last_integer cannot use"):
-        check_answers(rules, "seven", "train.jsonl:2")
-    check_answers(config(mine=FUNCTION, far=PLUGIN), "", "train.jsonl:3")
+        check_row(rules, row("seven"), "train.jsonl:2")
+    check_row(config(mine=FUNCTION, far=PLUGIN), row(""), "train.jsonl:3")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
-from services.reward.terms import check_answers, make_terms
+from services.reward.terms import check_row, make_terms
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
@@ -39,7 +39,7 @@ def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
 def check_dataset(path: Path, config: RunConfig) -> None:
     """A rule refuses a reference answer that it cannot work with: better now than in the run."""
     for prompt in load_prompts(path, config.data):
-        check_answers(config, prompt.answer, str(path.parent / prompt.prompt_id))
+        check_row(config, prompt, str(path.parent / prompt.prompt_id))
 
 
 def check_endpoints(config: RunConfig) -> None:

@@ -57,7 +57,7 @@ def find_puzzle(name: str, key: str) -> Rule:
         hint = f"did you mean {PREFIX}{near[0]}?" if near else f"it has {', '.join(tasks)}"
         raise InputError(f"{key}: reasoning-gym has no task {task!r}; {hint}")
     options = {"tag": _is_tag, "config": partial(_is_config, task)}
-    return Rule(f"{__name__}:puzzle", fixed={"task": task}, options=options)
+    return Rule(f"{__name__}:puzzle", columns=("metadata",), fixed={"task": task}, options=options)
 
 
 def puzzle(

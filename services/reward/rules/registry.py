@@ -47,6 +47,8 @@ class Rule:
     """Raises ValueError for options that are right one by one and wrong together."""
     fixed: Options = field(default_factory=dict)
     """Keyword arguments that come with the name of the rule."""
+    columns: tuple[str, ...] = ()
+    """Columns of the row that it needs besides the reference."""
 
     @property
     def option_names(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 CHILD = Path(__file__).with_name("sandbox_child.py")
 MAX_OUTPUT_BYTES = 16 * MIB
 MAX_ERROR_BYTES = 64 * KIB
-START_SECONDS = 10.0
+START_SECONDS = 5.0
 KILLED = 137
 """128 + SIGKILL, as a shell says it."""
 
