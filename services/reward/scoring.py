@@ -68,6 +68,8 @@ def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:
             f"the score {outcome.value:g} is not within {term.minimum:g} and {term.maximum:g};"
             f" set reward.rules.{term.name}.minimum and maximum to what it may give"
         )
+    if not outcome.parts:
+        return outcome
     parts = {name: part for name, part in outcome.parts.items() if math.isfinite(part)}
     return Value(outcome.value, names.keep(term.name, parts))
 
