@@ -392,6 +392,8 @@ def _describe(fault: Any) -> str:
     if fault["type"] == "value_error":
         text = str(fault["ctx"]["error"])
         return f"{key}: {text}" if location else text
+    if fault["type"] == "dict_type":
+        return f"{key}: must be a mapping, name: value (given: {fault['input']!r})"
     if fault["type"] == "model_type":
         known = ", ".join(_known_keys(location))
         return f"{key}: must be a section of {known} (given: {fault['input']!r})"

@@ -78,6 +78,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("rollout", {"temperature": "warm"}, "rollout.temperature"),
         ("rollout", {"engine": "sglang"}, "'vllm' or 'transformers'"),
         ("reward", {"rules": {}}, "reward.rules"),
+        ("reward", {"rules": "exact"}, "reward.rules: must be a mapping, name: value"),
         ("trainer", {"data_parallel": 3}, "must be a multiple"),
         ("endpoints", {"rollout": ["127.0.0.1:1", "127.0.0.1:2"]}, "endpoints.rollout names 2"),
         ("endpoints", {"reward": "somewhere"}, "endpoints.reward"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.reward.rules import code, length, matching, minerva, numbers, puzzles
 from services.reward.rules.mathematics import LIBRARIES, MATHRULER
-from services.reward.rules.registry import Options, Rule, any_reference, nonempty_reference
+from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
 from services.reward.rules.texts import check_final
 from trimaran.errors import InputError
 
@@ -24,10 +24,6 @@ def _number(least: float, most: float = sys.float_info.max) -> Callable[[Any], b
     )
 
 
-def _one_of(*values: str) -> Callable[[Any], bool]:
-    return lambda value: value in values
-
-
 def _is_positive_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
@@ -38,7 +34,7 @@ def _least_of_dapo(options: Options) -> float:
 
 _Checks = Mapping[str, Callable[[Any], bool]]
 _NONE: _Checks = {}
-_LIBRARY = {"library": _one_of(*LIBRARIES)}
+_LIBRARY = {"library": OneOf(tuple(LIBRARIES))}
 _FORMAT_WEIGHT = {"format_weight": _number(0, 1)}
 _LENGTH = {"max_tokens": _is_positive_integer, "buffer": _is_positive_integer}
 
@@ -66,7 +62,7 @@ RULES: Mapping[str, Rule] = {
     "regular_expression": Rule(
         _place("matching:regular_expression"),
         check_reference=matching.check_pattern,
-        options={"pattern": matching.is_pattern, "mode": _one_of("search", "fullmatch")},
+        options={"pattern": matching.is_pattern, "mode": OneOf(("search", "fullmatch"))},
     ),
     "overlong": Rule(
         _place("length:overlong"), -1.0, 0.0, any_reference, _LENGTH, length.check_buffer
@@ -77,7 +73,7 @@ RULES: Mapping[str, Rule] = {
         _place("mathematics:boxed_equal"), check_reference=check_final, fixed={"library": MATHRULER}
     ),
     # verl and EasyR1.
-    "gsm8k": _on_numbers("gsm8k", {"method": _one_of("strict", "flexible")}),
+    "gsm8k": _on_numbers("gsm8k", {"method": OneOf(("strict", "flexible"))}),
     "math": _mathematics("math", _FORMAT_WEIGHT | _LIBRARY),
     "geo3k": _mathematics("geo3k", _FORMAT_WEIGHT | _LIBRARY),
     "r1v": _mathematics("r1v", _FORMAT_WEIGHT | _LIBRARY),

@@ -26,6 +26,16 @@ def any_options(options: Options) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """A check of an option's value."""
+
+    values: tuple[str, ...]
+
+    def __call__(self, value: Any) -> bool:
+        return value in self.values
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """`target`, "module:function", is imported by the worker that needs it, and called as
 
@@ -60,8 +70,12 @@ class Rule:
             if name not in self.options:
                 known = ", ".join(self.options) or "it takes none"
                 raise InputError(f"{key}.{name}: unknown option (known: {known})")
-            if not self.options[name](value):
-                raise InputError(f"{key}.{name}: {value!r} is not a value that this rule takes")
+            check = self.options[name]
+            if not check(value):
+                hint = f" (it takes {', '.join(check.values)})" if isinstance(check, OneOf) else ""
+                raise InputError(
+                    f"{key}.{name}: {value!r} is not a value that this rule takes{hint}"
+                )
         try:
             self.check_together(options)
         except ValueError as error:
