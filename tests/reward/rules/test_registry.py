@@ -48,7 +48,11 @@ def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
         ("last_integer", {"method": "strict"}, r"key\.method: unknown option .*takes none"),
         ("gsm8k", {"method": "loose"}, r"key\.method: 'loose'"),
         ("gsm8k", {"mode": "strict"}, r"key\.mode: unknown option \(known: method\)"),
-        ("math", {"library": "sympy"}, r"key\.library: 'sympy' .* \(it takes math-verify, mathruler"),
+        (
+            "math",
+            {"library": "sympy"},
+            r"key\.library: 'sympy' .* \(it takes math-verify, mathruler",
+        ),
         ("math", {"library": ["mathruler"]}, r"key\.library"),
         ("math", {"format_weight": 1.5}, r"key\.format_weight: 1\.5"),
         ("math", {"format_weight": True}, r"key\.format_weight: True"),
