@@ -43,8 +43,11 @@ MAX_PROMPT_TOKENS = 64
 SERVE = """
 import asyncio, logging, sys
 from pathlib import Path
+from services.rollout import transformers_engine
 from services.rollout.server import serve
 from trimaran.config import load_config
+# A fast machine is through a whole completion in the second after which it would first be heard of.
+transformers_engine.CHUNK_SECONDS = 0.05
 logging.basicConfig(level=logging.INFO)
 asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2])))
 """

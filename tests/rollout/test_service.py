@@ -60,12 +60,29 @@ def other_weights(weights):
     return noisy | {EMBEDDING: weights[EMBEDDING]}
 
 
+ATTEMPTS = 5
+
+
+class TooLateError(AssertionError):
+    """The generation was over before what was to interrupt it came: on a slow machine, try again."""
+
+
 def with_client(replica, body):
     async def run():
         async with replica.client() as client:
+            for _ in range(ATTEMPTS - 1):
+                with suppress(TooLateError):
+                    return await body(client)
             return await body(client)
 
     return asyncio.run(run())
+
+
+async def is_cut_short(task, message=""):
+    """Awaits a generation that must end with a BehindError."""
+    with pytest.raises(BehindError, match=message):
+        await task
+        raise TooLateError
 
 
 def logprobs_of(reference, weights, prompt_token_ids, token_ids, temperature):
@@ -212,6 +229,8 @@ def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
         assert await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT) == 0 < pause
         group = await task
         versions_of = [[s.version for s in c.segments] for c in group.completions_G]
+        if all(versions == [old] for versions in versions_of):
+            raise TooLateError
         assert [old, staged.version] in versions_of
         for completion in group.completions_G:
             assert_made_by(
@@ -235,8 +254,7 @@ def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
         await replicas.until_tokens(assembly, 1)
         with pytest.raises(TransferError, match="lacks"):
             await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT)
-        with pytest.raises(BehindError):
-            await task
+        await is_cut_short(task)
         for part in assembly.unfinished().values():
             assert {segment.version for segment in part.segments} <= {old}
         with pytest.raises(BehindError):
@@ -259,8 +277,7 @@ def test_what_wrong_weights_made_never_passes_for_what_mended_ones_make(replica,
         await replicas.until_tokens(assembly, 1)
         again = await replica.stage(client, weights, again=True)
         await client.commit_weights(again, mended, replicas.TIMEOUT)
-        with pytest.raises(BehindError, match="loaded it anew"):
-            await task
+        await is_cut_short(task, "loaded it anew")
         for part in assembly.unfinished().values():
             assert {segment.replica for segment in part.segments} <= {replicas.MAKER}
         group = await generate(client, sampling(1, 4), least=live)
