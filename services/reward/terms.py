@@ -113,10 +113,10 @@ def _with_run_options(
 ) -> Mapping[str, Any]:
     """`max_tokens` is the run's own where a rule takes it and it is not given; a rule's own
     `timeout` must act before the pool's, so that a slow answer is wrong and not unscoreable."""
-    if "max_tokens" in rule.option_names:
+    if "max_tokens" in rule.options:
         options = {"max_tokens": config.rollout.max_tokens, **options}
-    if "timeout" in rule.option_names and not options.get("timeout"):
-        options = {**options, "timeout": OWN_TIMEOUT_SHARE * config.reward.timeout}
+    if "timeout" in rule.options:
+        options = {"timeout": OWN_TIMEOUT_SHARE * config.reward.timeout, **options}
     return options
 
 

@@ -60,10 +60,6 @@ class Rule:
     columns: tuple[str, ...] = ()
     """Columns of the row that it needs besides the reference."""
 
-    @property
-    def option_names(self) -> tuple[str, ...]:
-        return tuple(self.options)
-
     def check_options(self, options: Options, key: str) -> None:
         """Raises InputError that names the key and what would be right."""
         for name, value in options.items():
