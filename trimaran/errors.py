@@ -36,7 +36,7 @@ class TransferError(TrimaranError):
 
 
 class UnprovenError(TrimaranError):
-    """Tokens of weights that nobody proved; they must not train, and their group is made again."""
+    """Tokens of weights that nobody proved; they must not train, and their group is reissued."""
 
 
 class UnavailableError(TrimaranError):

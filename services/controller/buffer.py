@@ -3,7 +3,7 @@
     reserve ──▶ in flight ──▶ put ──▶ waiting ──▶ take ──▶ training ──▶ release
       ▲ ▲                      │        ▲                  │               │
       │ └─── skip: the slot ◀──┘        └─── give_back ◀───┤               │
-      │         groups that are made again ◀───────────────┘               │
+      │         groups that are reissued   ◀───────────────┘               │
       └─────────────── slots: the new weights live ◀───────────────────────┘
 
 A group holds a slot from `reserve` until the weights that it trained are live, and there are
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 
 from trimaran.types import ScoredGroup
 
@@ -27,7 +27,7 @@ class Buffer:
         max_lag: int,
         num_steps: int,
         next_number: int = 0,
-        reissued: Sequence[int] = (),
+        reissued: Collection[int] = (),
         reused: Sequence[ScoredGroup] = (),
     ) -> None:
         """A resumed run has open groups: `reissued` go out first, `reused` already wait."""
@@ -82,7 +82,7 @@ class Buffer:
     async def give_back(self, batch: Sequence[ScoredGroup], again: Set[int]) -> None:
         """The batch just taken does not train yet: its groups have their places in the line again.
 
-        Those whose numbers are `again` are issued again, at once and before any other.
+        Those whose numbers are `again` are reissued, at once and before any other.
         """
         async with self._changed:
             numbers = [scored.group.number for scored in batch]

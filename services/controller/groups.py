@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from services.controller.ledger import Reissue
 from services.controller.proofs import Prover
 from services.controller.router import Router
 from trimaran.clients import GroupAssembly
@@ -41,7 +42,7 @@ class PromptSkipped(Exception):
 
 
 def sampling_seed(run_seed: int, *place: object) -> int:
-    """63 bits; the same for every attempt, so that a group made again can be the same group."""
+    """63 bits; the same for every attempt, so that a reissued group can be the same group."""
     text = ":".join(map(str, (run_seed, *place)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
@@ -89,13 +90,15 @@ class GroupMaker:
         number: int,
         prompt: Prompt,
         sampling: Sampling,
-        on_issue: Callable[[int], None] = lambda attempt: None,
+        on_issue: Callable[[int, Reissue | None], None] = lambda attempt, reissue: None,
         first_attempt: int = 1,
+        reissue: Reissue | None = None,
     ) -> Group:
         """Try replica after replica, each going on from what has arrived. Raises PromptSkipped.
 
-        A group with tokens that are not proven is made again from scratch.
-        `on_issue(attempt)` is told before each try.
+        A group with tokens that are not proven is reissued from scratch. `reissue` says why the
+        first of these attempts is not the group's first. `on_issue(attempt, reissue)` is told
+        before each attempt, with None for the group's first.
         """
         assembly = GroupAssembly(sampling.num_samples)
         tries = _Tries(self._max_attempts)
@@ -104,7 +107,11 @@ class GroupMaker:
                 self._suspects if tries.is_suspect else nullcontext(),
                 self._router.lease(sampling.num_samples, tries.replicas) as lease,
             ):
-                on_issue(attempt)
+                if reissue:
+                    logger.warning(
+                        "group %d is reissued, attempt %d: %s", number, attempt, reissue.cause
+                    )
+                on_issue(attempt, reissue)
                 try:
                     group = await lease.unless_lost(
                         lease.client.generate(
@@ -125,13 +132,14 @@ class GroupMaker:
                     if isinstance(error, UNREACHABLE):
                         await self._router.report(lease.name, f"group {number}: {error}")
                     tries.count(error, lease.name)
+                    reissue = Reissue(f"{lease.name}: {error}", lease.name)
                     continue
             unproven = await self._prover.find_unproven(group)
             if unproven is None:
                 return group
-            logger.warning("group %d is made again: %s", number, unproven)
             if unproven.version == lease.live:
                 await self._router.report(unproven.name, f"group {number}: {unproven.reason}")
             tries.count(UnprovenError(str(unproven)), unproven.replica)
+            reissue = unproven.reissue
             assembly = GroupAssembly(sampling.num_samples)
         raise AssertionError("unreachable")

@@ -2,7 +2,7 @@
 
     issued ──▶ generated ──▶ scored ──▶ consumed ──▶ committed
        │           └────────────┴──▶ filtered
-       └───────────────┴──▶ skipped          (an open attempt may be issued again as the next one)
+       └───────────────┴──▶ skipped          (an open attempt may be reissued as the next one)
 
 Records are keyed (run, group, attempt), and each issued prompt ends in exactly one of committed,
 filtered and skipped. A record's hash covers its content and the hash before it, so that an
@@ -51,6 +51,15 @@ COMES_FROM: dict[Stage, tuple[Stage, ...]] = {
     Stage.FILTERED: (Stage.GENERATED, Stage.SCORED),
     Stage.SKIPPED: (Stage.ISSUED, Stage.GENERATED),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reissue:
+    """Why a group is issued once more; stands in the record of that attempt."""
+
+    cause: str
+    replica: str = ""
+    """Whose attempt failed; empty after a resume, when no replica is to blame."""
 
 
 @dataclass(frozen=True, slots=True)

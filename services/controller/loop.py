@@ -21,17 +21,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
-from services.controller.ledger import Ledger, Stage, proof_to_json
+from services.controller.ledger import Ledger, Reissue, Stage, proof_to_json
 from services.controller.patience import patiently
 from services.controller.payloads import payload_digest
 from services.controller.proofs import Prover
 from services.controller.report import Reporter
+from services.controller.resume import open_groups
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.validation import Validator
@@ -65,11 +66,13 @@ class Loop:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from outside: the run ends after the step under way, in a pause at once."""
     buffer: Buffer = field(init=False)
+    reissues: dict[int, Reissue] = field(default_factory=dict)
+    """Groups that wait in the buffer to be reissued, by number."""
     num_skips_in_a_row: int = 0
 
-    async def run(self, buffer: Buffer) -> None:
+    async def run(self) -> None:
         """From the ledger's last committed step to the last step, or until cancelled."""
-        self.buffer = buffer
+        self._open_buffer()
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -79,6 +82,20 @@ class Loop:
                     helper.cancel()
         except ExceptionGroup as errors:
             raise first_error(errors) from None
+
+    def _open_buffer(self) -> None:
+        """With the groups that the run's last controller left open."""
+        run, state = self.config.run, self.ledger.state
+        groups = open_groups(self.ledger, self.config)
+        self.reissues = dict(groups.reissued)
+        self.buffer = Buffer(
+            run.groups_per_step,
+            run.max_lag,
+            run.steps - state.step,
+            state.next_number,
+            groups.reissued.keys(),
+            groups.reused,
+        )
 
     async def _roll_out(self) -> None:
         """Prompts -> scored groups in the buffer."""
@@ -115,14 +132,13 @@ class Loop:
                 await self.save_checkpoint()
 
     async def _take_proven(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]]:
-        """The next batch whose tokens are all proven; a group that is not is made again before."""
+        """The next batch whose tokens are all proven; a group that is not is reissued before."""
         while True:
             groups = await self.buffer.take()
             proofs, unproven = await self.prover.prove(groups)
             if not unproven:
                 return groups, proofs
-            for number, reason in unproven.items():
-                logger.warning("group %d is made again: %s", number, reason)
+            self.reissues |= {number: why.reissue for number, why in unproven.items()}
             await self.buffer.give_back(groups, unproven.keys())
 
     async def _make_group(self, number: int) -> ScoredGroup | None:
@@ -133,13 +149,18 @@ class Loop:
         sampling = Sampling(rollout.temperature, rollout.max_tokens, rollout.group_size, seed)
         entry = ledger.state.groups.get(number)
 
-        def on_issue(attempt: int) -> None:
-            ledger.record(Stage.ISSUED, group=number, attempt=attempt, prompt=prompt.prompt_id)
+        def on_issue(attempt: int, reissue: Reissue | None) -> None:
+            why = asdict(reissue) if reissue else {}
+            ledger.record(
+                Stage.ISSUED, group=number, attempt=attempt, prompt=prompt.prompt_id, **why
+            )
 
         try:
             with self.reporter.phase("generating"):
                 group = await self.maker.generate(
-                    number, prompt, sampling, on_issue, entry.attempt + 1 if entry else 1
+                    *(number, prompt, sampling, on_issue),
+                    first_attempt=entry.attempt + 1 if entry else 1,
+                    reissue=self.reissues.pop(number, None),
                 )
             key = {"group": number, "attempt": group.attempt}
             ledger.record(Stage.GENERATED, **key, digest=payload_digest(serialize_group(group)))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from services.controller.ledger import Reissue
 from services.controller.patience import patiently
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
@@ -34,6 +35,10 @@ class Unproven:
     def name(self) -> str:
         """The replica's own, however often it was mended."""
         return self.replica.partition("~")[0]
+
+    @property
+    def reissue(self) -> Reissue:
+        return Reissue(f"unproven tokens of {self}", self.name)
 
     def __str__(self) -> str:
         return f"{self.replica} at version {self.version}: {self.reason}"

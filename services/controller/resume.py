@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.controller.ledger import OPEN, Ledger, Stage
+from services.controller.ledger import OPEN, Ledger, Reissue, Stage
 from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, TrimaranError
@@ -31,7 +31,7 @@ class OpenGroups:
     """Issued and not consumed when the last controller ended."""
 
     reused: tuple[ScoredGroup, ...]
-    reissued: tuple[int, ...]
+    reissued: dict[int, Reissue]
 
 
 async def replay(
@@ -78,21 +78,27 @@ def load_batch(ledger: Ledger, step: int) -> TrainingBatch:
 
 
 def open_groups(ledger: Ledger, config: RunConfig) -> OpenGroups:
-    """Which open groups still wait as they are, and which are issued again.
+    """Which open groups still wait as they are, and which are reissued.
 
     A scored group is reused when its oldest token will be at most max_lag steps old as it trains.
     """
     state = ledger.state
     reused: list[ScoredGroup] = []
-    reissued: list[int] = []
+    reissued: dict[int, Reissue] = {}
     for place, number in enumerate(state.with_stage(*OPEN)):
         weights_step = state.step + place // config.run.groups_per_step
         scored = _scored(ledger, number)
-        if scored and weights_step - _oldest_step(scored) <= config.run.max_lag:
-            reused.append(scored)
+        if not scored:
+            stage = state.groups[number].stage
+            reissued[number] = Reissue(f"resumed: it was {stage} when the controller ended")
+        elif weights_step - (oldest := _oldest_step(scored)) > config.run.max_lag:
+            reissued[number] = Reissue(
+                f"resumed: its tokens of step {oldest} would train on weights of step"
+                f" {weights_step}, run.max_lag is {config.run.max_lag}"
+            )
         else:
-            reissued.append(number)
-    return OpenGroups(tuple(reused), tuple(reissued))
+            reused.append(scored)
+    return OpenGroups(tuple(reused), reissued)
 
 
 def _begin(ledger: Ledger, policy: PolicyVersion) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.controller.buffer import Buffer
 from services.controller.datasets import load_prompts
 from services.controller.events import RunLog
 from services.controller.groups import GroupMaker
@@ -22,7 +21,7 @@ from services.controller.metrics import count_devices
 from services.controller.payloads import PayloadStore
 from services.controller.proofs import Prover
 from services.controller.report import Reporter
-from services.controller.resume import open_groups, replay
+from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.unscored import UnscoredGate
@@ -118,7 +117,7 @@ async def _train_and_validate(loop: Loop, run_folder: Path, store: SqliteStore) 
         await loop.validate(0, config.validation.final_samples)
         store.put(heldout_before, _rewards(reporter.validations.get(0)))
     reporter.start_clock()
-    await loop.run(_open_buffer(config, loop.ledger))
+    await loop.run()
     await loop.save_checkpoint()
     if state.step == config.run.steps:
         await loop.validate(state.step, config.validation.final_samples)
@@ -190,18 +189,6 @@ def _assemble(
         weight_sync=services.weight_sync,
         validator=validator,
         reporter=reporter,
-    )
-
-
-def _open_buffer(config: RunConfig, ledger: Ledger) -> Buffer:
-    groups = open_groups(ledger, config)
-    return Buffer(
-        config.run.groups_per_step,
-        config.run.max_lag,
-        config.run.steps - ledger.state.step,
-        ledger.state.next_number,
-        groups.reissued,
-        groups.reused,
     )
 
 

@@ -9,13 +9,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from services.controller.buffer import Buffer
 from services.controller.groups import GroupMaker
 from services.controller.ledger import Ledger, proof_from_json, proof_to_json
 from services.controller.loop import Loop
 from services.controller.payloads import PayloadStore
 from services.controller.proofs import Prover
-from services.controller.resume import open_groups, replay
+from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.unscored import UnscoredGate
@@ -313,18 +312,8 @@ class World:
         if pending:
             version = (await loop.train(pending)).version
         await loop.publish(version)
-        state = self.ledger.state
-        groups = open_groups(self.ledger, self.config)
-        buffer = Buffer(
-            self.config.run.groups_per_step,
-            self.config.run.max_lag,
-            self.config.run.steps - state.step,
-            state.next_number,
-            groups.reissued,
-            groups.reused,
-        )
         async with router.watching():
-            await loop.run(buffer)
+            await loop.run()
         return loop
 
     def connect(self, address: str) -> FakeRollout:

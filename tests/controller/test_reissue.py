@@ -1,0 +1,102 @@
+"""Why a group was issued again stands in its record and in one line of the log."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.controller import proofs
+from services.controller.ledger import Stage
+from tests.controller.fakes import World, make_config
+from tests.controller.test_resume import cut_ledger, records, run_world
+from trimaran.errors import InternalError
+from trimaran.types import Group, Prompt, Verdict, VersionId
+
+
+def issued(folder: Path, number: int) -> list[dict[str, Any]]:
+    return [r for r in records(folder) if r["kind"] == Stage.ISSUED and r["group"] == number]
+
+
+def run(world: World) -> None:
+    try:
+        asyncio.run(asyncio.wait_for(world.run(), 30))
+    finally:
+        world.close()
+
+
+def test_a_try_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, make_config())
+    failed: list[str] = []
+
+    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
+        if number == 5 and attempt == 1:
+            failed.append(replica)
+            raise InternalError("CUDA error")
+
+    world.faults = faults
+    run(world)
+    first, second = issued(tmp_path, 5)
+    assert "cause" not in first
+    assert second["attempt"] == 2
+    assert (second["cause"], second["replica"]) == (f"{failed[0]}: CUDA error", failed[0])
+    assert reissue_lines(caplog) == [f"group 5 is reissued, attempt 2: {failed[0]}: CUDA error"]
+
+
+def test_unproven_tokens_as_a_group_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(proofs, "SETTLE_SECONDS", 0.02)
+    world = World(tmp_path, make_config(run={"steps": 1}))
+    world.weight_sync.missing = {(VersionId(0, 0), "rollout-1")}
+    run(world)
+    again = [r for n in range(4) for r in issued(tmp_path, n)[1:]]
+    assert again
+    assert {r["replica"] for r in again} == {"rollout-1"}
+    assert {r["cause"] for r in again} == {
+        "unproven tokens of rollout-1 at version 0.0: there is no proof that it held that version"
+    }
+    assert len(reissue_lines(caplog)) == len(again)
+
+
+def test_a_fault_found_as_the_batch_is_due(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, make_config(run={"steps": 1}, rollout={"replicas": 1}))
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        if group.number == 3 and group.attempt == 1:
+            world.weight_sync.find_fault(VersionId(0, 0), "rollout-0", "block 7 differs")
+            world.weight_sync.makers = {"rollout-0": "rollout-0~1"}
+            world.weight_sync.find_fault(VersionId(0, 0), "rollout-0~1", "")
+        return None
+
+    world.reward.faults = faults
+    run(world)
+    for number in range(4):
+        _, again = issued(tmp_path, number)
+        assert (again["attempt"], again["replica"]) == (2, "rollout-0")
+        assert again["cause"] == "unproven tokens of rollout-0 at version 0.0: block 7 differs"
+    assert len(reissue_lines(caplog)) == 4
+
+
+def test_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = make_config(run={"steps": 1, "groups_per_step": 2})
+    (tmp_path / "whole").mkdir()
+    run_world(tmp_path / "whole", config)
+    rows = records(tmp_path / "whole")
+    place = next(i for i, r in enumerate(rows, 1) if r["kind"] == Stage.GENERATED)
+    open_number, resumed = rows[place - 1]["group"], tmp_path / "resumed"
+    cut_ledger(tmp_path / "whole", resumed, place)
+    caplog.clear()
+    run_world(resumed, config)
+    assert isinstance(open_number, int)
+    first, again = issued(resumed, open_number)
+    cause = "resumed: it was generated when the controller ended"
+    assert "cause" not in first
+    assert (again["attempt"], again["cause"], again["replica"]) == (2, cause, "")
+    assert f"group {open_number} is reissued, attempt 2: {cause}" in reissue_lines(caplog)
+
+
+def reissue_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "is reissued" in r.getMessage()]
