@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from services.reward.rules.code_asserts import Check, read_checks
+from services.reward.rules.code_link import COPIED, decode, encode
 from services.reward.rules.code_tests import (
     PARSE_ERRORS,
     Calls,
     Pairs,
     Statements,
     Tests,
-    called,
     defines_check,
     is_test,
     parse,
@@ -34,59 +35,96 @@ from typing import *
 """
 """Where a function is called by name the answer finds imported what judges of such tasks import."""
 
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One value that the program reports, compared outside of it."""
-
-    test: int
-    expected: Any
-    is_json: bool = False
-    """The expected value came as JSON, which has neither tuples nor keys other than texts."""
-
-    def holds(self, given: Any) -> bool:
-        if not self.is_json:
-            return bool(given == self.expected)
-        given = _as_json(given)
-        wrapped = isinstance(self.expected, list) and len(self.expected) == 1
-        # APPS has the result itself, or a list of one that holds it.
-        return given == self.expected or (wrapped and given == self.expected[0])
+REPORT_CHARACTERS, REPORT_FACTOR = 1 << 16, 16
+"""A longer report of a result, beside that of the expected one, is not read: a set of some
+100,000 chosen numbers takes Python minutes to build."""
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """One process: Python source and its standard input, with what its output must be."""
+class Pair:
+    """A process with the answer as its main program."""
 
     source: str
     stdin: str
-    expected: str | None = None
-    """The right standard output; None where the program reports on tests instead."""
+    expected: str
+    """The right standard output."""
     num_tests: int = 1
-    token: str = ""
-    checks: tuple[Check, ...] = ()
 
     def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
         """One a test. A program that was stopped has an exit code other than 0."""
-        if self.expected is not None:
-            return (exit_code == 0 and same_output(stdout, self.expected),)
-        ran, values = self._read(stdout)
-        failed = {
-            check.test
-            for index, check in enumerate(self.checks)
-            if not values.get(index) or not all(map(check.holds, values[index]))
-        }
-        return tuple(test in ran and test not in failed for test in range(self.num_tests))
+        return (exit_code == 0 and same_output(stdout, self.expected),)
 
-    def _read(self, stdout: str) -> tuple[set[int], dict[int, list[Any]]]:
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A process with the answer in it, which makes the calls that stand in `stdin`."""
+
+    source: str
+    stdin: str
+    checks: tuple[Check, ...]
+    """One a line of output."""
+
+    @property
+    def num_tests(self) -> int:
+        return self.checks[-1].test + 1
+
+    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
+        held = [False] * len(self.checks)
+        for index, (check, line) in enumerate(zip(self.checks, stdout.split("\n"), strict=False)):
+            held[index] = _holds(check, line)
+        failed = {check.test for check, right in zip(self.checks, held, strict=True) if not right}
+        return tuple(test not in failed for test in range(self.num_tests))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A process with the tests in it, and one with the answer that it asks."""
+
+    answer: str
+    """Source of the second."""
+    first: tuple[str, str]
+    """What that is sent first: imports and the answer."""
+    steps: tuple[tuple[str, int | None], ...]
+    """Statements of the first, each with the number of its test or None."""
+    names: Mapping[str, str]
+    token: str
+    """The mark of its own lines."""
+    num_tests: int
+
+    @property
+    def judge(self) -> str:
+        """Source of the first. The second is its standard input and output."""
+        return f"{_bundle('code_judge')}\njudge({self._tests}, {self.token!r}, 0, 1, 2)\n"
+
+    @property
+    def source(self) -> str:
+        """Where there is one sandbox for both: the first starts the second."""
+        return f"{_bundle('code_judge')}\njudge_child({self._tests}, {self.answer!r})\n"
+
+    @property
+    def stdin(self) -> str:
+        return self.token + "\n"
+
+    @property
+    def _tests(self) -> str:
+        return f"{self.steps!r}, {dict(self.names)!r}, {self.first!r}"
+
+    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
+        """Raises ReferenceUnusableError."""
         ran: set[int] = set()
-        values: dict[int, list[Any]] = {}
         for line in stdout.split("\n"):
-            match line.split(" ", 3):
-                case [self.token, "ran", test] if test.isdecimal():
+            match line.split(" ", 2):
+                case [self.token, "passed", test] if test.isdecimal():
                     ran.add(int(test))
-                case [self.token, "value", check, value] if check.isdecimal():
-                    values.setdefault(int(check), []).append(_decode(value))
-        return ran, values
+                case [self.token, "unusable", name]:
+                    raise ReferenceUnusableError(
+                        f"the tests hand the answer an object of the class {name}, and only plain"
+                        " values and functions travel to the process of the answer"
+                    )
+        return tuple(test in ran for test in range(self.num_tests))
+
+
+Program = Pair | Called | Judged
 
 
 def make_programs(
@@ -95,11 +133,15 @@ def make_programs(
     """`answer` is Python source. Raises ReferenceUnusableError."""
     match tests:
         case Pairs(pairs):
-            return tuple(Program(answer, given, expected) for given, expected in pairs[:max_tests])
+            return tuple(Pair(answer, given, expected) for given, expected in pairs[:max_tests])
         case Calls(function, calls):
-            return (_call_program(answer, function, calls[:max_tests], token),)
+            checks = [
+                Check(test, function, arguments, {}, _same_json, right)
+                for test, (arguments, right) in enumerate(calls[:max_tests])
+            ]
+            return (_called(answer, PRELUDE, checks, "solve"),)
         case Statements(text):
-            return (_statement_program(answer, text, extras, token),)
+            return (_statements(answer, text, extras, token),)
 
 
 def same_output(given: str, expected: str) -> bool:
@@ -111,123 +153,96 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _call_program(
-    answer: str, function: str, calls: Sequence[tuple[tuple[Any, ...], Any]], token: str
-) -> Program:
-    owner = "Solution() if 'Solution' in globals() else __import__('answer')"
-    steps = [(PRELUDE, None)] + [
-        (f"__report__({test}, getattr({owner}, {function!r})(*{_source(arguments)}))", test)
-        for test, (arguments, _) in enumerate(calls)
-    ]
-    checks = tuple(Check(test, right, is_json=True) for test, (_, right) in enumerate(calls))
-    return Program(_with_harness(answer, steps), token + "\n", None, len(calls), token, checks)
-
-
-def _source(arguments: tuple[Any, ...]) -> str:
-    """JSON knows infinities and NaN, and Python has no literal for them."""
-    return f"__import__('json').loads({json.dumps(arguments)!r})"
-
-
-def _statement_program(answer: str, text: str, extras: Mapping[str, str], token: str) -> Program:
-    """`assert E == <literal>` becomes a report of E's value, so that the right one is not there
-    for the answer to find; other tests stay as they are."""
-    body = parse(text)
+def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -> Called | Judged:
+    body = parse(extras.get("test_setup_code", "")) + parse(text)
+    names: Mapping[str, str] = {}
     if defines_check(body) and not any(map(is_test, body)):
         entry = extras.get("entry_point", "")
         if not entry.isidentifier():
             raise ReferenceUnusableError(
                 "check(candidate) needs the function's name in the row's column entry_point"
             )
-        body += ast.parse(f"check({entry})").body
-    steps: list[tuple[str, int | None]] = [(_setup(extras), None)]
-    checks: list[Check] = []
-    calls_check = _tests_that_call_check(body)
+        names = {"candidate": entry}
+        body += parse("check(candidate)")
+    imports = _imports(extras)
+    if checks := read_checks(body, names):
+        return _called(answer, imports, checks, "call")
+    steps: list[tuple[str, int | None]] = [(imports, None)]
     num_tests = 0
     for statement in body:
         counts = is_test(statement)
-        if isinstance(statement, ast.FunctionDef) and statement.name == "check":
-            if len(calls_check) == 1:
-                test = calls_check[0]
-                statement.body = [_reporting(inner, test, checks) for inner in statement.body]
-        elif counts:
-            statement = _reporting(statement, num_tests, checks)
-        source = ast.unparse(ast.fix_missing_locations(statement))
-        steps.append((source, num_tests if counts else None))
+        steps.append((ast.unparse(statement), num_tests if counts else None))
         num_tests += counts
-    source = _with_harness(answer, steps)
-    return Program(source, token + "\n", None, num_tests, token, tuple(checks))
+    return Judged(_answering(), (imports, answer), tuple(steps), names, token, num_tests)
 
 
-def _tests_that_call_check(body: Sequence[ast.stmt]) -> list[int]:
-    tests = filter(is_test, body)
-    return [
-        test
-        for test, statement in enumerate(tests)
-        if isinstance(statement, ast.Expr) and called(statement.value) == "check"
+def _called(answer: str, imports: str, checks: Sequence[Check], how: str) -> Called:
+    requests = [
+        ["call", how, _encoded((check.function, *check.arguments)), _named(check.keywords)]
+        for check in checks
     ]
+    stdin = "".join(map(_line, [[imports, answer], *requests]))
+    return Called(_answering(), stdin, tuple(checks))
 
 
-def _reporting(statement: ast.stmt, test: int, checks: list[Check]) -> ast.stmt:
-    match statement:
-        case ast.Assert(ast.Compare(left, [ast.Eq()], [right])):
-            try:
-                expected = ast.literal_eval(right)
-                _check_plain(expected)
-            except PARSE_ERRORS:
-                return statement
-            checks.append(Check(test, expected))
-            arguments = [ast.Constant(len(checks) - 1), left]
-            return ast.Expr(ast.Call(ast.Name("__report__", ast.Load()), arguments, []))
-    return statement
+def _named(keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: encode(value, _refuse) for name, value in keywords.items()}
 
 
-def _check_plain(value: Any) -> None:
-    """Raises TypeError for what no report can hold: bytes, complex numbers, Ellipsis."""
-    if isinstance(value, list | tuple | set | dict):
-        for member in value:
-            _check_plain(member)
-            if isinstance(value, dict):
-                _check_plain(value[member])
-    elif value is not None and not isinstance(value, bool | int | float | str):
-        raise TypeError(type(value).__name__)
+def _encoded(values: Sequence[Any]) -> list[Any]:
+    return [encode(value, _refuse) for value in values]
 
 
-def _setup(extras: Mapping[str, str]) -> str:
-    """MBPP's columns beside the tests: test_imports (a JSON list) and test_setup_code."""
+def _refuse(value: Any) -> Any:
+    raise TypeError(type(value).__name__)
+
+
+def _line(words: Sequence[Any]) -> str:
+    return json.dumps(words) + "\n"
+
+
+def _imports(extras: Mapping[str, str]) -> str:
+    """MBPP's column test_imports, a JSON list of texts."""
     try:
-        imports = "\n".join(json.loads(extras.get("test_imports") or "[]"))
+        return "\n".join(json.loads(extras.get("test_imports") or "[]"))
     except PARSE_ERRORS:
         raise ReferenceUnusableError("the column test_imports is not a list of texts") from None
-    return imports + "\n" + extras.get("test_setup_code", "")
 
 
-def _with_harness(answer: str, steps: Sequence[tuple[str, int | None]]) -> str:
-    return f"{_harness()}\n\nrun({answer!r}, {list(steps)!r})\n"
+def _answering() -> str:
+    return _bundle("code_harness") + "\nserve()\n"
 
 
 @cache
-def _harness() -> str:
-    return Path(__file__).with_name("code_harness.py").read_text("utf-8")
+def _bundle(name: str) -> str:
+    """With the module that it imports of ours in front."""
+    link, after = (
+        Path(__file__).with_name(f"{part}.py").read_text("utf-8") for part in ("code_link", name)
+    )
+    lines = after.splitlines()
+    return link + "\n".join(line for line in lines if not line.startswith("from services."))
 
 
-def _decode(text: str) -> Any:
-    """What `encode` of the harness made. The text is foreign: what is not that equals nothing."""
+def _holds(check: Check, line: str) -> bool:
+    """The line is foreign: what no report is equals nothing."""
     try:
-        return _rebuild(json.loads(text))
-    except (*PARSE_ERRORS, KeyError):
-        return _NOTHING
+        if len(line) > REPORT_CHARACTERS:
+            right = len(json.dumps(encode(check.expected, _refuse)))
+            if len(line) > REPORT_CHARACTERS + REPORT_FACTOR * right:
+                return False
+        kind, value, *_changed = json.loads(line)
+        given = decode(value, COPIED, _refuse)
+        return kind == "value" and bool(check.holds(given, check.expected))
+    except (*PARSE_ERRORS, KeyError, IndexError, AttributeError, OverflowError):
+        return False
 
 
-_NOTHING = object()
-_KINDS = {"list": list, "tuple": tuple, "set": set}
-
-
-def _rebuild(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    kind, members = value
-    rebuilt = [_rebuild(member) for member in members]
-    return dict(rebuilt) if kind == "dict" else _KINDS[kind](rebuilt)
+def _same_json(given: Any, expected: Any) -> bool:
+    """What came as JSON has neither tuples nor keys other than texts."""
+    given = _as_json(given)
+    wrapped = isinstance(expected, list) and len(expected) == 1
+    # APPS has the result itself, or a list of one that holds it.
+    return given == expected or (wrapped and given == expected[0])
 
 
 def _as_json(value: Any) -> Any:
