@@ -45,6 +45,12 @@ class TestsLink(Link):
         except EOFError:
             self._end()
 
+    def send(self, *words):
+        try:
+            super().send(*words)
+        except OSError:
+            self._end()
+
     def call(self, function, arguments, keywords=()) -> object:
         try:
             return super().call(function, arguments, keywords)

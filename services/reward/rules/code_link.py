@@ -1,6 +1,5 @@
 """Two processes that call each other's functions, by lines of JSON. Its text travels into the
-sandbox in front of code_harness.py and code_judge.py; it imports nothing of ours and needs
-Python 3.8.
+sandbox in front of code_harness.py's and code_judge.py's; it needs Python 3.8.
 
 A line is ["call", function, arguments, keywords], or what answers it: ["value", result, changed]
 or ["error", class, text]. Values are copied. What cannot be copied goes as a number, and is a
@@ -12,107 +11,23 @@ from __future__ import annotations
 import builtins
 import json
 import os
-import sys
 import types
 from itertools import islice
 
-TYPE_CHECKING = False  # importing typing takes as long as a small answer runs
+from services.reward.rules.code_values import COPIED_BETWEEN, TYPES, decode, encode, imported
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 MAX_ITEMS = 10_000
 """Of an iterator that is copied."""
-LARGE = 1 << 4096
-"""Python refuses to write larger integers as decimals, some time after this."""
-NUMERIC_KINDS = "biufcU"
-"""Of numpy's arrays, those whose members can be copied."""
-
-
-def _imported(module, name):
-    __import__(module)
-    return getattr(sys.modules[module], name)
-
-
-def _array(parts):
-    members, kind = parts
-    made = _imported("numpy", "dtype")(kind)
-    if made.kind not in NUMERIC_KINDS:
-        raise ValueError("an array of another kind: " + kind)
-    return _imported("numpy", "array")(members, made)
-
-
-COPIED = {
-    "bytes": (lambda value: value.hex(), bytes.fromhex),
-    "bytearray": (lambda value: value.hex(), bytearray.fromhex),
-    "complex": (lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
-}
-"""Name of a class: what JSON holds of a value, and the way back."""
-COPIED_BETWEEN = {
-    **COPIED,
-    "range": (
-        lambda value: [value.start, value.stop, value.step],
-        lambda parts: range(*parts),
-    ),
-    "Decimal": (str, lambda text: _imported("decimal", "Decimal")(text)),
-    "Fraction": (
-        lambda value: [value.numerator, value.denominator],
-        lambda parts: _imported("fractions", "Fraction")(*parts),
-    ),
-    "ndarray": (lambda value: [value.tolist(), value.dtype.str], _array),
-}
-"""The worker takes none of these."""
-_TYPES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in _TYPES}
-KINDS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 FUNCTIONS = (
     types.FunctionType,
     types.MethodType,
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
 )
-
-
-def encode(value, other):
-    """What json.dumps takes. `other` encodes what is no plain value."""
-    kind = type(value)
-    if value is None or isinstance(value, (bool, float, str)):
-        return value
-    if isinstance(value, int):
-        return value if -LARGE < value < LARGE else ["int", hex(value)]
-    if isinstance(value, dict):
-        return ["dict", [[encode(key, other), encode(value[key], other)] for key in value]]
-    for name, base in KINDS.items():
-        if isinstance(value, base):
-            return [name, [encode(member, other) for member in value]]
-    name = kind.__name__
-    if name in COPIED_BETWEEN:
-        if name != "ndarray" or value.dtype.kind in NUMERIC_KINDS:
-            return [name, COPIED_BETWEEN[name][0](value)]
-    elif name == "deque":
-        return ["deque", [encode(member, other) for member in value], value.maxlen]
-    elif kind.__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return encode(value.item(), other)
-    elif kind is type and TYPES.get(value.__name__) is value:
-        return ["type", value.__name__]
-    return other(value)
-
-
-def decode(value, copied, other) -> Any:
-    """The way back from `encode`. Raises ValueError, TypeError or KeyError for what never came
-    from there."""
-    if not isinstance(value, list):
-        return value
-    name, members = value[0], value[1]
-    if name == "int":
-        return int(members, 16)
-    if name == "dict":
-        pairs = ((decode(key, copied, other), decode(item, copied, other)) for key, item in members)
-        return dict(pairs)
-    if name in KINDS:
-        return KINDS[name]([decode(member, copied, other) for member in members])
-    if name in copied:
-        return copied[name][1](members)
-    return other(value)
 
 
 class AnswerError(Exception):
@@ -290,7 +205,7 @@ class Link:
         if name == "iterator":
             return iter(members)
         if name == "deque":
-            return _imported("collections", "deque")(members, value[2])
+            return imported("collections", "deque")(members, value[2])
         raise ValueError("no value: " + str(name))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from services.reward.rules.code_asserts import Check, read_checks
-from services.reward.rules.code_link import COPIED, decode, encode
 from services.reward.rules.code_tests import (
     PARSE_ERRORS,
     Calls,
@@ -22,6 +21,7 @@ from services.reward.rules.code_tests import (
     is_test,
     parse,
 )
+from services.reward.rules.code_values import COPIED, decode, encode
 from trimaran.rewards import ReferenceUnusableError
 
 PRELUDE = """\
@@ -36,8 +36,8 @@ from typing import *
 """Where a function is called by name the answer finds imported what judges of such tasks import."""
 
 REPORT_CHARACTERS, REPORT_FACTOR = 1 << 16, 16
-"""A longer report of a result, beside that of the expected one, is not read: a set of some
-100,000 chosen numbers takes Python minutes to build."""
+"""A longer report of a result, beside that of the expected one, is not read: a set of
+100,000 numbers of one hash takes Python more than a minute to build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +215,12 @@ def _answering() -> str:
 
 @cache
 def _bundle(name: str) -> str:
-    """With the module that it imports of ours in front."""
-    link, after = (
-        Path(__file__).with_name(f"{part}.py").read_text("utf-8") for part in ("code_link", name)
-    )
-    lines = after.splitlines()
-    return link + "\n".join(line for line in lines if not line.startswith("from services."))
+    """One text of what imports each other."""
+    parts = [Path(__file__).with_name(f"{part}.py") for part in ("code_values", "code_link", name)]
+    lines = "".join(part.read_text("utf-8") for part in parts).splitlines()
+    ours = ("from services.", "from __future__ ")
+    kept = [line for line in lines if not line.startswith(ours)]
+    return "\n".join(["from __future__ import annotations", *kept])
 
 
 def _holds(check: Check, line: str) -> bool:
@@ -233,7 +233,7 @@ def _holds(check: Check, line: str) -> bool:
         kind, value, *_changed = json.loads(line)
         given = decode(value, COPIED, _refuse)
         return kind == "value" and bool(check.holds(given, check.expected))
-    except (*PARSE_ERRORS, KeyError, IndexError, AttributeError, OverflowError):
+    except (*PARSE_ERRORS, KeyError, IndexError, AttributeError, ArithmeticError):
         return False
 
 

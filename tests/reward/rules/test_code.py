@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from services.reward.rules import RULES
 from services.reward.rules.code import check_reference, code, programs
-from services.reward.rules.code_link import COPIED, decode, encode
 from services.reward.rules.code_programs import same_output
+from services.reward.rules.code_values import COPIED, decode, encode
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 SUM_OF_TWO = json.dumps({"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]})
@@ -272,6 +272,8 @@ def depth(node): return math.floor(1 + max(map(depth, (node.left, node.right))))
         ),
         ("def f(x, *, y): return x, y", "y = [b'1', 2j]\nassert f(1, y=y) == (1, [b'1', 2j])"),
         ("def f(x): return {frozenset({x})}", "assert f(1) == {frozenset([1])}"),
+        ("from fractions import *\ndef f(x): return Fraction(1, x)", "assert f(2) == 0.5"),
+        ("from decimal import *\ndef f(x): return Decimal(x)", "assert f(2) == 2"),
         ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
         ("import sys\nif sys.stdin.read() == '': f = str", "assert f(1) == '1' == str(1)"),
     ],
@@ -283,6 +285,26 @@ def test_right_answers_to_all_kinds_of_tests(source: str, tests: str) -> None:
 def test_what_cannot_travel_makes_a_reference_unusable() -> None:
     with pytest.raises(ReferenceUnusableError, match="Odd"):
         judged("def f(x): return x", "class Odd: pass\nassert f(Odd()) is None")
+
+
+STOPS_LISTENING = """
+import os, stat, time
+def is_pipe(fd):
+    try: return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError: return False
+source, sink = filter(is_pipe, range(3, 64))
+os.read(source, 1 << 16)
+os.close(source)
+os.write(sink, b'["value", ["mine", 0], []]\\n')
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("source", ["import os\nos._exit(0)", "f = 1 / 0", STOPS_LISTENING])
+def test_an_answer_that_left_has_not_raised_what_the_tests_wait_for(source: str) -> None:
+    tests = "try:\n    f(1)\n    assert False\nexcept OSError: pass"
+    assert judged(source, tests) == 0.0
+    assert judged("def f(x): open('/none')", tests) == 1.0
 
 
 def test_a_callback_that_gives_what_cannot_travel_is_the_answers_error() -> None:
@@ -336,6 +358,14 @@ def test_output_of_any_kind_is_read(stdout: str) -> None:
     assert program.passed(stdout, 0) == (False, False) or "value" in stdout
     (program,) = programs(answered("x", "assert f(2) == x"), token="t")
     assert program.passed(stdout, 0) == (False,)
+
+
+@pytest.mark.parametrize(
+    "value", [["decimal.Decimal", "sNaN"], ["fractions.Fraction", [1, 0]], ["int", "x"], ["set"], 1]
+)
+def test_a_report_of_no_value_is_wrong(value: object) -> None:
+    (program,) = programs(answered("x", "assert f() == 1"), token="t")
+    assert program.passed(json.dumps(["value", value, []]), 0) == (value == 1,)
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
