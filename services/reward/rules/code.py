@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.reward.rules.code_blocks import last_code_block
-from services.reward.rules.code_programs import Judged, Program, make_programs
+from services.reward.rules.code_programs import make_programs
 from services.reward.rules.code_tests import read_tests
+from services.reward.rules.code_verdicts import Judged, Program
 from services.reward.rules.registry import Options
 from services.reward.rules.sandbox import Limits, run, run_asking
 from trimaran.rewards import Sample
@@ -71,7 +72,8 @@ def run_programs(
 ) -> list[bool]:
     """One a test, in order. The programs run one after the other.
 
-    Raises ReferenceUnusableError for tests that need what no other process can have."""
+    Raises ReferenceUnusableError where the tests hand the answer what cannot travel.
+    """
     passed: list[bool] = []
     for program in made:
         seconds = min(test_timeout * program.num_tests, deadline - time.monotonic())

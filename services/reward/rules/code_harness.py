@@ -26,8 +26,8 @@ def serve():
     sys.modules["answer"] = module
     link = Link(source, sink, _offered(module), lambda value: True)
     imports, answer = link.receive()
-    exec(imports, module.__dict__)
-    exec(compile(answer, "answer", "exec"), module.__dict__)
+    for text in (imports, answer):
+        exec(compile(text, "answer", "exec", dont_inherit=True), module.__dict__)
     link.serve()
     os._exit(0)
 
@@ -40,7 +40,7 @@ def _offered(module):
             raise NameError(name)
         return names[name]
 
-    def call(name, *arguments, **keywords):
+    def call(name, /, *arguments, **keywords):
         return find(name)(*arguments, **keywords)
 
     def solve(name, *arguments):

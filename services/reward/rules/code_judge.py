@@ -75,7 +75,7 @@ def judge(steps, called, first, token, source, sink, verdicts, end=lambda: os._e
     link.send(*first)
     for text, test in steps:
         try:
-            exec(compile(text, "tests", "exec"), module.__dict__)
+            exec(compile(text, "tests", "exec", dont_inherit=True), module.__dict__)
         except BaseException:
             if test is None:
                 break

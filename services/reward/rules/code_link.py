@@ -51,7 +51,7 @@ class Remote:
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_number", number)
 
-    def __call__(self, *arguments, **keywords):
+    def __call__(self, /, *arguments, **keywords):
         return self._link.call(self, arguments, keywords)
 
     def __getattr__(self, name):

@@ -1,13 +1,10 @@
-"""From an answer and its tests to programs, and from their output to passed tests. Pure."""
+"""From an answer and its tests to what must run. Pure."""
 
 from __future__ import annotations
 
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from services.reward.rules.code_asserts import Check, read_checks
@@ -21,7 +18,8 @@ from services.reward.rules.code_tests import (
     is_test,
     parse,
 )
-from services.reward.rules.code_values import COPIED, decode, encode
+from services.reward.rules.code_values import encode, no_value
+from services.reward.rules.code_verdicts import Called, Judged, Pair, Program, bundle
 from trimaran.rewards import ReferenceUnusableError
 
 PRELUDE = """\
@@ -34,97 +32,6 @@ from itertools import *
 from typing import *
 """
 """Where a function is called by name the answer finds imported what judges of such tasks import."""
-
-REPORT_CHARACTERS, REPORT_FACTOR = 1 << 16, 16
-"""A longer report of a result, beside that of the expected one, is not read: a set of
-100,000 numbers of one hash takes Python more than a minute to build."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A process with the answer as its main program."""
-
-    source: str
-    stdin: str
-    expected: str
-    """The right standard output."""
-    num_tests: int = 1
-
-    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
-        """One a test. A program that was stopped has an exit code other than 0."""
-        return (exit_code == 0 and same_output(stdout, self.expected),)
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A process with the answer in it, which makes the calls that stand in `stdin`."""
-
-    source: str
-    stdin: str
-    checks: tuple[Check, ...]
-    """One a line of output."""
-
-    @property
-    def num_tests(self) -> int:
-        return self.checks[-1].test + 1
-
-    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
-        held = [False] * len(self.checks)
-        for index, (check, line) in enumerate(zip(self.checks, stdout.split("\n"), strict=False)):
-            held[index] = _holds(check, line)
-        failed = {check.test for check, right in zip(self.checks, held, strict=True) if not right}
-        return tuple(test not in failed for test in range(self.num_tests))
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A process with the tests in it, and one with the answer that it asks."""
-
-    answer: str
-    """Source of the second."""
-    first: tuple[str, str]
-    """What that is sent first: imports and the answer."""
-    steps: tuple[tuple[str, int | None], ...]
-    """Statements of the first, each with the number of its test or None."""
-    names: Mapping[str, str]
-    token: str
-    """The mark of its own lines."""
-    num_tests: int
-
-    @property
-    def judge(self) -> str:
-        """Source of the first. The second is its standard input and output."""
-        return f"{_bundle('code_judge')}\njudge({self._tests}, {self.token!r}, 0, 1, 2)\n"
-
-    @property
-    def source(self) -> str:
-        """Where there is one sandbox for both: the first starts the second."""
-        return f"{_bundle('code_judge')}\njudge_child({self._tests}, {self.answer!r})\n"
-
-    @property
-    def stdin(self) -> str:
-        return self.token + "\n"
-
-    @property
-    def _tests(self) -> str:
-        return f"{self.steps!r}, {dict(self.names)!r}, {self.first!r}"
-
-    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
-        """Raises ReferenceUnusableError."""
-        ran: set[int] = set()
-        for line in stdout.split("\n"):
-            match line.split(" ", 2):
-                case [self.token, "passed", test] if test.isdecimal():
-                    ran.add(int(test))
-                case [self.token, "unusable", name]:
-                    raise ReferenceUnusableError(
-                        f"the tests hand the answer an object of the class {name}, and only plain"
-                        " values and functions travel to the process of the answer"
-                    )
-        return tuple(test in ran for test in range(self.num_tests))
-
-
-Program = Pair | Called | Judged
 
 
 def make_programs(
@@ -142,15 +49,6 @@ def make_programs(
             return (_called(answer, PRELUDE, checks, "solve"),)
         case Statements(text):
             return (_statements(answer, text, extras, token),)
-
-
-def same_output(given: str, expected: str) -> bool:
-    """Line by line; white space at the end of a line and empty lines at the end do not count."""
-    return _lines(given) == _lines(expected)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -> Called | Judged:
@@ -177,24 +75,18 @@ def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -
 
 
 def _called(answer: str, imports: str, checks: Sequence[Check], how: str) -> Called:
-    requests = [
-        ["call", how, _encoded((check.function, *check.arguments)), _named(check.keywords)]
-        for check in checks
-    ]
+    try:
+        requests = [_request(how, check) for check in checks]
+    except RecursionError:
+        raise ReferenceUnusableError("an argument of a call is nested too deeply") from None
     stdin = "".join(map(_line, [[imports, answer], *requests]))
     return Called(_answering(), stdin, tuple(checks))
 
 
-def _named(keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: encode(value, _refuse) for name, value in keywords.items()}
-
-
-def _encoded(values: Sequence[Any]) -> list[Any]:
-    return [encode(value, _refuse) for value in values]
-
-
-def _refuse(value: Any) -> Any:
-    raise TypeError(type(value).__name__)
+def _request(how: str, check: Check) -> Sequence[Any]:
+    given = [encode(value, no_value) for value in (check.function, *check.arguments)]
+    named = {name: encode(value, no_value) for name, value in check.keywords.items()}
+    return ["call", how, given, named]
 
 
 def _line(words: Sequence[Any]) -> str:
@@ -210,31 +102,7 @@ def _imports(extras: Mapping[str, str]) -> str:
 
 
 def _answering() -> str:
-    return _bundle("code_harness") + "\nserve()\n"
-
-
-@cache
-def _bundle(name: str) -> str:
-    """One text of what imports each other."""
-    parts = [Path(__file__).with_name(f"{part}.py") for part in ("code_values", "code_link", name)]
-    lines = "".join(part.read_text("utf-8") for part in parts).splitlines()
-    ours = ("from services.", "from __future__ ")
-    kept = [line for line in lines if not line.startswith(ours)]
-    return "\n".join(["from __future__ import annotations", *kept])
-
-
-def _holds(check: Check, line: str) -> bool:
-    """The line is foreign: what no report is equals nothing."""
-    try:
-        if len(line) > REPORT_CHARACTERS:
-            right = len(json.dumps(encode(check.expected, _refuse)))
-            if len(line) > REPORT_CHARACTERS + REPORT_FACTOR * right:
-                return False
-        kind, value, *_changed = json.loads(line)
-        given = decode(value, COPIED, _refuse)
-        return kind == "value" and bool(check.holds(given, check.expected))
-    except (*PARSE_ERRORS, KeyError, IndexError, AttributeError, ArithmeticError):
-        return False
+    return bundle("code_harness") + "\nserve()\n"
 
 
 def _same_json(given: Any, expected: Any) -> bool:

@@ -98,3 +98,8 @@ def decode(value, copied, other) -> Any:
     if name in copied:
         return copied[name][1](members)
     return other(value)
+
+
+def no_value(value):
+    """`other`, where nothing else is taken."""
+    raise TypeError(type(value).__name__)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from services.reward.rules import RULES
 from services.reward.rules.code import check_reference, code, programs
-from services.reward.rules.code_programs import same_output
 from services.reward.rules.code_values import COPIED, decode, encode
+from services.reward.rules.code_verdicts import same_output
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 SUM_OF_TWO = json.dumps({"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]})
@@ -74,6 +74,13 @@ def test_any_reference_is_usable_or_refused(reference: str) -> None:
     except ReferenceUnusableError:
         return
     programs(answered("x", reference, entry_point="x"), token="t")
+
+
+def test_arguments_nested_too_deeply_are_refused() -> None:
+    nested = "[" * 600 + "]" * 600
+    reference = json.dumps({"fn_name": "f", "inputs": [nested], "outputs": ["1"]})
+    with pytest.raises(ReferenceUnusableError, match="nested too deeply"):
+        programs(answered("x", reference))
 
 
 def test_check_needs_to_know_the_function() -> None:
@@ -274,6 +281,10 @@ def depth(node): return math.floor(1 + max(map(depth, (node.left, node.right))))
         ("def f(x): return {frozenset({x})}", "assert f(1) == {frozenset([1])}"),
         ("from fractions import *\ndef f(x): return Fraction(1, x)", "assert f(2) == 0.5"),
         ("from decimal import *\ndef f(x): return Decimal(x)", "assert f(2) == 2"),
+        ("def f(x: int): return f.__annotations__['x'](x)", "assert f('1') == 1"),
+        ("def f(x): return x", "def g(x: int): pass\nassert f(g.__annotations__['x']) is int"),
+        ("def f(name, self): return name", "assert f(name=1, self=2) == 1"),
+        ("def f(name, self): return name", "assert abs(f(name=1, self=2)) == 1"),
         ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
         ("import sys\nif sys.stdin.read() == '': f = str", "assert f(1) == '1' == str(1)"),
     ],
