@@ -325,7 +325,7 @@ def test_a_callback_that_gives_what_cannot_travel_is_the_answers_error() -> None
 
 
 def test_a_helper_that_only_the_answer_has_is_the_answers() -> None:
-    """What docs/reward-code.md says of HumanEval's tests 32, 33, 38 and 50."""
+    """What docs/reward-code.md says of HumanEval's rows 32, 38 and 50."""
     tests = "assert decode(encode('a')) == 'a'"
     assert judged("encode = decode = lambda text: text", tests) == 1.0
 
