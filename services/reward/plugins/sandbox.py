@@ -77,6 +77,8 @@ async def _judge(
     )
     passed: list[bool] = []
     for tests in found:
+        if isinstance(tests, ReferenceUnusableError):
+            return Fault(str(tests))
         if isinstance(tests, BaseException):
             raise tests
         passed += tests

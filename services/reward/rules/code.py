@@ -6,19 +6,17 @@ docs/reward-code.md has the formats of tests, and what the sandbox stops and wha
 from __future__ import annotations
 
 import secrets
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.reward.rules.code_programs import Program, make_programs
+from services.reward.rules.code_blocks import last_code_block
+from services.reward.rules.code_programs import make_programs
 from services.reward.rules.code_tests import read_tests
+from services.reward.rules.code_verdicts import Judged, Program
 from services.reward.rules.registry import Options
-from services.reward.rules.sandbox import Limits, run
+from services.reward.rules.sandbox import Limits, run, run_asking
 from trimaran.rewards import Sample
-
-FENCE = "```"
-PYTHON_TAGS = ("python", "py", "python3")
 
 OPTIONS = {
     "partial": lambda value: isinstance(value, bool),
@@ -72,39 +70,23 @@ def programs(
 def run_programs(
     made: Sequence[Program], test_timeout: float, deadline: float, memory_mib: int
 ) -> list[bool]:
-    """One a test, in order. The programs run one after the other."""
+    """One a test, in order. The programs run one after the other.
+
+    Raises ReferenceUnusableError where the tests hand the answer what cannot travel.
+    """
     passed: list[bool] = []
     for program in made:
         seconds = min(test_timeout * program.num_tests, deadline - time.monotonic())
         if seconds <= 0:
             passed += [False] * program.num_tests
             continue
-        done = run(program.source, program.stdin, Limits(seconds, memory_mib))
-        passed += program.passed(done.stdout, done.exit_code)
-    return passed
-
-
-def last_code_block(text: str) -> str | None:
-    """The last fenced block that says python; without one the last that names no language.
-
-    A block that is not closed does not count.
-    """
-    python = plain = tag = None
-    lines: list[str] = []
-    for line in text.split("\n"):
-        fenced = line.strip()
-        if tag is None and fenced.startswith(FENCE):
-            tag, lines = fenced.strip("`").strip().lower(), []
-        elif tag is not None and fenced.startswith(FENCE) and not fenced.strip("`"):
-            block = textwrap.dedent("\n".join(lines))
-            if tag in PYTHON_TAGS:
-                python = block
-            elif not tag:
-                plain = block
-            tag = None
+        limits = Limits(seconds, memory_mib)
+        if isinstance(program, Judged):
+            passed += program.passed(run_asking(program.judge, program.answer, limits), 0)
         else:
-            lines.append(line)
-    return plain if python is None else python
+            done = run(program.source, program.stdin, limits)
+            passed += program.passed(done.stdout, done.exit_code)
+    return passed
 
 
 def check_reference(answer: str, options: Options) -> None:

@@ -14,9 +14,12 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from subprocess import PIPE
 from typing import IO
 
 from services.reward.rules.sandbox_job import KIB, MIB, REMEDY, Limits, SandboxError, make_job
@@ -60,9 +63,44 @@ def run(source: str, stdin: str, limits: Limits) -> Run:
     Call it from a thread that lives until it returns: the kernel ends the program with that
     thread. Nothing of the program outlives the call.
     """
+    with _started(source, limits) as (process, report):
+        _check_layers(report)
+        stdout, stderr, stopped = _talk(process, stdin, time.monotonic() + limits.seconds)
+        exit_code = KILLED if stopped else process.wait()
+        exit_code = exit_code if exit_code >= 0 else 128 - exit_code
+    return Run(stdout, stderr, exit_code, stopped)
+
+
+def run_asking(asking: str, asked: str, limits: Limits) -> str:
+    """Two programs, each alone in a sandbox; the output of each is the input of the other.
+
+    Returns what `asking` writes to its standard error, which is out of reach of `asked`, until it
+    ends or a limit ends it. Raises as `run` does.
+    """
+    questions, answers = os.pipe(), os.pipe()
+    with ExitStack() as running:
+        try:
+            pipes = (questions[0], answers[1], subprocess.DEVNULL)
+            _process, asked_report = running.enter_context(_started(asked, limits, *pipes))
+            pipes = (answers[0], questions[1], subprocess.PIPE)
+            process, report = running.enter_context(_started(asking, limits, *pipes))
+        finally:
+            for end in (*questions, *answers):
+                os.close(end)
+        _check_layers(asked_report)
+        _check_layers(report)
+        written, _, _ = _talk(process, "", time.monotonic() + limits.seconds)
+    return written
+
+
+@contextmanager
+def _started(
+    source: str, limits: Limits, stdin: int = PIPE, stdout: int = PIPE, stderr: int = PIPE
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """The process, which is killed at the end, and what it says of its layers."""
     status, status_fd = os.pipe()
     try:
-        process = _start(source, limits, status_fd)
+        process = _start(source, limits, status_fd, stdin, stdout, stderr)
     except BaseException:
         os.close(status)
         raise
@@ -70,25 +108,28 @@ def run(source: str, stdin: str, limits: Limits) -> Run:
         os.close(status_fd)
     with process, open(status, "rb") as report:
         try:
-            _check_layers(report)
-            stdout, stderr, stopped = _talk(process, stdin, time.monotonic() + limits.seconds)
-            exit_code = KILLED if stopped else process.wait()
-            exit_code = exit_code if exit_code >= 0 else 128 - exit_code
+            yield process, report
         finally:
             process.kill()
-    return Run(stdout, stderr, exit_code, stopped)
 
 
-def _start(source: str, limits: Limits, status_fd: int) -> subprocess.Popen[bytes]:
+def _start(
+    source: str,
+    limits: Limits,
+    status_fd: int,
+    stdin: int = PIPE,
+    stdout: int = PIPE,
+    stderr: int = PIPE,
+) -> subprocess.Popen[bytes]:
     with open(os.memfd_create("job"), "r+b") as job:
         marshal.dump(make_job(source, limits, status_fd), job)
         job.seek(0)
         options = ["-S", "-s", "-P", "-B", "-X", "utf8"]
         return subprocess.Popen(
             [sys.executable, *options, str(CHILD), str(job.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             bufsize=0,
             pass_fds=(job.fileno(), status_fd),
             env=ENVIRONMENT,
@@ -116,19 +157,24 @@ def _say_weaker(missing: tuple[str, ...]) -> None:
 
 
 def _talk(process: subprocess.Popen[bytes], stdin: str, deadline: float) -> tuple[str, str, str]:
-    """Output, errors, and the limit that it went over, if any; it may then still run."""
-    assert process.stdin and process.stdout and process.stderr
+    """Output, errors, and the limit that it went over, if any; it may then still run. Where
+    standard output goes elsewhere, errors are the output."""
+    assert process.stderr
     rest = memoryview(stdin.encode("utf-8", "replace"))
-    os.set_blocking(process.stdin.fileno(), False)
     output, errors = bytearray(), bytearray()
     stopped = ""
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdin, selectors.EVENT_WRITE)
-        selector.register(process.stdout, selectors.EVENT_READ, output)
-        selector.register(process.stderr, selectors.EVENT_READ, errors)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        if process.stdout:
+            selector.register(process.stdout, selectors.EVENT_READ, output)
+        selector.register(
+            process.stderr, selectors.EVENT_READ, errors if process.stdout else output
+        )
         while selector.get_map() and not stopped:
             for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
-                if key.fileobj is process.stdin:
+                if process.stdin and key.fileobj is process.stdin:
                     rest = _feed(key.fd, rest)
                     if not rest:
                         selector.unregister(key.fd)

@@ -72,6 +72,19 @@ def test_statements_run_in_one_program() -> None:
     assert outcome == Value(0.0, {"passed": 0.5}) and len(server.posts) == 1
 
 
+@pytest.mark.parametrize(("source", "score"), [("x * 1.0", 1.0), ("-1", 0.0), ("exit()", 0.0)])
+def test_a_judge_and_its_answer_run_in_one_program(source: str, score: float) -> None:
+    text = f"```python\ndef f(x):\n    return {source}\n```"
+    outcome, server = judged(really_run, text, json.dumps(["assert abs(f(1) - 1) < 1e-6"]))
+    assert outcome == Value(score, {"passed": score}) and len(server.posts) == 1
+
+
+def test_an_argument_that_cannot_travel_is_a_fault() -> None:
+    text = "```python\ndef f(x):\n    return x\n```"
+    outcome, _ = judged(really_run, text, "class Odd: pass\nassert f(Odd())")
+    assert isinstance(outcome, Fault) and "Odd" in outcome.reason
+
+
 def test_no_code_is_wrong_without_a_call() -> None:
     outcome, server = judged(hostile.never, "I do not know.")
     assert outcome == Value(0.0, {"passed": 0.0}) and server.posts == []

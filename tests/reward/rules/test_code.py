@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.reward.rules import RULES
-from services.reward.rules.code import check_reference, code, last_code_block, programs
-from services.reward.rules.code_programs import same_output
+from services.reward.rules.code import check_reference, code, programs
+from services.reward.rules.code_values import COPIED, decode, encode
+from services.reward.rules.code_verdicts import same_output
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 SUM_OF_TWO = json.dumps({"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]})
@@ -22,37 +23,6 @@ def judged(source: str, tests: str, extras: Mapping[str, str] | None = None, **o
     given = code(answered(source, tests, **(extras or {})), **{"partial": True, **options})
     assert given["score"] == given["passed"]
     return given["score"]
-
-
-# --- extraction
-
-
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("```python\na\n```", "a"),
-        ("```py\na\n```\nand\n```Python\nb\n```", "b"),
-        ("```\na\n```", "a"),
-        ("```python\na\n```\nIts output:\n```\n3\n```", "a"),
-        ("```bash\nls\n```", None),
-        ("```python\na", None),
-        ("no code", None),
-        ("", None),
-        ("- so:\n  ```python\n  if x:\n    y\n  ```", "if x:\n  y"),
-        ("```python\ns = '```'\n```", "s = '```'"),
-    ],
-)
-def test_the_last_closed_block_of_python_counts(text: str, source: str | None) -> None:
-    assert last_code_block(text) == source
-
-
-@given(st.text(alphabet="`\np y~ü\x00\ud800", max_size=200))
-def test_extraction_takes_any_text(text: str) -> None:
-    last_code_block(text)
-
-
-def test_ten_megabytes_of_fences_are_read_once() -> None:
-    last_code_block("```\n" * (10 << 18))
 
 
 def test_no_code_is_worth_nothing_and_whole_takes_the_text() -> None:
@@ -104,6 +74,13 @@ def test_any_reference_is_usable_or_refused(reference: str) -> None:
     except ReferenceUnusableError:
         return
     programs(answered("x", reference, entry_point="x"), token="t")
+
+
+def test_arguments_nested_too_deeply_are_refused() -> None:
+    nested = "[" * 600 + "]" * 600
+    reference = json.dumps({"fn_name": "f", "inputs": [nested], "outputs": ["1"]})
+    with pytest.raises(ReferenceUnusableError, match="nested too deeply"):
+        programs(answered("x", reference))
 
 
 def test_check_needs_to_know_the_function() -> None:
@@ -239,9 +216,118 @@ def test_check_is_one_test(source: str, score: float) -> None:
     assert judged(source, HUMAN_EVAL + "\ncheck(near)") == score
 
 
-def test_columns_of_mbpp_come_before_the_answer() -> None:
-    extras = {"test_imports": '["import math"]', "test_setup_code": "class P: pass"}
-    assert judged("def f(): return P()", "assert math.isinf(1e999) and f()", extras) == 1.0
+def test_setup_of_mbpp_runs_behind_the_answer_and_imports_before_it() -> None:
+    """As task 367 has it, whose setup makes objects of a class that only the answer defines."""
+    extras = {
+        "test_imports": '["import math"]',
+        "test_setup_code": "root = Node(1)\nroot.left = Node(2)\nother = Node(3)",
+    }
+    tests = json.dumps(["assert depth(root) == 2", "assert depth(other) == math.floor(1.5)"])
+    source = """
+class Node:
+    def __init__(self, data): self.data, self.left, self.right = data, None, None
+def depth(node): return math.floor(1 + max(map(depth, (node.left, node.right)))) if node else 0
+"""
+    assert judged(source, tests, extras) == 1.0
+    assert judged(source.replace("1 + ", "2 + "), tests, extras) == 0.0
+
+
+# --- tests in a process of their own
+
+
+@pytest.mark.parametrize(
+    ("source", "tests"),
+    [
+        ("def f(x): return x / 3", "assert abs(f(1) - 0.333) < 1e-3"),
+        ("def f(x): yield from [x, x]", "assert list(f(1)) == [1, 1]\nassert next(f(2)) == 2"),
+        (
+            "def f(g, xs): return [g(x) for x in xs]",
+            "assert f(lambda x: x + 1, range(2)) == [1, 2]",
+        ),
+        ("def f(g, xs): return list(map(g, xs))", "assert f(len, ['', 'a']) == [0, 1]"),
+        ("def f(xs, kind): return [kind(x) for x in xs]", "assert f(iter([1]), str) == ['1']"),
+        ("def f(a): a.sort(); a[0]['x'] = {1}", "a = [{}]\nf(a)\nassert a == [{'x': {1}}]"),
+        ("def f(a): a.add(2)", "a = {1}\nf(a)\nassert a == {1, 2}"),
+        ("def f(x): raise KeyError(x)", "try:\n    f(1)\nexcept KeyError:\n    assert True"),
+        (
+            "class E(ValueError): pass\ndef f(x): raise E",
+            "try:\n    f(1)\nexcept ValueError:\n    assert True",
+        ),
+        ("def f(n): return 7 ** n", "assert f(9_000) == 7 ** 9_000"),
+        (
+            "from fractions import Fraction\ndef f(x): return Fraction(1, x)",
+            "from fractions import Fraction\nassert f(3) == Fraction(1, 3)",
+        ),
+        (
+            "from decimal import Decimal\ndef f(x): return Decimal(x) / 10",
+            "from decimal import Decimal\nassert f(3) == Decimal('0.3')",
+        ),
+        (
+            "from collections import deque\ndef f(q): q.popleft(); return q",
+            "from collections import deque\nassert f(deque([1, 2])) == deque([2])",
+        ),
+        (
+            "import numpy as np\ndef f(n): return np.arange(n) / 2",
+            "import numpy as np\nassert np.allclose(f(3), [0, 0.5, 1])\nassert f(3).shape == (3,)",
+        ),
+        (
+            "class V:\n  def __init__(s, x): s.x = x\n  def __add__(s, o): return V(s.x + o.x)\n"
+            "  def __eq__(s, o): return s.x == o.x\n  def __len__(s): return s.x\n"
+            "  def __str__(s): return f'V{s.x}'\n  def __getitem__(s, i): return s.x * i",
+            "v = V(1) + V(2)\nassert v == V(3) and v != V(2)\nassert len(v) == v.x == 3\n"
+            "assert str(v) == 'V3'\nassert v[2] == 6\nv.x = 5\nassert v.x == 5",
+        ),
+        ("def f(x, *, y): return x, y", "y = [b'1', 2j]\nassert f(1, y=y) == (1, [b'1', 2j])"),
+        ("def f(x): return {frozenset({x})}", "assert f(1) == {frozenset([1])}"),
+        ("from fractions import *\ndef f(x): return Fraction(1, x)", "assert f(2) == 0.5"),
+        ("from decimal import *\ndef f(x): return Decimal(x)", "assert f(2) == 2"),
+        ("def f(x: int): return f.__annotations__['x'](x)", "assert f('1') == 1"),
+        ("def f(x): return x", "def g(x: int): pass\nassert f(g.__annotations__['x']) is int"),
+        ("def f(name, self): return name", "assert f(name=1, self=2) == 1"),
+        ("def f(name, self): return name", "assert abs(f(name=1, self=2)) == 1"),
+        ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
+        ("import sys\nif sys.stdin.read() == '': f = str", "assert f(1) == '1' == str(1)"),
+    ],
+)
+def test_right_answers_to_all_kinds_of_tests(source: str, tests: str) -> None:
+    assert judged(source, tests) == 1.0
+
+
+def test_what_cannot_travel_makes_a_reference_unusable() -> None:
+    with pytest.raises(ReferenceUnusableError, match="Odd"):
+        judged("def f(x): return x", "class Odd: pass\nassert f(Odd()) is None")
+
+
+STOPS_LISTENING = """
+import os, stat, time
+def is_pipe(fd):
+    try: return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError: return False
+source, sink = filter(is_pipe, range(3, 64))
+os.read(source, 1 << 16)
+os.close(source)
+os.write(sink, b'["value", ["mine", 0], []]\\n')
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("source", ["import os\nos._exit(0)", "f = 1 / 0", STOPS_LISTENING])
+def test_an_answer_that_left_has_not_raised_what_the_tests_wait_for(source: str) -> None:
+    tests = "try:\n    f(1)\n    assert False\nexcept OSError: pass"
+    assert judged(source, tests) == 0.0
+    assert judged("def f(x): open('/none')", tests) == 1.0
+
+
+def test_a_callback_that_gives_what_cannot_travel_is_the_answers_error() -> None:
+    tests = "class Odd: pass\nassert f(lambda: Odd()) == 1"
+    assert judged("def f(g): return 1", tests) == 1.0
+    assert judged("def f(g): return g()", tests) == 0.0
+
+
+def test_a_helper_that_only_the_answer_has_is_the_answers() -> None:
+    """What docs/reward-code.md says of HumanEval's rows 32, 38 and 50."""
+    tests = "assert decode(encode('a')) == 'a'"
+    assert judged("encode = decode = lambda text: text", tests) == 1.0
 
 
 # --- answers that would rather not compute
@@ -277,20 +363,41 @@ def test_a_literal_that_is_right_is_not_in_the_program() -> None:
     assert "secret" not in program.source + program.stdin
 
 
-def test_in_process_tests_can_be_fooled_and_the_docs_say_so() -> None:
-    assert judged(PRETENDS + "def f(x): return Any()", "x = 4\nassert f(2) == x") == 1.0
-
-
-@given(st.text(alphabet="t ranvlue0123[]\n\"'", max_size=80))
+@given(st.text(alphabet='["value",0123]{}\n', max_size=80))
 def test_output_of_any_kind_is_read(stdout: str) -> None:
     (program,) = programs(answered("x", LITERALS), token="t")
     assert program.passed(stdout, 0) == (False, False) or "value" in stdout
+    (program,) = programs(answered("x", "assert f(2) == x"), token="t")
+    assert program.passed(stdout, 0) == (False,)
+
+
+@pytest.mark.parametrize(
+    "value", [["decimal.Decimal", "sNaN"], ["fractions.Fraction", [1, 0]], ["int", "x"], ["set"], 1]
+)
+def test_a_report_of_no_value_is_wrong(value: object) -> None:
+    (program,) = programs(answered("x", "assert f() == 1"), token="t")
+    assert program.passed(json.dumps(["value", value, []]), 0) == (value == 1,)
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_report_that_would_take_minutes_to_read_is_wrong(size: int) -> None:
+    """All these numbers have the same hash."""
+    (program,) = programs(answered("x", "assert f() != {1}"), token="t")
+    numbers = [index * (2**61 - 1) for index in range(size)]
+    line = json.dumps(["value", ["set", numbers], []])
+    assert program.passed(line, 0) == (size == 100,)
 
 
 @settings(deadline=None)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False)
+        | st.text()
+        | st.binary()
+        | st.complex_numbers(allow_nan=False, allow_infinity=False),
         lambda inner: (
             st.lists(inner)
             | st.tuples(inner, inner)
@@ -301,11 +408,10 @@ def test_output_of_any_kind_is_read(stdout: str) -> None:
     )
 )
 def test_values_survive_the_way_out(value: object) -> None:
-    from services.reward.rules.code_harness import encode
-
     (program,) = programs(answered("x", f"assert f() == {value!r}"), token="t")
-    reported = f"t value 0 {json.dumps(encode(value))}\nt ran 0\n"
+    reported = json.dumps(["value", encode(value, repr), []])
     assert "inf" in repr(value) or program.passed(reported, 0) == (True,)
+    assert decode(json.loads(json.dumps(encode(value, repr))), COPIED, repr) == value
 
 
 def test_time_for_all_tests_is_bounded() -> None:

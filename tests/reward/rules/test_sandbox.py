@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.rules import sandbox, sandbox_job
-from services.reward.rules.sandbox import Run, run
+from services.reward.rules.sandbox import Run, run, run_asking
 from services.reward.rules.sandbox_job import Limits, SandboxError
 from services.reward.rules.sandbox_seccomp import AUDIT_ARCH, make_filter
 
@@ -102,6 +102,42 @@ asyncio.run(soon())
 def test_the_same_program_prints_the_same() -> None:
     source = "print({'a', 'b', 'c', 'd', 'e'})"
     assert printed(source) == printed(source)
+
+
+# --- two programs
+
+
+ASKS = "import os\nprint({question!r}, flush=True)\nos.write(2, input().encode())"
+EVERYWHERE = """
+import os
+for fd in range(64):
+    try: os.write(fd, b"forged\\n")
+    except OSError: pass
+"""
+
+
+def test_each_of_two_programs_reads_what_the_other_writes() -> None:
+    asked = "print(int(input()) + 1)"
+    assert run_asking(ASKS.format(question="41"), asked, Limits(20.0)) == "42"
+
+
+def test_the_asked_program_writes_nothing_but_answers() -> None:
+    asking = ASKS.format(question="?")
+    assert run_asking(asking, "input()" + EVERYWHERE, Limits(20.0)) == "forged"
+    assert run_asking("import sys; sys.stdin.read()", EVERYWHERE, Limits(20.0)) == ""
+
+
+@pytest.mark.parametrize("asked", ["while True: pass", "input(); input()", "while 1: print()"])
+def test_two_programs_end_in_time_and_what_was_said_counts(asked: str) -> None:
+    asking = "import os\nos.write(2, b'so far')\nwhile True: input()"
+    before = _living(os.getpid())
+    assert run_asking(asking, asked, Limits(0.5)) == "so far"
+    _wait_until(lambda: set(_living(os.getpid())) <= set(before))
+
+
+def test_the_asking_program_goes_on_when_the_asked_one_has_ended() -> None:
+    asking = "import sys, os\nos.write(2, repr(sys.stdin.read()).encode())"
+    assert run_asking(asking, "raise SystemExit", Limits(20.0)) == "''"
 
 
 # --- time, memory, sizes
