@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.reward.rules import code, length, matching, minerva, numbers, puzzles
+from services.reward.rules import choices, code, length, matching, minerva, numbers, puzzles
 from services.reward.rules.mathematics import LIBRARIES, MATHRULER
 from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
 from services.reward.rules.texts import check_final
@@ -55,9 +55,9 @@ RULES: Mapping[str, Rule] = {
     "exact_match": Rule(_place("matching:exact_match"), check_reference=nonempty_reference),
     "boxed_match": Rule(_place("matching:boxed_match"), check_reference=check_final),
     "multiple_choice": Rule(
-        _place("matching:multiple_choice"),
-        check_reference=matching.check_letter,
-        options={"choices": matching.is_choices},
+        _place("choices:multiple_choice"),
+        check_reference=choices.check_letter,
+        options={"choices": choices.is_choices},
     ),
     "regular_expression": Rule(
         _place("matching:regular_expression"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.rules.texts import last_number
+from services.reward.rules.number_reading import last_number
 from tests.reward.rules.calling import DATA, needs_data, score
 
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()
