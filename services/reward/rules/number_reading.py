@@ -45,6 +45,7 @@ OPERATOR_BEFORE = re.compile(
     | \S[ \t]*[<>&]                                   # x > 42; at the start of a line it quotes
     | [0-9][ \t]+:                                    # 3 : 42
     | [0-9]\S{0,3}[ \t]*(?:[,;|–—]|,?[ \t](?:and|to|through|up\ to))   # 41, 42
+    | [(\[{,][ \t]*(?:[A-Za-z]|[^\s,]*[\\^+/*-][^\s,]*),   # (x, 42)
     | [0-9].*\b(?:or|nor)|\bbetween
     | \b(?:than|plus|minus|negative|times|over|mod|log|ln|sin|cos|tan|sqrt|root\ of|root)
     | (?:\bnot|\bcannot|n['’]t|\bnever)(?:[ \t]+\w+){0,2}
@@ -52,6 +53,8 @@ OPERATOR_BEFORE = re.compile(
     )[ \t]*$""",
     re.VERBOSE,
 )
+BRACKET_BEFORE = re.compile(r"(?:(?<!\\)[(\[]|\\\{)[ \t]*[-+]?[ \t]*$")  # [1,104], (4, \pi)
+COMMA_BEHIND = re.compile(r"[ \t]*[,;][ \t]*\S")
 GLUED_BEFORE = re.compile(r"(?:[\w)\]}^]|[0-9]:)$")  # x42, f(42), x_{42}, 3:42
 COMMAND_BEFORE = re.compile(r"\\([A-Za-z]+)[ \t]*$")
 LAYOUT_COMMAND = re.compile(LAYOUT)
@@ -82,7 +85,7 @@ PHRASE_BEHIND = re.compile(
 )
 
 # "x = " may stand before a reference's number; other words make it something else (June 20).
-NAME = re.compile(rf"\s*{OPENING}*(?:[A-Za-z\\ ]{{1,20}}=)?[-+]?{OPENING}*")
+NAME = re.compile(rf"\s*{OPENING}*(?:[A-Za-z\\ ]{{1,20}}=)?{OPENING}*[-+]?{OPENING}*")
 
 
 def bare_number(text: str) -> Decimal | None:
@@ -136,6 +139,8 @@ def _value(text: str, numeral: re.Match[str]) -> Decimal | None:
     behind = text[numeral.end() : numeral.end() + NEAR].partition("\n")[0]
     sign = _sign(before)
     if sign is None or not _ends(behind):
+        return None
+    if BRACKET_BEFORE.search(before) and ("," in numeral.group() or COMMA_BEHIND.match(behind)):
         return None
     return bare_number(sign + numeral.group())
 

@@ -14,6 +14,9 @@ FINAL_MARK = "####"
 BRACE = re.compile(r"[{}]")
 
 BOX_OR_BRACE = re.compile(r"\\boxed\{|[{}]")
+SEPARATOR_OR_BRACKET = re.compile(
+    r"[()\[\]{}]|,(?![0-9]{3}(?![0-9]))|;|\\text\{[ ,]*(?:and|or)[ ]*\}|\b(?:and|or)\b"
+)
 PHANTOM = re.compile(r"\\phantom\{[^{}]*\}")
 MAX_BOXES = 20
 """Different ones in a reference."""
@@ -102,6 +105,21 @@ def references_of(answer: str) -> tuple[str, ...]:
     if len(found) > MAX_BOXES:
         raise ReferenceUnusableError(f"the answer has more than {MAX_BOXES} different boxes")
     return found
+
+
+def elements_of(text: str) -> tuple[str, ...]:
+    """Of a list, as it stands outside of all brackets: "1, 2 or 3". Equal ones count once."""
+    found, depth, start = [], 0, 0
+    for mark in SEPARATOR_OR_BRACKET.finditer(text):
+        if mark.group() in "([{":
+            depth += 1
+        elif mark.group() in ")]}":
+            depth -= 1
+        elif depth == 0:
+            found.append(text[start : mark.start()])
+            start = mark.end()
+    found.append(text[start:])
+    return tuple({_compact(one): one.strip(" $") for one in found if _compact(one)}.values())
 
 
 def reference_of(answer: str) -> str:
