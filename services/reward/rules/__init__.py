@@ -70,7 +70,9 @@ RULES: Mapping[str, Rule] = {
     # Mathematics.
     "math_verify": _mathematics("math_verify"),
     "mathruler": Rule(
-        _place("mathematics:boxed_equal"), check_reference=check_finals, fixed={"library": MATHRULER}
+        _place("mathematics:boxed_equal"),
+        check_reference=check_finals,
+        fixed={"library": MATHRULER},
     ),
     # verl and EasyR1.
     "gsm8k": _on_numbers("gsm8k", {"method": OneOf(("strict", "flexible"))}),

@@ -19,19 +19,17 @@ MAX_CHOICE = 300
 FACE = r"\\(?:text|math)[a-z]{0,2}\s?\{"
 OPEN = rf"(?:[\s*_\"'“‘`$(\[{{]|\\[(\[]|{FACE}|\\boxed\s?\{{|(?i:option|choice|letter)\s){{0,12}}"
 # A and I are also words: "The answer is A dog", "B, I think".
-LETTER = (
-    r"(?:[B-HJ-Z]|[AI](?!\s(?!(?:and|or|but|nor|as|is|because|since|for|which)\b)[a-z]))(?![\w'’])"
-)
+LETTER = r"(?:[B-HJ-Z]|[AI](?!\s(?!(?:and|or|but|nor|as|is|because|since|for|which)\b)[a-z]))(?!\w|['’]\w)"
 CHOICE = re.compile(rf"{OPEN}({LETTER})")
 ANY_LETTER = re.compile(rf"(?<![\w'’\\]){LETTER}")
 
 HEAD = r"(?i:\b(?:answer|(?:correct|right|best|final)\s(?:option|choice)))"
 LINK = (
-    r"(?:[\s*_]|[:=]|(?i:is|was|be|would|should|must|will|therefore|thus|then|hence|clearly|option"
-    r"|choice)\b){1,16}"
+    r"(?:[\s*_:=–—-]|(?i:is|was|be|would|should|must|will|therefore|thus|then|hence|clearly|likely"
+    r"|probably|option|choice|to|for|the|this|question|problem)\b){1,16}"
 )
 SAYS = re.compile(rf"{HEAD}({LINK}){OPEN}({LETTER})")
-CONNECTED = re.compile(r"[:=]|\b(?:is|was|be)\b", re.IGNORECASE)
+CONNECTED = re.compile(r"[:=–—-]|\b(?:is|was|be)\b", re.IGNORECASE)
 
 CLOSE = r"(?:[ \t*_\"'”’`$)\]}]|\\[)\]])"
 RIVAL = re.compile(
@@ -40,7 +38,7 @@ RIVAL = re.compile(
 )
 NEXT_LINE = re.compile(rf"{CLOSE}{{0,12}}[.,;]?\n{OPEN}{LETTER}{CLOSE}{{0,12}}[.,;]?(?:\n|$)")
 DENIED = re.compile(
-    rf"{CLOSE}{{0,12}},?\s?(?:which\s)?(?:is|was)(?:n['’]t|\s(?:not|wrong|incorrect|false))\b"
+    rf"{CLOSE}{{0,12}}\?|{CLOSE}{{0,12}},?\s?(?:which\s)?(?:is|was)(?:n['’]t|\s(?:not|wrong|incorrect|false))\b"
 )
 # What may stand behind a letter that is alone, or has the option's text behind it.
 TAIL = re.compile(rf"{CLOSE}{{0,12}}(?:[.:,]?{CLOSE}{{0,12}}$|(?<=[)}}])|[.:])(.*)", re.DOTALL)

@@ -10,6 +10,8 @@ from services.reward.rules.texts import as_seen, last_box, reference_of, shown
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 MAX_PATTERN = 10_000
+AFTER_SIGN = re.compile(r"^-\s+")
+BETWEEN_DIGITS = re.compile(r"(?<=[0-9])\s+(?=[0-9])")
 
 
 def exact_match(sample: Sample) -> float:
@@ -24,8 +26,13 @@ def boxed_match(sample: Sample) -> float:
     r"""1 when the last \boxed{…} holds the reference: the same number, or the same characters
     when spaces are left out. The reference may stand in a box of its own."""
     expected = _plain(reference_of(sample.answer))
-    given = last_box(sample.text)
-    return float(given is not None and _same(_plain(given), expected))
+    box = last_box(sample.text)
+    if box is None:
+        return 0.0
+    given = _plain(box)
+    number = bare_number(expected)
+    same_number = number is not None and bare_number(given) == number
+    return float(same_number or _without_spaces(given) == _without_spaces(expected))
 
 
 def regular_expression(sample: Sample, pattern: str | None = None, mode: str = "search") -> float:
@@ -62,9 +69,9 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _plain(text: str) -> str:
-    return "".join(as_seen(text).replace("$", "").replace("\\!", "").split())
+    text = as_seen(text).replace("$", "").replace("\\!", "").strip()
+    return AFTER_SIGN.sub("-", text)
 
 
-def _same(given: str, expected: str) -> bool:
-    number = bare_number(expected)
-    return given == expected or (number is not None and bare_number(given) == number)
+def _without_spaces(text: str) -> str:
+    return "".join(BETWEEN_DIGITS.sub("~", text).split())  # "4 2" is not 42

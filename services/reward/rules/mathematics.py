@@ -106,7 +106,7 @@ def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
     """
     references = _references(sample.answer, library)
     turn = _first_turn(sample.text)
-    given = ", ".join(boxes(turn)) if len(references) > 1 else _loose_box(turn)
+    given = _all_boxes(turn) if len(references) > 1 else _loose_box(turn)
     if not given:
         return -1.0
     return 1.0 if _equal(given, references, library) else -0.5
@@ -140,9 +140,13 @@ def _checker(library: str) -> ModuleType:
 
 
 def _boxed(text: str, references: tuple[str, ...], library: str) -> bool:
-    """Where the reference has several values, all boxes of the text are its answer."""
-    given = ", ".join(boxes(text)) if len(references) > 1 else last_box(text)
+    given = _all_boxes(text) if len(references) > 1 else last_box(text)
     return given is not None and _equal(given.strip(), references, library)
+
+
+def _all_boxes(text: str) -> str:
+    """As one list: where the reference has several values, they are the answer."""
+    return ", ".join(boxes(text.rpartition(formats.THINK_END)[2]))
 
 
 def _equal(given: str, references: tuple[str, ...], library: str) -> bool:
@@ -163,8 +167,8 @@ def _equal(given: str, references: tuple[str, ...], library: str) -> bool:
 def _concludes(text: str, references: tuple[str, ...]) -> bool:
     from services.reward.rules import by_math_verify
 
-    if len(references) > 1 and (given := boxes(text)):
-        return _equal(", ".join(given), references, MATH_VERIFY)
+    if len(references) > 1 and (given := _all_boxes(text)):
+        return _equal(given, references, MATH_VERIFY)
     return by_math_verify.concludes(text, ", ".join(references))
 
 

@@ -28,7 +28,7 @@ REWRITTEN = (
     (re.compile(r"–(?=[0-9.$\\])"), "-"),
 )
 # A unit's power is no numeral of its own.
-UNITS = r"(?:[mckM]?m|ft|in|yd|mi|inch(?:es)?|feet|units?|meters?|\\(?:text|mbox|mathrm) ?\{[^{}]{0,40}\})"
+UNITS = r"(?:(?<=[0-9] )m|[mck]m|ft|in|yd|mi|inch(?:es)?|feet|units?|meters?|\\(?:text|mbox|mathrm) ?\{[^{}]{0,40}\})"
 UNIT_POWER = re.compile(rf"((?<![A-Za-z\\]){UNITS})(?:\s?\^\s?(?:[23]|\{{[23]\}})|[²³])(?!\w)")
 
 OPENING = (
@@ -49,18 +49,23 @@ OPERATOR_BEFORE = re.compile(
     | [0-9].*\b(?:or|nor)|\bbetween
     | \b(?:than|plus|minus|negative|times|over|mod|log|ln|sin|cos|tan|sqrt|root\ of|root)
     | (?:\bnot|\bcannot|n['’]t|\bnever)(?:[ \t]+\w+){0,2}
-    | (?<!-)[-+]                                      # - (-42)
+    | [-+]                                            # - (-42)
+    | 或|[0-9]\S{0,3}(?:、|和|与|到|至)|不是|并非|不等于
     )[ \t]*$""",
     re.VERBOSE,
 )
 BRACKET_BEFORE = re.compile(r"(?:(?<!\\)[(\[]|\\\{)[ \t]*[-+]?[ \t]*$")  # [1,104], (4, \pi)
 COMMA_BEHIND = re.compile(r"[ \t]*[,;][ \t]*\S")
-GLUED_BEFORE = re.compile(r"(?:[\w)\]}^]|[0-9]:)$")  # x42, f(42), x_{42}, 3:42
+GLUED_BEFORE = re.compile(
+    r"(?:[\w)\]}^](?<![㐀-鿿ぁ-ヿ가-힣])|[0-9]:)$"
+)  # x42, f(42), x_{42}, 3:42
 COMMAND_BEFORE = re.compile(r"\\([A-Za-z]+)[ \t]*$")
 LAYOUT_COMMAND = re.compile(LAYOUT)
 
 PERCENT_OR_DEGREES = re.compile(r"\s?(?:\\?%|°|\^\s?(?:\\circ|\{\\circ\}))")
-WORD = re.compile(r"(?P<gap>[ \t-]?)(?:\\[a-z]+\{)?[ \t]?(?P<word>[A-Za-z]+)(?:/[A-Za-z]+)?")
+WORD = re.compile(
+    r"(?P<gap>[ \t-]?)(?:\\(?:text[a-z]*|mbox|mathrm)\s?\{)?[ \t]?(?P<word>[A-Za-z]+)(?:/[A-Za-z]+)?"
+)
 # Words that make another number of it, and letters that do not: "42k" is 42,000, "42x" a product.
 SCALE = re.compile(
     r"hundreds?|thousands?|[mbtr]+illions?|dozens?|lakhs?|crores?|[kKMB]|[bm]n|squared|cubed"
@@ -71,12 +76,13 @@ UNIT = re.compile(r"st|nd|rd|th|[mck]?m|[mk]?g|[mc]?[lL]|lb|oz|ft|in|yd|mi|[hsCF
 CLOSING = r"(?:[ \t]|[)\]}$\"'”’`|]|\*|\\right[)\]|.]?|\\[)\]};,:! ])*"
 OPERATOR_BEHIND = re.compile(
     rf"""[)\]]?!                                                       # 42!
+    | [ \t]*[十百千万亿萬億]
     | {CLOSING} (?:
-        [\^_/×÷·⋅√²³¹⁰-⁹₀-₉½⅓⅔¼¾] (?!/?\w+>)                           # 42^x, 42_7
+        [\^×÷·⋅√²³¹⁰-⁹₀-₉½⅓⅔¼¾] | _(?=[\w{{\\]) | /(?![A-Za-z]{{3}})   # 42^x, 42_7, 42/x
       | (?:[<>]=?|[≤≥≠]|!=) [ \t]?[\w\\]                               # 42 < x
       | (?<=\*) [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                  # 42 * x
       | [-+±–] [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                   # 42 + x
-      | \\(?!(?:text|mbox|math|right|circ|degree|end|{LAYOUT})) [A-Za-z]   # 42\pi
+      | \\(?!(?:text|mbox|math|right|circ|degree|end|checkmark|blacksquare|square|{LAYOUT})) [A-Za-z]   # 42\pi
     )""",
     re.VERBOSE,
 )
@@ -85,7 +91,7 @@ PHRASE_BEHIND = re.compile(
 )
 
 # "x = " may stand before a reference's number; other words make it something else (June 20).
-NAME = re.compile(rf"\s*{OPENING}*(?:[A-Za-z\\ ]{{1,20}}=)?{OPENING}*[-+]?{OPENING}*")
+NAME = re.compile(r"(?:[A-Za-z\\]{1,20}=)?[-+]?")
 
 
 def bare_number(text: str) -> Decimal | None:
@@ -122,7 +128,7 @@ def plain_number(text: str) -> Decimal | None:
     """Of a text that is a number and nothing else, a name, a unit and signs round it aside."""
     text = _readable(text)
     numeral = NUMERAL.search(text)
-    if numeral is None or not NAME.fullmatch(text[: numeral.start()][-2 * NEAR :]):
+    if numeral is None or not NAME.fullmatch(re.sub(OPENING, "", text[: numeral.start()])):
         return None
     return only_number(text)
 

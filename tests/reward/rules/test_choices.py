@@ -23,6 +23,8 @@ CHOOSES_B = [
     *("<think>The answer is A</think>The answer is B", "The answer is B. It is not A."),
     *(r"The answer is B: \boxed{42}", "The answer is\nB", "Answer is option (B)", "ANSWER: B"),
     *("<think>A</think>\n\n**B**", "Final answer: B", "The answer is B, I think", "answer = B"),
+    *("The answer is 'B'.", "Answer - B", "The answer to the question is B", "My answer is B!"),
+    *("The correct answer is **(B) Paris**.", "The answer is:\n\n**B) Paris**", "Answer: [B]"),
     *("The answer is B. The answer is not A.", "option B", "Answer: B\nA is wrong, C is."),
 ]
 CHOOSES_NONE = [
@@ -46,6 +48,7 @@ CHOOSES_NONE = [
     *("Answer: not A", "The answer is neither A nor B", "The answer is A is wrong", "Answer: Bob"),
     *("A is wrong and B is right", "A: 41\nB: 42\nC: 43", "The answer is A dog", "I think so"),
     *("The answer is between A and B", "Answer: A; B", "Answer: A B", "Answer: A|B", "Answer: A-D"),
+    *("The answer is A? No, B.", "The answer for A is B", "I'm sure", "Is the answer B?"),
     *("Answer: A & B", "The answer is A and B", "The answer is A, B", "Answer B", "b"),
     *("<think>The answer is B</think> I give up", "<think>B</think><answer>42</answer>"),
     *(

@@ -2,6 +2,8 @@ r"""References with several \boxed{…}, as 90 of MATH's 5,000 solutions have th
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from services.reward.rules import RULES
@@ -21,6 +23,8 @@ LIBRARIES = ["math-verify", "mathruler"]
         (r"\boxed{-2} and \boxed{1}", TWO, True),
         (r"\boxed{1}. Then again $\boxed{-2}$", TWO, True),
         (r"\boxed{1, -2}", TWO, True),
+        (r"<think>\boxed{5}?</think>\boxed{1} and \boxed{-2}", TWO, True),
+        (r"<think>\boxed{1}</think>\boxed{-2}", TWO, False),
         (r"\boxed{1 \text{ or } -2}", TWO, True),
         (r"\boxed{1}", TWO, False),
         (r"\boxed{-2}", TWO, False),
@@ -42,7 +46,7 @@ LIBRARIES = ["math-verify", "mathruler"]
 )
 def test_all_boxes_count_in_any_order(library: str, text: str, answer: str, right: bool) -> None:
     for rule in ("math_17k_acc", "acc", "math"):
-        options = {"format_weight": 0} if rule == "math" else {}
+        options: dict[str, Any] = {"format_weight": 0} if rule == "math" else {}
         value = score(rule, text, answer, library=library, **options)
         assert (value == 1) == right, rule
 
@@ -81,6 +85,12 @@ def test_what_one_box_lists_is_the_librarys_affair(
     assert score("math_17k_acc", text, "1,22", library="math-verify") == math_verify
     assert score("math_17k_acc", text, "1,22", library="mathruler") == mathruler
     assert score("math_verify", text, "1,22") == math_verify
+
+
+def test_the_library_reads_a_decimal_comma_in_plain_text() -> None:
+    assert score("math_verify", "The answer is 1,22", "1.22") == 1
+    assert score("math_verify", "The answer is 1,22", "1,22") == 0
+    assert score("math_verify", "The answer is $1,22$", "1,22") == 1
 
 
 @pytest.mark.parametrize("rule", ["boxed_match", "acc_for_dapo", "retool_reward"])
