@@ -17,7 +17,7 @@ MAX_CHOICE = 300
 
 # Every repetition is bounded, so that white space without end costs nothing.
 FACE = r"\\(?:text|math)[a-z]{0,2}\s?\{"
-OPEN = rf"(?:[\s*_\"'“‘`$(\[{{]|\\[(\[]|{FACE}|\\boxed\s?\{{|(?i:option|choice|letter)\s){{0,12}}"
+OPEN = rf"(?:[\s*_\"'“‘`$(\[{{]|\\[(\[]|{FACE}|(?i:option|choice|letter)\s){{0,12}}"
 # A and I are also words: "The answer is A dog", "B, I think".
 LETTER = r"(?:[B-HJ-Z]|[AI](?!\s(?!(?:and|or|but|nor|as|is|because|since|for|which)\b)[a-z]))(?!\w|['’]\w)"
 CHOICE = re.compile(rf"{OPEN}({LETTER})")
@@ -42,7 +42,11 @@ DENIED = re.compile(
 )
 # What may stand behind a letter that is alone, or has the option's text behind it.
 TAIL = re.compile(rf"{CLOSE}{{0,12}}(?:[.:,]?{CLOSE}{{0,12}}$|(?<=[)}}])|[.:])(.*)", re.DOTALL)
-BETWEEN_RIVALS = re.compile(r"(?:[\W_]|(?i:and|or|nor|boxed|text)){0,40}")
+NEGATED = re.compile(r"(?:\b(?:not|never|nor|neither)|n['’]t)[\s$*(\\]{0,6}$")
+# Between two choices that are stated side by side: the second does not take back the first.
+BESIDE = re.compile(
+    r"(?:[\W_]|(?i:and|or|so|the|an?|answer|final|correct|option|choice|is|boxed|text)\b){0,40}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +82,13 @@ def chosen(text: str) -> str | None:
     text = _answered(as_seen(text)).strip()
     if (alone := _alone(text)) and "\n" not in text:
         return alone
-    last = before = None
-    for choice in sorted([*_stated(text), *_boxed(text)], key=lambda choice: choice.end):
-        if last is None or choice.end > last.end:
-            before = last
-        last = choice
-    if last is None or before is None or before.letter == last.letter:
-        return last and last.letter
-    between = text[before.end : last.start]
-    return None if BETWEEN_RIVALS.fullmatch(between) else last.letter
+    choices = sorted([*_stated(text), *_boxed(text)], key=lambda choice: choice.end)
+    if not choices:
+        return None
+    before, last = choices[-2:] if len(choices) > 1 else choices * 2
+    if before.letter != last.letter and BESIDE.fullmatch(text, before.end, last.start):
+        return None
+    return last.letter
 
 
 def _answered(text: str) -> str:
@@ -117,6 +119,8 @@ def _boxed(text: str) -> Iterator[Choice]:
     for box in re.finditer(re.escape(BOX), text):
         content = text[box.end() : box.end() + MAX_CHOICE]
         letter = CHOICE.match(content)
+        if NEGATED.search(text, max(0, box.start() - 16), box.start()):
+            continue
         end = closing_brace(content, 0) if letter else None
         if letter and end is not None and letter.end() <= end:
             yield Choice(box.start(), box.end() + letter.end(), _alone(content[:end]))

@@ -35,7 +35,7 @@ OPENING = (
     r"(?:\\(?:boxed|fbox|text|textbf|textrm|mathbf|mathrm|mbox)\s*\{|\\left|\\[$(\[{,;:! ]"
     r"|[(\[{|$€£¥\"'“‘`*_~≈#]|[ \t])"
 )
-LEAD = re.compile(rf"(?P<outer>{OPENING}*)(?P<sign>[-+]?)(?P<inner>{OPENING}*)$")
+LEAD = re.compile(rf"{OPENING}*(?P<sign>[-+]?){OPENING}*$")
 # A value that an operator could work on.
 OPERAND_BEFORE = re.compile(r"(?:[0-9)\]}!%]|(?<![A-Za-z\\'’])[b-zB-HJ-Z])[ \t]*$")
 LAYOUT = "quad|qquad|displaystyle|approx|sim|simeq|therefore|Rightarrow|implies|rightarrow|to|equiv"
@@ -152,7 +152,7 @@ def _value(text: str, numeral: re.Match[str]) -> Decimal | None:
 
 
 def _sign(before: str) -> str | None:
-    """ "-" or "" for a numeral that stands for itself behind this; None for one that does not."""
+    """Of a numeral that stands for itself behind this: "-" or "". None for one that does not."""
     lead = LEAD.search(before)
     assert lead is not None  # it can be empty
     gap, rest = lead.group(), before[: lead.start()]
@@ -178,12 +178,10 @@ def _ends(behind: str) -> bool:
         return False
     if measure := PERCENT_OR_DEGREES.match(behind):
         behind = behind[measure.end() :]
-    if word := WORD.match(behind):
-        name, shortest = word["word"], 2 if word["gap"] else 3
-        if SCALE.fullmatch(name):
-            return False
-        if len(name) < shortest and not UNIT.fullmatch(name) and name not in (*"aI",):
-            return False
-        if not word["gap"] and name in (*"aI",):
+    word = WORD.match(behind)
+    if word and not UNIT.fullmatch(word["word"]):
+        name, glued = word["word"], not word["gap"]
+        shortest = 3 if glued else 1 if name in ("a", "I") else 2
+        if SCALE.fullmatch(name) or len(name) < shortest:
             return False
     return not OPERATOR_BEHIND.match(behind, word.end() if word else 0)
