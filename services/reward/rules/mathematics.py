@@ -119,16 +119,20 @@ def _weighted(right: bool, formatted: bool, format_weight: float) -> Mapping[str
 
 @lru_cache(maxsize=64)
 def _references(answer: str, library: str) -> tuple[str, ...]:
-    """The final answers, each value once; all completions of a group share them."""
+    """The final answers, each value once; what a box lists is one answer only where it is the only
+    box. All completions of a group share them."""
     references = references_of(answer)
     if len(references) == 1:
         return references
     equal = _checker(library).equal
-    return tuple(
+    distinct = [
         one
         for place, one in enumerate(references, 1)
         if not any(equal(later, one) for later in references[place:])
-    )
+    ]
+    if len(distinct) == 1:
+        return (distinct[0],)
+    return tuple(element for one in distinct for element in elements_of(one))
 
 
 def _checker(library: str) -> ModuleType:

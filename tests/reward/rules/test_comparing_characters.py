@@ -65,6 +65,8 @@ def test_forms_of_the_same_answer_are_right(given_: str, answer: str) -> None:
         ("1,22", "1,22", 1),
         ("41, 42", "42", 0),
         ("x + 1", "x+1", 1),
+        ("e5", "e5", 1),
+        ("e5", ".", 0),
     ],
 )
 def test_a_box_holds_the_reference(box: str, answer: str, value: float) -> None:

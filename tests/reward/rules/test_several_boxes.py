@@ -41,6 +41,8 @@ LIBRARIES = ["math-verify", "mathruler"]
         (r"\boxed{(0,0), (10,0)}", r"\boxed{(10, 0)} or \boxed{(0,0)}", True),
         (r"\boxed{(10,0)}", r"\boxed{(0,0)} or \boxed{(10, 0)}", False),
         (r"\boxed{4}", r"\boxed{\phantom{2}} is \boxed{4}", True),
+        (r"\boxed{3} and \boxed{2, 1}", r"\boxed{1,2} or \boxed{3}", True),
+        (r"\boxed{3} and \boxed{2}", r"\boxed{1,2} or \boxed{3}", False),
         (r"\boxed{7}", r"\boxed{7}, as before \boxed{7}", True),
     ],
 )
