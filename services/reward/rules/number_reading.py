@@ -7,6 +7,7 @@ what stands near a numeral on its own line is looked at, so that reading takes l
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal
 
 from services.reward.rules.texts import as_seen, last_match
@@ -27,6 +28,12 @@ REWRITTEN = (
     (re.compile(r"(?<=[0-9])(?:\{,\}|,(?: ?\\! ?)+)(?=[0-9]{3})"), ","),
     (re.compile(r"–(?=[0-9.$\\])"), "-"),
 )
+# Whatever Unicode calls a symbol of mathematics is an operator, unless it only leads to a number.
+OPERATORS = {
+    code: "×"
+    for code in range(0x80, 0x2C00)
+    if unicodedata.category(chr(code)) == "Sm" and chr(code) not in "→⇒⟶⟹∴∵≈∼≃≅≡∎±√≠≤≥"
+}
 # A unit's power is no numeral of its own.
 UNITS = r"(?:(?<=[0-9] )m|[mck]m|ft|in|yd|mi|inch(?:es)?|feet|units?|meters?|\\(?:text|mbox|mathrm) ?\{[^{}]{0,40}\})"
 UNIT_POWER = re.compile(rf"((?<![A-Za-z\\]){UNITS})(?:\s?\^\s?(?:[23]|\{{[23]\}})|[²³])(?!\w)")
@@ -43,7 +50,7 @@ OPERATOR_BEFORE = re.compile(
     r"""(?:
       [\^/×÷·⋅±∓√≠≤≥∉]|!=|\\not\s*=?|[<>]=            # 10^42, 1/42, ≠ 42
     | \S[ \t]*[<>&]                                   # x > 42; at the start of a line it quotes
-    | [0-9][ \t]+:                                    # 3 : 42
+    | [0-9][ \t]+:|[0-9)][ \t]*[xX]|\w[ \t]*%         # 3 : 42, 6 x 42, 50 % 42
     | [0-9]\S{0,3}[ \t]*(?:[,;|–—]|,?[ \t](?:and|to|through|up\ to))   # 41, 42
     | [(\[{,][ \t]*(?:[A-Za-z]|[^\s,]*[\\^+/*-][^\s,]*),   # (x, 42)
     | [0-9].*\b(?:or|nor)|\bbetween
@@ -76,9 +83,9 @@ UNIT = re.compile(r"st|nd|rd|th|[mck]?m|[mk]?g|[mc]?[lL]|lb|oz|ft|in|yd|mi|[hsCF
 CLOSING = r"(?:[ \t]|[)\]}$\"'”’`|]|\*|\\right[)\]|.]?|\\[)\]};,:! ])*"
 OPERATOR_BEHIND = re.compile(
     rf"""[)\]]?!                                                       # 42!
-    | [ \t]*[十百千万亿萬億]
+    | \((?![A-Za-z]{{2}})|\[                                            # 42(x + 1)
     | {CLOSING} (?:
-        [\^×÷·⋅√²³¹⁰-⁹₀-₉½⅓⅔¼¾] | _(?=[\w{{\\]) | /(?![A-Za-z]{{3}})   # 42^x, 42_7, 42/x
+        [\^×÷·⋅√] | _(?=[\w{{\\]) | /(?![A-Za-z]{{3}})   # 42^x, 42_7, 42/x
       | (?:[<>]=?|[≤≥≠]|!=) [ \t]?[\w\\]                               # 42 < x
       | (?<=\*) [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                  # 42 * x
       | [-+±–] [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                   # 42 + x
@@ -134,7 +141,7 @@ def plain_number(text: str) -> Decimal | None:
 
 
 def _readable(text: str) -> str:
-    text = as_seen(text)
+    text = as_seen(text).translate(OPERATORS)
     for pattern, replacement in REWRITTEN:
         text = pattern.sub(replacement, text)
     return UNIT_POWER.sub(r"\1", text)
@@ -174,7 +181,7 @@ def _sign(before: str) -> str | None:
 
 def _ends(behind: str) -> bool:
     """What follows a numeral leaves it as it is: a unit, a word, a full stop, nothing."""
-    if PHRASE_BEHIND.match(behind):
+    if PHRASE_BEHIND.match(behind) or behind.lstrip(" ")[:1].isnumeric():  # 42½, 42²
         return False
     if measure := PERCENT_OR_DEGREES.match(behind):
         behind = behind[measure.end() :]

@@ -27,6 +27,7 @@ UNSEEN = re.compile(
 )
 ALIKE = {
     **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},  # fullwidth
+    **{0x1D7CE + i: ord("0") + i % 10 for i in range(50)},  # mathematical digits
     **dict.fromkeys((0x2010, 0x2011, 0x2212, 0xFE63), ord("-")),
     **dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), ord(" ")),
 }
