@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.reward.rules import code, length, matching, minerva, numbers, puzzles
+from services.reward.rules import choices, code, length, matching, minerva, numbers, puzzles
 from services.reward.rules.mathematics import LIBRARIES, MATHRULER
 from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
-from services.reward.rules.texts import check_final
+from services.reward.rules.texts import check_final, check_finals
 from trimaran.errors import InputError
 
 
@@ -40,7 +40,7 @@ _LENGTH = {"max_tokens": _is_positive_integer, "buffer": _is_positive_integer}
 
 
 def _mathematics(name: str, options: _Checks = _NONE, minimum: float = 0.0) -> Rule:
-    return Rule(_place(f"mathematics:{name}"), minimum, 1.0, check_final, options)
+    return Rule(_place(f"mathematics:{name}"), minimum, 1.0, check_finals, options)
 
 
 def _on_numbers(name: str, options: _Checks = _NONE) -> Rule:
@@ -55,9 +55,9 @@ RULES: Mapping[str, Rule] = {
     "exact_match": Rule(_place("matching:exact_match"), check_reference=nonempty_reference),
     "boxed_match": Rule(_place("matching:boxed_match"), check_reference=check_final),
     "multiple_choice": Rule(
-        _place("matching:multiple_choice"),
-        check_reference=matching.check_letter,
-        options={"choices": matching.is_choices},
+        _place("choices:multiple_choice"),
+        check_reference=choices.check_letter,
+        options={"choices": choices.is_choices},
     ),
     "regular_expression": Rule(
         _place("matching:regular_expression"),
@@ -70,7 +70,9 @@ RULES: Mapping[str, Rule] = {
     # Mathematics.
     "math_verify": _mathematics("math_verify"),
     "mathruler": Rule(
-        _place("mathematics:boxed_equal"), check_reference=check_final, fixed={"library": MATHRULER}
+        _place("mathematics:boxed_equal"),
+        check_reference=check_finals,
+        fixed={"library": MATHRULER},
     ),
     # verl and EasyR1.
     "gsm8k": _on_numbers("gsm8k", {"method": OneOf(("strict", "flexible"))}),

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from types import ModuleType
 
 from services.reward.rules import formats
-from services.reward.rules.texts import FINAL_MARK, closing_brace, last_box, reference_of
+from services.reward.rules.texts import (
+    FINAL_MARK,
+    boxes,
+    closing_brace,
+    elements_of,
+    last_box,
+    references_of,
+)
 from trimaran.rewards import Sample
 
 MATH_VERIFY, MATHRULER = "math-verify", "mathruler"
@@ -33,12 +42,12 @@ def math_verify(sample: Sample) -> float:
     """
     line = sample.text.rstrip().rpartition("\n")[2]
     text = line.removeprefix(FINAL_MARK) if line.startswith(FINAL_MARK) else sample.text
-    return float(_concludes(text, reference_of(sample.answer)))
+    return float(_concludes(text, _references(sample.answer, MATH_VERIFY)))
 
 
 def boxed_equal(sample: Sample, library: str = MATHRULER) -> float:
     r"""1 when the last \boxed{…} is right."""
-    return float(_boxed(sample.text, reference_of(sample.answer), library))
+    return float(_boxed(sample.text, _references(sample.answer, library), library))
 
 
 def math(
@@ -49,7 +58,7 @@ def math(
     White space around < > and / is left out first, as Qwen2.5-VL likes to write it.
     """
     text = _tighten(sample.text)
-    right = _boxed(text, reference_of(sample.answer), library)
+    right = _boxed(text, _references(sample.answer, library), library)
     return _weighted(right, formats.is_boxed_thought(text), format_weight)
 
 
@@ -57,7 +66,7 @@ def geo3k(
     sample: Sample, format_weight: float = 0.1, library: str = MATHRULER
 ) -> Mapping[str, float]:
     """verl's: as math, but the text is taken as it is."""
-    right = _boxed(sample.text, reference_of(sample.answer), library)
+    right = _boxed(sample.text, _references(sample.answer, library), library)
     return _weighted(right, formats.is_boxed_thought(sample.text), format_weight)
 
 
@@ -69,25 +78,25 @@ def r1v(
 
     The answer may span lines, which EasyR1's pattern overlooks.
     """
-    reference = reference_of(sample.answer)
+    references = _references(sample.answer, library)
     _before, start, behind = sample.text.partition(formats.ANSWER)
     answer, end, _behind = behind.partition(formats.ANSWER_END)
     given = answer if start and end else sample.text
-    right = _equal(given.strip(), reference, library)
+    right = _equal(given.strip(), references, library)
     return _weighted(right, formats.is_think_answer(sample.text), format_weight)
 
 
 def base_acc(sample: Sample, library: str = MATHRULER) -> float:
     r"""1 when <think>…</think>…<answer>…\boxed{…}…</answer> is the form and the last box right."""
-    reference = reference_of(sample.answer)
+    references = _references(sample.answer, library)
     gate = formats.is_boxed_answer(sample.text)
-    return float(gate and _boxed(sample.text, reference, library))
+    return float(gate and _boxed(sample.text, references, library))
 
 
 def math_verify_reward(sample: Sample) -> float:
     """As base_acc, but math-verify finds the answer in the text."""
-    reference = reference_of(sample.answer)
-    return float(formats.is_boxed_answer(sample.text) and _concludes(sample.text, reference))
+    references = _references(sample.answer, MATH_VERIFY)
+    return float(formats.is_boxed_answer(sample.text) and _concludes(sample.text, references))
 
 
 def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
@@ -95,11 +104,12 @@ def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
 
     MindSpeed-RL compares with a checker of its own; here a library does.
     """
-    reference = reference_of(sample.answer)
-    given = _loose_box(_first_turn(sample.text))
+    references = _references(sample.answer, library)
+    turn = _first_turn(sample.text)
+    given = _all_boxes(turn) if len(references) > 1 else _loose_box(turn)
     if not given:
         return -1.0
-    return 1.0 if _equal(given, reference, library) else -0.5
+    return 1.0 if _equal(given, references, library) else -0.5
 
 
 def _weighted(right: bool, formatted: bool, format_weight: float) -> Mapping[str, float]:
@@ -107,25 +117,63 @@ def _weighted(right: bool, formatted: bool, format_weight: float) -> Mapping[str
     return {"score": score, "accuracy": float(right), "format": float(formatted)}
 
 
-def _boxed(text: str, reference: str, library: str) -> bool:
-    given = last_box(text)
-    return given is not None and _equal(given.strip(), reference, library)
+@lru_cache(maxsize=64)
+def _references(answer: str, library: str) -> tuple[str, ...]:
+    """The final answers, each value once; what a box lists is one answer only where it is the only
+    box. All completions of a group share them."""
+    references = references_of(answer)
+    if len(references) == 1:
+        return references
+    equal = _checker(library).equal
+    distinct = [
+        one
+        for place, one in enumerate(references, 1)
+        if not any(equal(later, one) for later in references[place:])
+    ]
+    if len(distinct) == 1:
+        return (distinct[0],)
+    return tuple(element for one in distinct for element in elements_of(one))
 
 
-def _equal(given: str, reference: str, library: str) -> bool:
-    if len(given) > MAX_ANSWER:
-        return False
+def _checker(library: str) -> ModuleType:
     if library == MATHRULER:
         from services.reward.rules import by_mathruler as checker
     else:
         from services.reward.rules import by_math_verify as checker
-    return checker.equal(given, reference)
+    return checker
 
 
-def _concludes(text: str, reference: str) -> bool:
+def _boxed(text: str, references: tuple[str, ...], library: str) -> bool:
+    given = _all_boxes(text) if len(references) > 1 else last_box(text)
+    return given is not None and _equal(given.strip(), references, library)
+
+
+def _all_boxes(text: str) -> str:
+    """As one list: where the reference has several values, they are the answer."""
+    return ", ".join(boxes(text.rpartition(formats.THINK_END)[2]))
+
+
+def _equal(given: str, references: tuple[str, ...], library: str) -> bool:
+    if len(given) > MAX_ANSWER:
+        return False
+    equal = _checker(library).equal
+    if len(references) == 1:
+        return equal(given, references[0])
+    # As sets: each element of one side is equal to one of the other.
+    elements = elements_of(given)
+    return (
+        len(elements) <= 2 * len(references)
+        and all(any(equal(one, other) for one in elements) for other in references)
+        and all(any(equal(one, other) for other in references) for one in elements)
+    )
+
+
+def _concludes(text: str, references: tuple[str, ...]) -> bool:
     from services.reward.rules import by_math_verify
 
-    return by_math_verify.concludes(text, reference)
+    if len(references) > 1 and (given := _all_boxes(text)):
+        return _equal(given, references, MATH_VERIFY)
+    return by_math_verify.concludes(text, ", ".join(references))
 
 
 def _tighten(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from services.reward.rules.length import overlong
 from services.reward.rules.registry import Options
-from services.reward.rules.texts import last_box, last_match, reference_of
+from services.reward.rules.texts import as_seen, last_box, last_match, reference_of
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 TAIL = 300
@@ -42,7 +42,11 @@ UNWRAPPED = tuple(
         r"\\boxed\{(.*)\}",
     )
 )
-FORMULA = re.compile(r".*?(\$.*?\$).*")
+FORMULA = re.compile(r"([^$0-9]*)(\$[^$]*\$)([^$0-9]*)")
+DOUBT = re.compile(r"\b(?:not|nor|or|never)\b|n['’]t\b|[<>≠]", re.IGNORECASE)
+EQUALS = re.compile(r"(?<![!<>])(?<!\\not)=")
+THOUSANDS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,|\{,\}|,\\!)[0-9]{3})+(?![0-9,])")
+DIGITS = re.compile(r"[0-9]+")
 SHORT_FRACTION = re.compile(r"frac([^{])(.)")
 SHORT_ROOT = re.compile(r"sqrt([^{])")
 
@@ -78,19 +82,36 @@ def check_short(answer: str, options: Options) -> None:
 
 def normalize(answer: str) -> str:
     """Quadratic in the length; both sides have at most TAIL characters."""
-    answer = answer.rpartition("=")[2]
+    answer = EQUALS.split(as_seen(answer))[-1].strip()
+    answer = _formula(answer.replace(r"\$", ""))
+    answer = THOUSANDS.sub(lambda number: "".join(DIGITS.findall(number.group())), answer)
+    shortened = _shorten(answer)
+    if not _is_subsequence(DIGITS.findall(shortened), DIGITS.findall(answer)):
+        return answer  # "4 2" is not 42
+    shortened = SHORT_FRACTION.sub(r"frac{\1}{\2}", shortened)
+    shortened = SHORT_ROOT.sub(r"sqrt{\1}", shortened)
+    return shortened.replace("$", "").strip()
+
+
+def _formula(answer: str) -> str:
+    """The one formula among words; of "$41$ or $42$" and "not $42$" the whole."""
+    match = FORMULA.fullmatch(answer)
+    return answer if match is None or DOUBT.search(match[1] + match[3]) else match[2]
+
+
+def _shorten(answer: str) -> str:
     for before, after in REPLACED:
         answer = answer.replace(before, after)
     for expression in REMOVED:
         answer = answer.replace(expression, "")
-    answer = FORMULA.sub(r"\1", answer)
     for pattern in UNWRAPPED:
         answer = pattern.sub(r"\1", answer)
-    answer = SHORT_FRACTION.sub(r"frac{\1}{\2}", answer)
-    answer = SHORT_ROOT.sub(r"sqrt{\1}", answer)
-    answer = answer.replace("$", "")
-    without_commas = answer.replace(",", "")
-    return without_commas if without_commas.isdigit() else answer.strip()
+    return answer
+
+
+def _is_subsequence(some: list[str], of: list[str]) -> bool:
+    rest = iter(of)
+    return all(one in rest for one in some)
 
 
 def _short_reference(answer: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import deque
-from decimal import Decimal
 
 from services.reward.rules.registry import Options
 from trimaran.rewards import ReferenceUnusableError
@@ -14,8 +13,29 @@ BOX = "\\boxed{"
 FINAL_MARK = "####"
 BRACE = re.compile(r"[{}]")
 
-# A sign counts only where no digit, letter or bracket stands before it: in "9-4" it subtracts.
-NUMBER = re.compile(r"(?:(?<![\w)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?")
+BOX_OR_BRACE = re.compile(r"\\boxed\{|[{}]")
+SEPARATOR_OR_BRACKET = re.compile(
+    r"[()\[\]{}]|,(?![0-9]{3}(?![0-9]))|;|\\text\{[ ,]*(?:and|or)[ ]*\}|\b(?:and|or)\b"
+)
+PHANTOM = re.compile(r"\\phantom\{[^{}]*\}")
+MAX_BOXES = 20
+"""Different ones in a reference."""
+
+# Characters that show nothing, and those that are written like others.
+UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+)
+ALIKE = {
+    **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},  # fullwidth
+    **{0x1D7CE + i: ord("0") + i % 10 for i in range(50)},  # mathematical digits
+    **dict.fromkeys((0x2010, 0x2011, 0x2212, 0xFE63), ord("-")),
+    **dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), ord(" ")),
+}
+
+
+def as_seen(text: str) -> str:
+    """One character for each that looks like it, and none for what is not seen."""
+    return UNSEEN.sub("", text.translate(ALIKE))
 
 
 def last_box(text: str) -> str | None:
@@ -44,16 +64,6 @@ def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return matches[0] if matches else None
 
 
-def last_number(text: str) -> Decimal | None:
-    match = last_match(NUMBER, text)
-    return to_decimal(match.group()) if match else None
-
-
-def to_decimal(number: str) -> Decimal:
-    """Of what NUMBER matches. Decimal, as int() refuses more than 4300 digits."""
-    return Decimal(number.replace(",", ""))
-
-
 def in_order(text: str, *marks: str) -> bool:
     """The text begins with the first mark, and the others follow, none overlapping."""
     if not text.startswith(marks[0]):
@@ -67,20 +77,71 @@ def in_order(text: str, *marks: str) -> bool:
     return True
 
 
-def reference_of(answer: str) -> str:
-    """The final answer: what follows "####", or stands in the last box, or else the whole text.
+def boxes(text: str) -> list[str]:
+    r"""What stands in each closed \boxed{…} that lies in no other."""
+    open_braces: list[int | None] = []  # where the content of a box begins; None: no box
+    found: list[tuple[int, int]] = []
+    for brace in BOX_OR_BRACE.finditer(text):
+        if brace.group() != "}":
+            open_braces.append(brace.end() if brace.group() == BOX else None)
+        elif open_braces and (start := open_braces.pop()) is not None:
+            while found and found[-1][0] > start:
+                found.pop()
+            found.append((start, brace.start()))
+    return [text[start:end] for start, end in found]
 
-    Raises ReferenceUnusableError when that is empty.
+
+def references_of(answer: str) -> tuple[str, ...]:
+    """The final answer: what follows the last "####", or stands in the boxes, or else the whole
+    text. Boxes of the same characters count once, and empty ones not at all.
+
+    Raises ReferenceUnusableError when that is nothing, or more than MAX_BOXES.
     """
     _before, mark, final = answer.rpartition(FINAL_MARK)
-    if not mark:
-        final = last_box(answer) if BOX in answer else answer
-    final = (final or "").strip()
-    if len(final) > 1 and final.startswith("$") and final.endswith("$"):
-        final = final.strip("$").strip()
-    if not final:
+    finals = [final] if mark else boxes(answer) if BOX in answer else [answer]
+    bare = {_compact(final): _bare(final) for final in finals}
+    found = tuple(final for compact, final in bare.items() if compact and final)
+    if not found:
         raise ReferenceUnusableError("the answer is empty")
-    return final
+    if len(found) > MAX_BOXES:
+        raise ReferenceUnusableError(f"the answer has more than {MAX_BOXES} different boxes")
+    return found
+
+
+def elements_of(text: str) -> tuple[str, ...]:
+    """Of a list, as it stands outside of all brackets: "1, 2 or 3". Equal ones count once."""
+    found, depth, start = [], 0, 0
+    for mark in SEPARATOR_OR_BRACKET.finditer(text):
+        if mark.group() in "([{":
+            depth += 1
+        elif mark.group() in ")]}":
+            depth -= 1
+        elif depth == 0:
+            found.append(text[start : mark.start()])
+            start = mark.end()
+    found.append(text[start:])
+    return tuple({_compact(one): one.strip(" $") for one in found if _compact(one)}.values())
+
+
+def reference_of(answer: str) -> str:
+    """The one final answer. Raises ReferenceUnusableError also where there are several."""
+    first, *others = references_of(answer)
+    if others:
+        raise ReferenceUnusableError(
+            f"the answer has {1 + len(others)} different boxes; this rule compares one"
+        )
+    return first
+
+
+def _compact(text: str) -> str:
+    return "".join(PHANTOM.sub("", text).split())
+
+
+def _bare(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and text.startswith("$") and text.endswith("$"):
+        text = text.strip("$").strip()
+    return text
 
 
 def shown(text: str) -> str:
@@ -90,3 +151,7 @@ def shown(text: str) -> str:
 
 def check_final(answer: str, options: Options) -> None:
     reference_of(answer)
+
+
+def check_finals(answer: str, options: Options) -> None:
+    references_of(answer)

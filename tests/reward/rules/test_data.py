@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from services.reward.rules.texts import last_number
+from services.reward.rules import RULES
+from services.reward.rules.number_reading import last_number
 from tests.reward.rules.calling import DATA, needs_data, score
+from trimaran.rewards import ReferenceUnusableError
 
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()
 """(rule, id) of a reference solution that the library behind the rule gets wrong."""
@@ -101,3 +103,21 @@ def test_math(rule: str, options: dict[str, Any]) -> None:
     assert len(numeric) > 50
     wrong = [(i, boxed(str(Decimal(answer) + 1)), answer) for i, _text, answer in numeric]
     assert judged_otherwise(rule, options, wrong, right=False) == []
+
+
+@needs_data
+@pytest.mark.parametrize("rule", ["final_answer", "numeric_match", "gsm8k"])
+def test_a_whole_solution_of_math_is_refused_or_read_as_its_answer(rule: str) -> None:
+    bare = composed = 0
+    for _i, solution, answer in math500():
+        if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", answer):
+            bare += 1
+            RULES[rule].check_reference(solution, {})
+            assert score(rule, f"#### {answer}", solution) == 1
+            assert score(rule, f"#### {plus_one(answer)}", solution) == 0
+        elif re.search(r"frac|sqrt|pi|infty|matrix|[(\[_]", answer):
+            composed += 1
+            with pytest.raises(ReferenceUnusableError):
+                RULES[rule].check_reference(solution, {})
+    assert bare > 50
+    assert composed > 25
