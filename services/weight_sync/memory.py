@@ -13,12 +13,13 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from services.weight_sync.layout import Piece
+from services.weight_sync.room import require_room
 from trimaran.errors import TransferError
 
 DTYPES = {
@@ -35,18 +36,25 @@ DTYPES = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+TAKEN_AT_A_TIME = 64 * 2**20
+"""Bytes, between two looks at what is left."""
+PAGE_TABLE_SHARE = 512
+"""A mapping needs 8 bytes for each page of 4 KiB."""
+
+
 class HostMemory:
     """`size` bytes in an anonymous file, kept until this object and every view are dropped."""
 
-    def __init__(self, size: int) -> None:
-        """Raises TransferError when memory is short."""
+    def __init__(self, size: int, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called again and again meanwhile; what it raises ends the allocation.
+
+        Raises TransferError when memory is short.
+        """
         self.size = size
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self._descriptor = os.memfd_create("trimaran-weights", flags)
         try:
-            if size:
-                # Taken now: a lack of memory becomes an error here instead of a SIGBUS later.
-                os.posix_fallocate(self._descriptor, 0, size)
+            self._take_pages(check)
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self.buffer = _map(self._descriptor, size, mmap.ACCESS_WRITE)
             """uint8, one dimension."""
@@ -55,6 +63,21 @@ class HostMemory:
             raise TransferError(
                 f"no room for {size / 2**20:.0f} MiB of weights on the host: {error.strerror}"
             ) from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _take_pages(self, check: Callable[[], None]) -> None:
+        """All of them now: what is missing is an error here, and not a SIGBUS or a kill later.
+
+        The kernel kills for a page that it cannot give, so it is only asked for what is there.
+        Whoever else allocates at the same time is seen at the next look.
+        """
+        for start in range(0, self.size, TAKEN_AT_A_TIME):
+            check()
+            left = self.size - start
+            require_room(left + left // PAGE_TABLE_SHARE, "weights")
+            os.posix_fallocate(self._descriptor, start, min(TAKEN_AT_A_TIME, left))
 
     @property
     def path(self) -> str:
