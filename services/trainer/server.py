@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import DeadlineError, InputError, OutOfOrderError
+from trimaran.store import issued_epoch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -150,7 +152,8 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         return SERVICE
 
     # Bound first: a port in use is known before a model is loaded.
-    server = rpc.Server(addresses[index], [add])
+    issued = partial(issued_epoch, run_folder / "store.sqlite")
+    server = rpc.Server(addresses[index], [add], issued)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)

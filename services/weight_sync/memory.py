@@ -127,6 +127,19 @@ class MemoryReader:
         with self._lock:
             self._mapped = {p: mapped for p, mapped in self._mapped.items() if p in paths}
 
+    def forget_gone(self) -> None:
+        """Let go of what its owner has let go of."""
+        with self._lock:
+            self._mapped = {p: m for p, m in self._mapped.items() if _number_of(p) == m[0]}
+
+
+def _number_of(path: str) -> int | None:
+    """The file's; None when it is gone."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:

@@ -75,12 +75,12 @@ def open_shadow(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of another process's shadow, only to be read.
 
-    `reader` keeps the shadow's memory mapped for its next version, and nothing else.
+    `reader` keeps it mapped while its owner has it: the owner's next versions lie there again.
     Raises TransferError when the owner is gone or the shadow is of another size.
     """
     ranges = tuple((first, end) for first, end in description["ranges"])
     layout = make_layout(manifest_from_json(description["manifest"]).tensors, ranges)
-    reader.keep((path,))
+    reader.forget_gone()
     return _tensors(reader.map(path, layout.num_bytes), layout)
 
 

@@ -310,7 +310,7 @@ def test_staging_that_is_aborted_leaves_the_live_version(replica, weights, other
     async def body(client):
         live = await replica.publish(client, weights)
         staged = await replica.stage(client, other_weights)
-        await client.abort_weights(staged.version)
+        await client.abort_weights(staged.version, replicas.ATTEMPT)
         group = await generate(client, sampling(1, 4), least=live)
         assert group.completions_G[0].segments[0].version == live
         with pytest.raises(BehindError):

@@ -19,6 +19,7 @@ from tests.weight_sync.ends import (
     snapshot_of,
     stage,
     started,
+    take_from_memory,
 )
 from trimaran.device import Device
 from trimaran.errors import TransferError
@@ -120,6 +121,9 @@ def test_a_snapshot_that_is_replaced_under_way_is_never_staged(receiver, monkeyp
 
 def test_a_deadline_ends_the_copy(receiver):
     snapshot = make_snapshot()
+    with pytest.raises(TransferError, match="the host's memory was not taken by the deadline"):
+        stage(receiver, snapshot, from_memory(snapshot), timeout=1e-6)
+    take_from_memory(receiver, snapshot)  # there is memory from here on
     with pytest.raises(TransferError, match="not copied by the deadline"):
         stage(receiver, snapshot, from_memory(snapshot), timeout=1e-6)
 

@@ -35,6 +35,7 @@ from services.weight_sync.transports.process_groups import (
 )
 from services.weight_sync.transports.rendezvous import connect_store, host_store
 from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
@@ -102,11 +103,14 @@ class Collective:
     def broadcast(
         self,
         stream: Stream,
-        bucket_bytes: int,
+        terms: Terms,
         timeout: float,
         arrived: Callable[[int], None] = lambda end: None,
     ) -> None:
         """Send the sender's stream into the receivers', one bucket after the other.
+
+        First the sender says what it is about to send; a receiver whose own `terms`
+        differ leaves the group before any of it moves.
 
         `arrived(end)` is called, on the group's own thread, when the stream's
         bytes before `end` are there. Raises TransferError after `timeout`
@@ -116,7 +120,8 @@ class Collective:
 
         def run() -> None:
             self._join(deadline)
-            self._pump(stream, bucket_bytes, deadline, arrived)
+            self._agree(terms, deadline)
+            self._pump(stream, terms.bucket_bytes, deadline, arrived)
 
         self._guarded("broadcast", run, timeout)
 
@@ -179,6 +184,15 @@ class Collective:
         store.set_timeout(_left(deadline))
         make = MAKE_PROCESS_GROUP[self._device.backend]
         self._process_group = make(store, self.rank, self.group, self._address, _left(deadline))
+
+    def _agree(self, terms: Terms, deadline: float) -> None:
+        """Raises TransferError on a receiver that was told something else than the sender sends."""
+        mine = torch.frombuffer(bytearray(terms.encode()), dtype=torch.uint8)
+        place = self._device.torch_device(self._index)
+        said = mine.to(place) if self.rank == SENDER else torch.zeros_like(mine, device=place)
+        self._wait(self._start(said, deadline), deadline)
+        if self.rank != SENDER:
+            terms.check(said.cpu().numpy().tobytes())
 
     def _pump(
         self, stream: Stream, bucket_bytes: int, deadline: float, arrived: Callable[[int], None]
