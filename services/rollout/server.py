@@ -167,8 +167,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             wire.decode_policy(request.version),
             wire.decode_manifest(request.manifest),
             [wire.decode_source(source) for source in request.sources],
-            request.bucket_bytes,
-            request.timeout_seconds,
+            wire.decode_bucket_bytes(request.bucket_bytes),
+            wire.decode_seconds(request.timeout_seconds),
             _attempt(request),
             request.keep_live,
         )
@@ -198,7 +198,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         digests = await self._weights.read_back(
             wire.decode_version(request.version),
             wire.decode_ranges(request.blocks),
-            request.timeout_seconds,
+            wire.decode_seconds(request.timeout_seconds),
         )
         return rollout_pb2.ReadBackResponse(
             digests=wire.encode_digests(digests), seconds=time.monotonic() - started

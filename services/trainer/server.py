@@ -103,20 +103,24 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def OpenTransfer(self, request: Any, context: Any) -> Any:
         group = wire.decode_transfer_group(request.group)
-        opened = await asyncio.to_thread(self._sender.open, group, request.timeout_seconds)
+        timeout = wire.decode_seconds(request.timeout_seconds)
+        opened = await asyncio.to_thread(self._sender.open, group, timeout)
         return trainer_pb2.OpenTransferResponse(group=wire.encode_transfer_group(opened))
 
     async def SendWeights(self, request: Any, context: Any) -> Any:
         begin = time.perf_counter()
+        blocks = wire.decode_ranges(request.blocks)
+        timeout = wire.decode_seconds(request.timeout_seconds)
+        bucket_bytes = wire.decode_bucket_bytes(request.bucket_bytes)
         num_bytes = await self._rank.send(
             wire.decode_version(request.version),
             lambda snapshot: self._sender.send(
                 snapshot,
                 request.group_id,
-                wire.decode_ranges(request.blocks),
+                blocks,
                 request.base_root,
-                request.timeout_seconds,
-                request.bucket_bytes,
+                timeout,
+                bucket_bytes,
             ),
         )
         return trainer_pb2.SendWeightsResponse(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import re
 import stat
 import threading
 import warnings
@@ -40,6 +41,9 @@ TAKEN_AT_A_TIME = 64 * 2**20
 """Bytes, between two looks at what is left."""
 PAGE_TABLE_SHARE = 512
 """A mapping needs 8 bytes for each page of 4 KiB."""
+
+
+PATH = re.compile("/proc/[0-9]+/fd/[0-9]+")
 
 
 class HostMemory:
@@ -110,7 +114,7 @@ class MemoryReader:
         """
         with self._lock, _opened(path) as descriptor:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            if found.st_size != size:
                 raise TransferError(
                     f"{path}: holds {found.st_size} bytes; the manifest asks for {size};"
                     " the owner's memory is gone or its blocks differ; stage the version anew"
@@ -143,17 +147,28 @@ def _number_of(path: str) -> int | None:
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
+    """Open for reading. Raises TransferError for anything but a file without a name of this user's.
+
+    Looked at before it is opened: to open a pipe or a device can do something.
+    """
+    if not PATH.fullmatch(path):
+        raise TransferError(f"{path[:80]!r} names no memory; an owner's is /proc/PID/fd/NUMBER")
+    descriptors: list[int] = []
     try:
-        # Not to wait for the other end, should it be a pipe by now.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptors.append(os.open(path, os.O_PATH | os.O_CLOEXEC))
+        found = os.fstat(descriptors[0])
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid():
+            raise TransferError(f"{path}: is not memory of this user; offer a HostMemory")
+        here = f"/proc/self/fd/{descriptors[0]}"
+        descriptors.append(os.open(here, os.O_RDONLY | os.O_CLOEXEC))
+        yield descriptors[1]
     except OSError as error:
         raise TransferError(
             f"{path}: the owner's memory is gone ({error.strerror}); stage the version anew"
         ) from None
-    try:
-        yield descriptor
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _check_sealed(path: str, descriptor: int) -> None:

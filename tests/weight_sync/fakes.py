@@ -299,9 +299,9 @@ class FakeRollout:
         self._check(self.process.stage)
         if self.process.stage == "silent":
             raise UnavailableError(f"{self.process.name}: no answer")
-        if (staged := self.process.staged) and staged.version == version:
-            if self.process.attempt == attempt:
-                self.process.staged = None
+        staged = self.process.staged
+        if staged and (staged.version, self.process.attempt) == (version, attempt):
+            self.process.staged = None
 
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float

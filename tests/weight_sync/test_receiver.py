@@ -261,9 +261,9 @@ def test_the_culprit_is_named_and_stops_the_others(ends):
     group = sender.open(group_of(1), LONG)  # nobody sends
     sources = [
         Source(Transport.COLLECTIVE, ((0, 4),), group=group, rank=1),
-        Source(Transport.MEMORY, ((4, 9),), memory="/proc/self/fd/9999"),
+        Source(Transport.MEMORY, ((4, 9),), memory="/proc/1/fd/99999"),
     ]
-    with pytest.raises(TransferError, match="/proc/self/fd/9999: the owner's memory is gone"):
+    with pytest.raises(TransferError, match="/proc/1/fd/99999: the owner's memory is gone"):
         stage(receiver, snapshot, *sources)
 
 

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -28,6 +28,7 @@ from services.weight_sync.transports.relay_wire import (
     Status,
     introduce,
 )
+from services.weight_sync.transports.stock import Stock
 from tests.weight_sync.ends import (
     ALL,
     CONFIG,
@@ -43,7 +44,7 @@ from tests.weight_sync.ends import (
     until,
 )
 from trimaran.errors import TransferError
-from trimaran.types import Peer, VersionId
+from trimaran.types import MAX_BLOCKS, Peer, VersionId
 
 ROOT = "ab" * 16
 NOWHERE = Peer("127.0.0.1:1", "key", "")
@@ -308,6 +309,43 @@ def test_a_puller_that_takes_nothing_loses_its_place(monkeypatch):
         sock.close()
 
 
+@pytest.mark.parametrize("num_strangers", [64, 300])
+def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
+    snapshot = make_snapshot()
+    with started() as ([sender], [receiver]), ExitStack() as stack:
+        sender.hold(snapshot)
+        for _ in range(num_strangers):
+            sock, _ = dial(sender.peer)
+            stack.enter_context(sock)
+        until(lambda: sender._relay._strangers)
+        stage(receiver, snapshot, by_relay(snapshot, sender.peer))
+        assert holds(receiver, snapshot)
+        bound = relay_server.MAX_STRANGERS_PER_ADDRESS
+        until(lambda: len(threads_named("relay-serve")) <= bound)
+
+
+def test_strangers_of_one_address_make_room_only_for_each_other():
+    """Those of another machine, which may be about to prove themselves, stay."""
+    server = relay_server.RelayServer(CONFIG, "key", Stock())
+    with ExitStack() as stack:
+        for address in ["10.0.0.1", *["10.0.0.2"] * 100, "10.0.0.3"]:
+            pair = socket.socketpair()
+            for sock in pair:
+                stack.enter_context(sock)
+            server._make_room(address)
+            server._strangers[pair[0]] = address
+        found = list(server._strangers.values())
+        assert found.count("10.0.0.2") == relay_server.MAX_STRANGERS_PER_ADDRESS
+        assert "10.0.0.1" in found and "10.0.0.3" in found
+        for number in range(200):
+            pair = socket.socketpair()
+            for sock in pair:
+                stack.enter_context(sock)
+            server._make_room(f"10.0.1.{number}")
+            server._strangers[pair[0]] = f"10.0.1.{number}"
+        assert len(server._strangers) == relay_server.MAX_STRANGERS
+
+
 def test_a_chain_of_joiners_fills_from_one_sender():
     """Each one but the first has only the one before it, which is still being filled itself."""
     config = CONFIG.model_copy(update={"relay_fan_out": 1})
@@ -425,7 +463,9 @@ def test_garbage_is_no_request(data):
 
 def test_a_request_beyond_every_manifest_is_refused():
     with pytest.raises(ProtocolError, match="block 4294967294"):
-        Request(ROOT, "", 1.0, ((0, 2**32 - 1),)).numbers(2**26)
+        Request(ROOT, "", 1.0, ((0, 2**32 - 1),)).numbers(MAX_BLOCKS)
+    with pytest.raises(ProtocolError, match=f"block {2**26 - 1}"):
+        Request(ROOT, "", 1.0, ((0, 2**26),)).numbers(MAX_BLOCKS)
 
 
 @pytest.mark.parametrize(

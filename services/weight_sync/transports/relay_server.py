@@ -26,6 +26,7 @@ from services.weight_sync.transports.relay_wire import (
 from services.weight_sync.transports.stock import Holding, Stock
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TransferError
+from trimaran.types import MAX_BLOCKS
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,11 @@ HANDSHAKE_SECONDS = 5.0
 """From the connection to the request."""
 LANDING_SECONDS = 2.0
 """How long a block that is on its way is waited for."""
-MAX_CONNECTIONS = 64
-"""Those that have not proved themselves included; further ones are closed at once."""
-MAX_BLOCKS = 2**26
+MAX_STRANGERS = 64
+"""Connections that have not proved themselves yet. When there are more, the oldest one makes room."""
+MAX_STRANGERS_PER_ADDRESS = 32
+"""The same among those from one address, so that one machine cannot crowd out the others."""
+BACKLOG = 64
 CLOSE_SECONDS = 5.0
 
 
@@ -50,6 +53,8 @@ class RelayServer:
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._strangers: dict[socket.socket, str] = {}
+        """Those of the connections that have not proved themselves, oldest first, by address."""
         self._accepting: threading.Thread | None = None
         self._address = ""
 
@@ -64,7 +69,7 @@ class RelayServer:
             return
         address = self._config.address
         try:
-            self._listener = socket.create_server((address, 0), backlog=MAX_CONNECTIONS)
+            self._listener = socket.create_server((address, 0), backlog=BACKLOG)
         except OSError as error:
             raise TransferError(
                 f"the relay cannot listen on {address} ({error.strerror});"
@@ -96,7 +101,7 @@ class RelayServer:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, _ = listener.accept()
+                sock, (address, _) = listener.accept()
             except ConnectionAbortedError:
                 continue
             except OSError as error:
@@ -107,30 +112,49 @@ class RelayServer:
                 time.sleep(0.1)
                 continue
             with self._lock:
-                if self._listener is None or len(self._connections) >= MAX_CONNECTIONS:
+                if self._listener is None:
                     sock.close()
                     continue
+                self._make_room(address)
+                self._strangers[sock] = address
                 thread = threading.Thread(
                     target=self._handle, args=(sock,), name="relay-serve", daemon=True
                 )
                 self._connections[sock] = thread
                 thread.start()
 
+    def _make_room(self, address: str) -> None:
+        """For one more stranger: who says nothing must not keep a puller out."""
+        near = [sock for sock, origin in self._strangers.items() if origin == address]
+        oldest = None
+        if len(near) >= MAX_STRANGERS_PER_ADDRESS:
+            oldest = near[0]
+        elif len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+        if oldest is not None:
+            del self._strangers[oldest]
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread wakes up and closes it
+
     def _handle(self, sock: socket.socket) -> None:
         try:
-            self._serve(Connection(sock, time.monotonic() + HANDSHAKE_SECONDS))
+            connection = Connection(sock, time.monotonic() + HANDSHAKE_SECONDS)
+            nonces = greet(connection, self._key)
+            with self._lock:
+                self._strangers.pop(sock, None)
+            if nonces is None:
+                logger.warning("a puller with a wrong key was turned away")
+            else:
+                self._serve(connection, nonces)
         except OSError as error:
             logger.info("a puller is gone: %s", error)
         finally:
             with self._lock:
                 self._connections.pop(sock, None)
-            sock.close()
+                self._strangers.pop(sock, None)
+                sock.close()  # under the lock: nobody may end a socket that has its number by then
 
-    def _serve(self, connection: Connection) -> None:
-        nonces = greet(connection, self._key)
-        if nonces is None:
-            logger.warning("a puller with a wrong key was turned away")
-            return
+    def _serve(self, connection: Connection, nonces: bytes) -> None:
         # Only now: who has not proved itself cannot take a place.
         if not self._slots.acquire(blocking=False):
             welcome(connection, self._key, nonces, Status.BUSY)
