@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.weight_sync.layout import to_ranges
-from services.weight_sync.transports import relay_carrier, relay_server, relay_wire
+from services.weight_sync.transports import door, relay_carrier, relay_wire
 from services.weight_sync.transports.relay_wire import (
     END,
     FRAME,
@@ -28,7 +28,6 @@ from services.weight_sync.transports.relay_wire import (
     Status,
     introduce,
 )
-from services.weight_sync.transports.stock import Stock
 from tests.weight_sync.ends import (
     ALL,
     CONFIG,
@@ -285,7 +284,7 @@ def test_a_peer_serves_no_more_pullers_than_it_may():
 
 
 def test_a_silent_puller_loses_its_place(monkeypatch):
-    monkeypatch.setattr(relay_server, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(door, "HANDSHAKE_SECONDS", 0.3)
     config = CONFIG.model_copy(update={"relay_fan_out": 1})
     snapshot = make_snapshot()
     with started(config=config) as ([sender], [receiver]):
@@ -317,33 +316,35 @@ def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
         for _ in range(num_strangers):
             sock, _ = dial(sender.peer)
             stack.enter_context(sock)
-        until(lambda: sender._relay._strangers)
+        until(lambda: sender._relay._door._strangers)
         stage(receiver, snapshot, by_relay(snapshot, sender.peer))
         assert holds(receiver, snapshot)
-        bound = relay_server.MAX_STRANGERS_PER_ADDRESS
+        bound = door.MAX_STRANGERS_PER_ADDRESS
         until(lambda: len(threads_named("relay-serve")) <= bound)
 
 
 def test_strangers_of_one_address_make_room_only_for_each_other():
     """Those of another machine, which may be about to prove themselves, stay."""
-    server = relay_server.RelayServer(CONFIG, "key", Stock())
-    with ExitStack() as stack:
-        for address in ["10.0.0.1", *["10.0.0.2"] * 100, "10.0.0.3"]:
+    listener = door.listen("127.0.0.1")
+    with (
+        closing(door.Door("relay", listener, "key", lambda *_: None)) as here,
+        ExitStack() as stack,
+    ):
+
+        def arrive(address):
             pair = socket.socketpair()
             for sock in pair:
                 stack.enter_context(sock)
-            server._make_room(address)
-            server._strangers[pair[0]] = address
-        found = list(server._strangers.values())
-        assert found.count("10.0.0.2") == relay_server.MAX_STRANGERS_PER_ADDRESS
+            here._take(pair[0], address)
+
+        for address in ["10.0.0.1", *["10.0.0.2"] * 100, "10.0.0.3"]:
+            arrive(address)
+        found = list(here._strangers.values())
+        assert found.count("10.0.0.2") == door.MAX_STRANGERS_PER_ADDRESS
         assert "10.0.0.1" in found and "10.0.0.3" in found
         for number in range(200):
-            pair = socket.socketpair()
-            for sock in pair:
-                stack.enter_context(sock)
-            server._make_room(f"10.0.1.{number}")
-            server._strangers[pair[0]] = f"10.0.1.{number}"
-        assert len(server._strangers) == relay_server.MAX_STRANGERS
+            arrive(f"10.0.1.{number}")
+        assert len(here._strangers) == door.MAX_STRANGERS
 
 
 def test_a_chain_of_joiners_fills_from_one_sender():
@@ -518,4 +519,4 @@ def test_nothing_leaks_over_many_pulls():
             receiver.keep(VersionId(0, step))
             assert torch.equal(receiver.held.shadow.buffer, snapshot.buffer)
         until(lambda: len(threads_named("relay-serve")) == 0)
-        assert sender._relay._connections == {}
+        assert sender._relay._door._connections == {}
