@@ -74,7 +74,7 @@ class EpochFence:
         self._newest: dict[str, int] = {}
 
     async def check(self, caller: Caller) -> None:
-        if not caller.epoch <= MAX_EPOCH:
+        if caller.epoch > MAX_EPOCH:
             raise errors.InputError(f"epoch {caller.epoch}: no epoch is larger than {MAX_EPOCH}")
         newest = self._newest.get(caller.run_id)
         if newest is None or caller.epoch > newest:

@@ -88,7 +88,7 @@ class Ledger:
             f"{self._key}/version/{live.version}": tree,
             f"{self._key}/live": {"version": str(live.version), "slot": slot},
         }
-        await self._write(self._store.put_fenced, records, self._run_id, caller.epoch)
+        await self._call(self._store.put_fenced, records, self._run_id, caller.epoch)
         self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
         self.proofs = {proof.replica: proof for proof in proofs}
 
@@ -106,7 +106,7 @@ class Ledger:
 
     async def newest_epoch(self) -> int:
         """The last one that a controller of this run has drawn."""
-        return await asyncio.to_thread(self._store.newest_epoch, self._run_id)
+        return await self._call(self._store.newest_epoch, self._run_id)
 
     async def next_group_id(self) -> int:
         return await asyncio.to_thread(self._store.next_epoch, f"{self._key}/groups")
@@ -165,13 +165,13 @@ class Ledger:
         return self._store.get(f"{self._key}/{name}")
 
     async def _put(self, name: str, value: Any) -> None:
-        await self._write(self._store.put, f"{self._key}/{name}", value)
+        await self._call(self._store.put, f"{self._key}/{name}", value)
 
-    async def _write(self, write: Callable[..., None], *arguments: Any) -> None:
+    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            await asyncio.to_thread(write, *arguments)
+            return await asyncio.to_thread(method, *arguments)
         except sqlite3.Error as error:
-            raise UnavailableError(f"weight sync cannot write its store: {error}") from error
+            raise UnavailableError(f"weight sync cannot use its store: {error}") from error
 
 
 class _SharedWrite:

@@ -36,13 +36,10 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-
 TAKEN_AT_A_TIME = 64 * 2**20
 """Bytes, between two looks at what is left."""
 PAGE_TABLE_SHARE = 512
 """A mapping needs 8 bytes for each page of 4 KiB."""
-
-
 PATH = re.compile("/proc/[0-9]+/fd/[0-9]+")
 
 
@@ -153,22 +150,26 @@ def _opened(path: str) -> Iterator[int]:
     """
     if not PATH.fullmatch(path):
         raise TransferError(f"{path[:80]!r} names no memory; an owner's is /proc/PID/fd/NUMBER")
-    descriptors: list[int] = []
-    try:
-        descriptors.append(os.open(path, os.O_PATH | os.O_CLOEXEC))
-        found = os.fstat(descriptors[0])
+    with _open(path, path, os.O_PATH) as place:
+        found = os.fstat(place)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid():
             raise TransferError(f"{path}: is not memory of this user; offer a HostMemory")
-        here = f"/proc/self/fd/{descriptors[0]}"
-        descriptors.append(os.open(here, os.O_RDONLY | os.O_CLOEXEC))
-        yield descriptors[1]
+        with _open(path, f"/proc/self/fd/{place}", os.O_RDONLY) as descriptor:
+            yield descriptor
+
+
+@contextmanager
+def _open(name: str, path: str, flags: int) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
         raise TransferError(
-            f"{path}: the owner's memory is gone ({error.strerror}); stage the version anew"
+            f"{name}: the owner's memory is gone ({error.strerror}); stage the version anew"
         ) from None
+    try:
+        yield descriptor
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _check_sealed(path: str, descriptor: int) -> None:

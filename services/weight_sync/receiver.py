@@ -113,9 +113,10 @@ class WeightReceiver:
 
         The held version's memory is written over, or becomes the version by a
         delta. With `keep_held` the blocks go into a second shadow where the host
-        has room for it, and the relay gives the held version until `keep`. A version that is still staged is forgotten, but its memory stays
-        as it is while somebody holds its shadow. Another stage that is under way
-        raises at once: whoever asks has given it up.
+        has room for it, and the relay gives the held version until `keep`. A
+        version that is still staged is forgotten, but its memory stays as it is
+        while somebody holds its shadow. Another stage that is under way raises at
+        once: whoever asks has given it up.
 
         Raises TransferError when the manifest is not the version's, a wanted
         block has no source or two, a source fails or sends wrong bytes, or
@@ -165,6 +166,8 @@ class WeightReceiver:
         if it is under way, raises at once.
         """
         under_way, stop = self._under_way
+        if under_way not in (None, attempt):
+            return  # it takes the place of whatever this attempt brought
         if under_way == attempt:
             stop.set(f"version {version} was discarded while it was staged")
         with hold(self._turn, CLOSE_SECONDS), self._state:

@@ -28,6 +28,7 @@ from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     DeadlineError,
     OutOfOrderError,
+    StaleEpochError,
     TransferError,
     TrimaranError,
     UnavailableError,
@@ -264,7 +265,9 @@ def _judge(
     if task.cancelled():
         silent = f"no answer to stage {version.version} in time"
         (found.suspects if may_be_a_victim else found.lost)[member] = silent
-    elif isinstance(error := task.exception(), TransferError | DeadlineError):
+    elif isinstance(error := task.exception(), StaleEpochError):
+        raise error  # it is the controller that is out of date, not the replica
+    elif isinstance(error, TransferError | DeadlineError):
         found.suspects[member] = f"stage {version.version}: {error}"
     elif isinstance(error, OutOfOrderError) and any(source.delta for source in sources):
         found.suspects[member] = f"the delta was refused: {error}"

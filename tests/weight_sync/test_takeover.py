@@ -132,6 +132,27 @@ def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_pa
     asyncio.run(scenario())
 
 
+def test_a_replica_that_knows_the_successor_is_not_blamed(world, tmp_path, monkeypatch):
+    stage = FakeRollout.stage_weights
+
+    async def refuse(rollout, *arguments):
+        if rollout.process.name == "b":
+            raise StaleEpochError("run run: epoch 1 was replaced by 2")
+        return await stage(rollout, *arguments)
+
+    async def scenario():
+        async with running(world, tmp_path, QUICK) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            monkeypatch.setattr(FakeRollout, "stage_weights", refuse)
+            with pytest.raises(StaleEpochError):
+                await publish(coordinator, world, 2)
+            assert names(coordinator) == ["a", "b"]
+            assert live_of(coordinator) == VersionId(0, 1)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("epoch", [2, 1000, 2**62, 2**63, 2**64 - 1])
 def test_an_epoch_that_nobody_has_drawn_locks_nobody_out(world, tmp_path, epoch):
     async def scenario():
