@@ -110,7 +110,7 @@ async def _publish(model: Path, address: str) -> None:
     source = Source(Transport.MEMORY, blocks, memory=snapshot.path)
     async with RolloutClient(address, CALLER) as client:
         await client.stage_weights(
-            policy, snapshot.manifest, [source], BUCKET_BYTES, TIMEOUT_SECONDS
+            policy, snapshot.manifest, [source], BUCKET_BYTES, TIMEOUT_SECONDS, "benchmark"
         )
         await client.commit_weights(policy, "rollout-0", TIMEOUT_SECONDS)
 

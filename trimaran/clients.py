@@ -230,8 +230,13 @@ class RolloutClient(Client):
         sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
+        attempt: str,
+        keep_live: bool = False,
     ) -> Staged:
-        """Fills the replica's shadow; every block is verified when this returns."""
+        """Fills the replica's shadow; every block is verified when this returns.
+
+        `attempt` names this try. `keep_live`: the live version's copy stays beside the new one.
+        """
         request = rollout_pb2.StageWeightsRequest(
             caller=self._caller,
             version=wire.encode_policy(version),
@@ -239,6 +244,8 @@ class RolloutClient(Client):
             sources=[wire.encode_source(source) for source in sources],
             bucket_bytes=bucket_bytes,
             timeout_seconds=timeout,
+            attempt=attempt,
+            keep_live=keep_live,
         )
         deadline = timeout + TRANSFER_MARGIN_SECONDS
         answer = await rpc.call(self._stub.StageWeights, request, deadline)
@@ -251,9 +258,10 @@ class RolloutClient(Client):
         )
         return (await rpc.call(self._stub.CommitWeights, request, timeout)).pause_seconds
 
-    async def abort_weights(self, version: VersionId) -> None:
+    async def abort_weights(self, version: VersionId, attempt: str) -> None:
+        """Discards what the `stage_weights` with this `attempt` brought, or is bringing."""
         request = rollout_pb2.AbortWeightsRequest(
-            caller=self._caller, version=wire.encode_version(version)
+            caller=self._caller, version=wire.encode_version(version), attempt=attempt
         )
         await rpc.call(self._stub.AbortWeights, request, CONTROL_SECONDS)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -47,32 +48,65 @@ OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 
+MAX_EPOCH = 2**62
+"""A run's store counts in int64."""
+Issued = Callable[[str], int | None]
+
 STOP_GRACE_SECONDS = 2.0
 GRPC_DEADLINE = "Deadline Exceeded"
 """What gRPC itself says when a call's time is over."""
 
 
 class EpochFence:
-    """Refuses callers whose epoch is older than the newest seen for their run."""
+    """Refuses callers whose epoch is older than the newest seen for their run.
 
-    def __init__(self) -> None:
+    Controllers draw their epochs from the run's store. Where a service can ask
+    it, an epoch that was never drawn is refused too: one call with a huge number
+    would otherwise lock every later controller out.
+    """
+
+    def __init__(self, issued: Issued = lambda run_id: None) -> None:
+        """`issued`: the newest epoch that was drawn for a run; None where nobody can say.
+
+        It is asked in a thread, once for each newer epoch.
+        """
+        self._issued = issued
         self._newest: dict[str, int] = {}
 
-    def check(self, caller: Caller) -> None:
-        newest = self._newest.get(caller.run_id, 0)
+    async def check(self, caller: Caller) -> None:
+        if caller.epoch > MAX_EPOCH:
+            raise errors.InputError(f"epoch {caller.epoch}: no epoch is larger than {MAX_EPOCH}")
+        newest = self._newest.get(caller.run_id)
+        if newest is None or caller.epoch > newest:
+            newest = max(await self._learn(caller), self._newest.get(caller.run_id, 0))
+            self._newest[caller.run_id] = newest
         if caller.epoch < newest:
             raise errors.StaleEpochError(
                 f"run {caller.run_id}: epoch {caller.epoch} was replaced by {newest};"
                 " another controller has taken over, stop this one"
             )
-        self._newest[caller.run_id] = caller.epoch
+
+    async def _learn(self, caller: Caller) -> int:
+        """The newest epoch of the caller's run. Raises InputError when the caller's is not one."""
+        try:
+            issued = await asyncio.to_thread(self._issued, caller.run_id)
+        except sqlite3.Error as error:
+            raise errors.UnavailableError(f"the run's store cannot be read: {error}") from error
+        if issued is None:
+            return caller.epoch
+        if not 0 < caller.epoch <= issued:
+            raise errors.InputError(
+                f"run {caller.run_id}: epoch {caller.epoch} was never drawn;"
+                f" the newest of this run is {issued}"
+            )
+        return issued
 
 
 class _Boundary(grpc.aio.ServerInterceptor):
     """Fences each request that names its caller and turns errors into status codes."""
 
-    def __init__(self) -> None:
-        self._fence = EpochFence()
+    def __init__(self, issued: Issued) -> None:
+        self._fence = EpochFence(issued)
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
@@ -93,7 +127,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
     def _unary(self, behavior: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
-                self._check(request)
+                await self._check(request)
                 return await behavior(request, context)
             except Exception as error:
                 await _abort(context, error)
@@ -103,7 +137,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
     def _stream(self, behavior: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
-                self._check(request)
+                await self._check(request)
                 async for response in behavior(request, context):
                     yield response
             except Exception as error:
@@ -111,12 +145,12 @@ class _Boundary(grpc.aio.ServerInterceptor):
 
         return handle
 
-    def _check(self, request: Any) -> None:
+    async def _check(self, request: Any) -> None:
         if "caller" not in request.DESCRIPTOR.fields_by_name:
             return
         if not request.HasField("caller"):
             raise errors.InputError(f"{request.DESCRIPTOR.name}: caller is missing")
-        self._fence.check(Caller(request.caller.run_id, request.caller.epoch))
+        await self._fence.check(Caller(request.caller.run_id, request.caller.epoch))
 
 
 async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
@@ -148,10 +182,18 @@ def check_loopback(address: str) -> None:
 class Server:
     """One gRPC server with health and reflection; SERVING from `start` to `stop`."""
 
-    def __init__(self, address: str, add_services: Iterable[Callable[[Any], str]]) -> None:
-        """`add_services`: each adds a servicer to the server and returns its full name."""
+    def __init__(
+        self,
+        address: str,
+        add_services: Iterable[Callable[[Any], str]],
+        issued: Issued = lambda run_id: None,
+    ) -> None:
+        """`add_services`: each adds a servicer to the server and returns its full name.
+
+        `issued`: as in `EpochFence`.
+        """
         check_loopback(address)
-        self._server = grpc.aio.server(interceptors=[_Boundary()], options=OPTIONS)
+        self._server = grpc.aio.server(interceptors=[_Boundary(issued)], options=OPTIONS)
         self._health = _aio_health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [add(self._server) for add in add_services]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trimaran.errors import OutOfOrderError
+from trimaran.errors import OutOfOrderError, StaleEpochError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS streams (
 CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
 """
 
+PUT = "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 BUSY_TIMEOUT_SECONDS = 30.0
 
 
@@ -41,10 +42,19 @@ class SqliteStore:
         self._connection.executescript(SCHEMA)
 
     def put(self, key: str, value: Any) -> None:
-        self._execute(
-            "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            (key, _dump(value)),
-        )
+        self._execute(PUT, (key, _dump(value)))
+
+    def put_fenced(self, records: Mapping[str, Any], name: str, epoch: int) -> None:
+        """All records or none, in one transaction, while `epoch` is the newest of `name`.
+
+        Raises StaleEpochError when a newer one has been handed out.
+        """
+        rows = [(key, _dump(value)) for key, value in records.items()]
+        with self._lock, self._transaction():
+            newest = _newest_epoch(self._connection, name)
+            if epoch < newest:
+                raise StaleEpochError(f"run {name}: epoch {epoch} was replaced by {newest}")
+            self._connection.executemany(PUT, rows)
 
     def get(self, key: str) -> Any | None:
         rows = self._execute("SELECT value FROM records WHERE key = ?", (key,))
@@ -89,6 +99,11 @@ class SqliteStore:
         )
         return rows[0][0]
 
+    def newest_epoch(self, name: str) -> int:
+        """The last one that was handed out; 0 before the first."""
+        with self._lock:
+            return _newest_epoch(self._connection, name)
+
     def close(self) -> None:
         # SQLite crashes the process when a connection is closed under a statement.
         with self._lock:
@@ -107,6 +122,19 @@ class SqliteStore:
     def _execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
         with self._lock:
             return self._connection.execute(statement, values).fetchall()
+
+
+def issued_epoch(path: Path, name: str) -> int | None:
+    """The newest epoch of `name` in another process's store; None where there is no store yet."""
+    if not path.exists():
+        return None
+    with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as connection:
+        return _newest_epoch(connection, name)
+
+
+def _newest_epoch(connection: sqlite3.Connection, name: str) -> int:
+    row = connection.execute("SELECT epoch FROM epochs WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else 0
 
 
 def _dump(value: Any) -> str:

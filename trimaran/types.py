@@ -46,6 +46,8 @@ class PolicyVersion:
     state: VersionState
 
 
+MAX_BLOCKS = 2**20
+"""Of one version: twenty times those of the largest models with an expert a block."""
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges of block numbers, ascending and apart from each other: ((0, 4), (7, 9)).
 

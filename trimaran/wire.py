@@ -7,17 +7,28 @@ log-probability comes back as the nearest float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from trimaran import types
+from trimaran.errors import InputError
 from trimaran.rewards import Sample
+from trimaran.types import MAX_BLOCKS
 from trimaran.v1 import reward_pb2, rollout_pb2, run_pb2, types_pb2, weight_sync_pb2
 
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
+
+
+MAX_ELEMENTS = 2**48
+"""Of one version."""
+MAX_AXES = 16
+MAX_GROUP_SIZE = 2**16
+MAX_BUCKET_BYTES = 2**32
+MAX_SECONDS = 7 * 86400.0
 
 
 def encode_token_ids(token_ids: Sequence[int]) -> bytes:
@@ -99,6 +110,17 @@ def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
 
 
 def decode_manifest(message: types_pb2.Manifest) -> types.Manifest:
+    """Raises InputError for tensors that no model has: their sizes are added and multiplied later."""
+    for t in message.tensors:
+        if len(t.shape) > MAX_AXES:
+            raise InputError(f"{t.name}: {len(t.shape)} axes; {MAX_AXES} at most")
+    elements = sum(math.prod(max(length, 1) for length in t.shape) for t in message.tensors)
+    blocks = sum(1 + len(t.cuts) for t in message.tensors)
+    if elements > MAX_ELEMENTS or blocks > MAX_BLOCKS:
+        raise InputError(
+            f"the manifest names {elements} elements in {blocks} blocks;"
+            f" {MAX_ELEMENTS} in {MAX_BLOCKS} at most"
+        )
     tensors = tuple(
         types.TensorInfo(
             t.name, t.dtype, tuple(t.shape), t.axis, tuple(t.cuts), decode_digests(t.digests)
@@ -113,7 +135,12 @@ def encode_ranges(ranges: types.Ranges) -> types_pb2.Ranges:
 
 
 def decode_ranges(message: types_pb2.Ranges) -> types.Ranges:
+    """Raises InputError unless they ascend and name no more blocks than a version may have."""
     bounds = message.bounds
+    if len(bounds) % 2 or list(bounds) != sorted(bounds) or max(bounds, default=0) > MAX_BLOCKS:
+        raise InputError(
+            f"{len(bounds)} bounds of ranges; they come in ascending pairs, up to {MAX_BLOCKS}"
+        )
     return tuple(zip(bounds[::2], bounds[1::2], strict=True))
 
 
@@ -127,9 +154,28 @@ def encode_transfer_group(group: types.TransferGroup) -> types_pb2.TransferGroup
 
 
 def decode_transfer_group(message: types_pb2.TransferGroup) -> types.TransferGroup:
+    """Raises InputError for a number or a size that no group has."""
+    if message.group_id >= 2**63 or not 0 < message.world_size <= MAX_GROUP_SIZE:
+        raise InputError(
+            f"transfer group {message.group_id} of {message.world_size};"
+            f" numbers are int64, and 1 to {MAX_GROUP_SIZE} members take part"
+        )
     return types.TransferGroup(
         message.group_id, message.nonce, message.world_size, message.rendezvous
     )
+
+
+def decode_seconds(seconds: float) -> float:
+    """A deadline. Raises InputError unless it is more than 0 and no longer than a week."""
+    if not 0 < seconds <= MAX_SECONDS:
+        raise InputError(f"a deadline of {seconds:g} s; more than 0, {MAX_SECONDS:g} at most")
+    return seconds
+
+
+def decode_bucket_bytes(size: int) -> int:
+    if not 0 < size <= MAX_BUCKET_BYTES:
+        raise InputError(f"buckets of {size} bytes; at least 1, {MAX_BUCKET_BYTES} at most")
+    return size
 
 
 def encode_peer(peer: types.Peer) -> types_pb2.Peer:
@@ -145,6 +191,9 @@ def encode_delta(delta: types.Delta | None) -> types_pb2.Delta | None:
 
 
 def decode_delta(message: types_pb2.Delta) -> types.Delta | None:
+    """Raises InputError for sizes that no delta has."""
+    if len(message.sizes) > MAX_BLOCKS or sum(message.sizes) > MAX_ELEMENTS:
+        raise InputError(f"a delta of {len(message.sizes)} pieces with {sum(message.sizes)} bytes")
     return types.Delta(message.base_root, tuple(message.sizes)) if message.base_root else None
 
 

@@ -36,7 +36,6 @@ T = TypeVar("T")
 
 CALL_SECONDS = 60.0
 PLAN_ROUNDS = 5
-EPOCH = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +73,12 @@ class ControlSide:
             weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(servicer, server)
             return weight_sync_pb2.DESCRIPTOR.services_by_name["WeightSyncService"].full_name
 
+        store = SqliteStore(work / "store.sqlite")
+        self._epoch = store.next_epoch(RUN_ID)
         self._coordinator = Coordinator(
             RUN_ID,
             WeightSyncSection(),
-            SqliteStore(work / "store.sqlite"),
+            store,
             connect_senders=lambda caller: [self._trainer],
             connect_rollout=lambda replica, caller: StandInRollout(self._manifest),
         )
@@ -136,7 +137,7 @@ class ControlSide:
     async def _publish(self, step: int, everybody: bool) -> Routing:
         self._trainer.step = step
         version = self._trainer.version
-        routing, _ = await self._coordinator.publish(Caller(RUN_ID, EPOCH), version)
+        routing, _ = await self._coordinator.publish(Caller(RUN_ID, self._epoch), version)
         deadline = time.monotonic() + CALL_SECONDS
         while everybody and len(routing.routable) < self._num_replicas:
             if time.monotonic() > deadline:
@@ -207,13 +208,15 @@ class StandInRollout:
         sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
+        attempt: str,
+        keep_live: bool,
     ) -> Staged:
         return Staged(manifest.root, manifest.num_blocks, 0)
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
         return 0.0
 
-    async def abort_weights(self, version: VersionId) -> None:
+    async def abort_weights(self, version: VersionId, attempt: str) -> None:
         return
 
     async def read_back(

@@ -18,10 +18,9 @@ from pathlib import Path
 from benchmarks.results_file import Row
 from tests.faults import orders, processes
 from tests.faults.generation import Generation
-from tests.faults.house import House, Setting, make_house, write_model
+from tests.faults.house import House, Setting, make_house, second_caller, write_model
 from tests.faults.oracle import ChecksumOracle
 from tests.faults.stand import Stand
-from trimaran.types import Caller
 
 ROUNDS = 5
 REPLICAS = 4
@@ -107,7 +106,7 @@ async def _join(stand: Stand) -> float:
 @contextlib.asynccontextmanager
 async def _running(work: Path, setting: Setting) -> AsyncIterator[Stand]:
     house: House = make_house(work / "house", setting, SEED, write_model(work / "tiny"))
-    caller = Caller(house.run_folder.name, 1)
+    caller = second_caller(house)
     oracle = ChecksumOracle(work / "tiny", house.config.model.dtype, SEED)
     stand = Stand(house, Generation(house, oracle, caller), caller)
     generating: asyncio.Task[None] | None = None

@@ -19,6 +19,7 @@ from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from trimaran import rpc, wire
 from trimaran.config import RewardSection, RunConfig
 from trimaran.errors import InputError
+from trimaran.store import issued_epoch
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
 
@@ -53,7 +54,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
             )
             return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
 
-        server = rpc.Server(address, [add])
+        server = rpc.Server(address, [add], partial(issued_epoch, run_folder / "store.sqlite"))
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()

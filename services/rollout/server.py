@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
+from trimaran.store import issued_epoch
 from trimaran.types import Caller, Origin, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -165,8 +167,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             wire.decode_policy(request.version),
             wire.decode_manifest(request.manifest),
             [wire.decode_source(source) for source in request.sources],
-            request.bucket_bytes,
-            request.timeout_seconds,
+            wire.decode_bucket_bytes(request.bucket_bytes),
+            wire.decode_seconds(request.timeout_seconds),
+            _attempt(request),
+            request.keep_live,
         )
         return rollout_pb2.StageWeightsResponse(
             root=staged.root,
@@ -184,7 +188,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     async def AbortWeights(
         self, request: rollout_pb2.AbortWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.AbortWeightsResponse:
-        await self._weights.abort(wire.decode_version(request.version))
+        await self._weights.abort(wire.decode_version(request.version), _attempt(request))
         return rollout_pb2.AbortWeightsResponse()
 
     async def ReadBack(
@@ -194,7 +198,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         digests = await self._weights.read_back(
             wire.decode_version(request.version),
             wire.decode_ranges(request.blocks),
-            request.timeout_seconds,
+            wire.decode_seconds(request.timeout_seconds),
         )
         return rollout_pb2.ReadBackResponse(
             digests=wire.encode_digests(digests), seconds=time.monotonic() - started
@@ -227,7 +231,9 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         try:
             await asyncio.to_thread(receiver.start)
             servicer = RolloutServicer(name, config, engine, weights)
-            server = rpc.Server(config.endpoints.rollout[index], [add_service(servicer)])
+            issued = partial(issued_epoch, run_folder / "store.sqlite")
+            address = config.endpoints.rollout[index]
+            server = rpc.Server(address, [add_service(servicer)], issued)
             await server.start()
             try:
                 caller, replica = Caller(run_folder.name, 0), Replica(name, server.address)
@@ -256,6 +262,12 @@ async def _until_first_end(*endless: Coroutine[Any, Any, None]) -> None:
                 tasks.create_task(work)
     except ExceptionGroup as errors:
         raise first_error(errors) from None
+
+
+def _attempt(request: rollout_pb2.StageWeightsRequest | rollout_pb2.AbortWeightsRequest) -> str:
+    if not request.attempt:
+        raise InputError(f"{request.DESCRIPTOR.name}: attempt is missing; name the try")
+    return request.attempt
 
 
 def add_service(servicer: RolloutServicer) -> Callable[[Any], str]:

@@ -51,12 +51,15 @@ class ReplicaWeights:
         sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
+        attempt: str = "",
+        keep_live: bool = False,
     ) -> Staged:
         """Raises what `WeightReceiver.stage` raises; the live version stays as it was."""
         async with self._loading:
             stage = asyncio.ensure_future(
                 asyncio.to_thread(
-                    self._receiver.stage, version, manifest, sources, bucket_bytes, timeout
+                    *(self._receiver.stage, version, manifest, sources, bucket_bytes, timeout),
+                    *(attempt, keep_live),
                 )
             )
             self._stages.add(stage)
@@ -103,10 +106,10 @@ class ReplicaWeights:
         staged = self._receiver.staged
         return staged if staged and _same(staged.version, version) else None
 
-    async def abort(self, version: VersionId) -> None:
-        """Interrupts a stage under way; waits for a commit, which reads the shadow."""
+    async def abort(self, version: VersionId, attempt: str = "") -> None:
+        """Interrupts that attempt's stage under way; waits for a commit, which reads the shadow."""
         async with self._loading:
-            await asyncio.to_thread(self._receiver.discard, version)
+            await asyncio.to_thread(self._receiver.discard, version, attempt)
 
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float

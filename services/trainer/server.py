@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import DeadlineError, InputError, OutOfOrderError
+from trimaran.store import issued_epoch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -101,20 +103,24 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def OpenTransfer(self, request: Any, context: Any) -> Any:
         group = wire.decode_transfer_group(request.group)
-        opened = await asyncio.to_thread(self._sender.open, group, request.timeout_seconds)
+        timeout = wire.decode_seconds(request.timeout_seconds)
+        opened = await asyncio.to_thread(self._sender.open, group, timeout)
         return trainer_pb2.OpenTransferResponse(group=wire.encode_transfer_group(opened))
 
     async def SendWeights(self, request: Any, context: Any) -> Any:
         begin = time.perf_counter()
+        blocks = wire.decode_ranges(request.blocks)
+        timeout = wire.decode_seconds(request.timeout_seconds)
+        bucket_bytes = wire.decode_bucket_bytes(request.bucket_bytes)
         num_bytes = await self._rank.send(
             wire.decode_version(request.version),
             lambda snapshot: self._sender.send(
                 snapshot,
                 request.group_id,
-                wire.decode_ranges(request.blocks),
+                blocks,
                 request.base_root,
-                request.timeout_seconds,
-                request.bucket_bytes,
+                timeout,
+                bucket_bytes,
             ),
         )
         return trainer_pb2.SendWeightsResponse(
@@ -150,7 +156,8 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         return SERVICE
 
     # Bound first: a port in use is known before a model is loaded.
-    server = rpc.Server(addresses[index], [add])
+    issued = partial(issued_epoch, run_folder / "store.sqlite")
+    server = rpc.Server(addresses[index], [add], issued)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -117,6 +118,12 @@ class Intake:
         if missing:
             blocks = [piece.block for piece in layout.pieces if piece.block.number in missing]
             raise TransferError(f"{name_blocks(blocks)} did not arrive")
+
+    def check(self) -> None:
+        """Raises TransferError when this stage is given up, or its time is over."""
+        self.stop.check()
+        if time.monotonic() > self.deadline:
+            raise TransferError("the host's memory was not taken by the deadline")
 
     @property
     def settled(self) -> bool:

@@ -20,7 +20,7 @@ from services.weight_sync.ledger import Ledger
 from services.weight_sync.members import Member
 from services.weight_sync.offers import Connect, Target, ask_senders
 from services.weight_sync.plan import plan_catch_up
-from services.weight_sync.pool import Pool
+from services.weight_sync.pool import Attempt, Pool
 from services.weight_sync.proving import Prover
 from services.weight_sync.staging import Stager
 from services.weight_sync.tasks import cancel, log_failure
@@ -77,10 +77,11 @@ class CatchUp:
         live = target.version
         if member.held is not None and await self._commit_staged(member, live):
             return True
+        attempt = self._pool.attempt(self._ledger.caller, ())
         try:
-            staged = await self._stage(member, target)
+            staged = await self._stage(member, target, attempt)
         except BaseException:
-            self._pool.abort([member], live.version)
+            self._pool.abort([member], live.version, attempt)
             raise
         timeout = self._config.commit_timeout
         return staged and bool(await self._pool.commit(live, [member], timeout))
@@ -98,7 +99,7 @@ class CatchUp:
         self._pool.members.mark_loaded(member, live)
         return True
 
-    async def _stage(self, member: Member, target: Target) -> bool:
+    async def _stage(self, member: Member, target: Target, attempt: Attempt) -> bool:
         live = target.version
         holders = self._pool.routable()
         pullers = [m for m in self._pool.members.behind(live) if m == member or not m.reason]
@@ -111,10 +112,11 @@ class CatchUp:
                 *(target.manifest, target.offers, member, pullers, holders),
                 *(self._config.transport, self._config.relay_fan_out),
             )
-            rollouts = await stack.enter_async_context(self._pool.connected([member]))
+            connected = self._pool.connected([member], attempt.caller)
+            rollouts = await stack.enter_async_context(connected)
             rollout = rollouts[member.name]
-            outcome = await self._stager.stage_alone(target, plan, member, rollout)
-        self._pool.abort(list(outcome.failed), live.version)
+            outcome = await self._stager.stage_alone(target, attempt, plan, member, rollout)
+        self._pool.abort(list(outcome.failed), live.version, attempt)
         await self._pool.exclude(outcome.failed)
         return bool(outcome.staged)
 

@@ -80,7 +80,8 @@ class Coordinator:
         self._publisher = Publisher(*parts, self._catch_ups, connect_senders)
         self._publishing = asyncio.Lock()
         """One version at a time."""
-        self._publications: dict[PolicyVersion, asyncio.Task[Published]] = {}
+        self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
+        """By epoch and version: what a controller began that was replaced is not its successor's."""
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,11 +101,21 @@ class Coordinator:
         return self._pool.routing()
 
     async def meet(self, caller: Caller) -> None:
-        """Remember the newest epoch, in which replicas are spoken to. Raises for another run or an older epoch."""
+        """Remember the newest epoch, in which replicas are spoken to.
+
+        Raises InputError for another run, or for an epoch that no controller has drawn, and
+        StaleEpochError for an older epoch.
+        """
         self.check_run(caller.run_id)
-        self._check_epoch(caller)
         if caller.epoch > self._ledger.caller.epoch:
-            await self._ledger.save_epoch(caller)
+            newest = await self._ledger.newest_epoch()
+            if caller.epoch > newest:
+                raise InputError(
+                    f"run {caller.run_id}: epoch {caller.epoch} was never drawn;"
+                    f" the newest of this run is {newest}"
+                )
+            self._ledger.caller = Caller(caller.run_id, newest)
+        self._check_epoch(caller)
 
     async def register(self, run_id: str, replica: Replica, peer: Peer) -> Registration:
         """The replica is brought to the live version, and proven, before it becomes routable."""
@@ -172,11 +183,12 @@ class Coordinator:
         """
         await self.meet(caller)
         version = replace(version, state=VersionState.STAGING)
-        task = self._publications.get(version)
+        key = caller.epoch, version
+        task = self._publications.get(key)
         if task is None:
             task = asyncio.create_task(self._publish(caller, version))
-            self._publications[version] = task
-            task.add_done_callback(lambda _: self._publications.pop(version))
+            self._publications[key] = task
+            task.add_done_callback(lambda _: self._publications.pop(key))
         return await asyncio.shield(task)  # a caller that goes away must not tear a version in two
 
     async def _publish(self, caller: Caller, version: PolicyVersion) -> Published:
@@ -185,7 +197,7 @@ class Coordinator:
             async with self._publishing:
                 self._check_epoch(caller)
                 if not self._is_live(version):
-                    metrics = await self._publisher.make_live(version)
+                    metrics = await self._publisher.make_live(caller, version)
         finally:
             self._catch_ups.start()
         await self._publisher.until_routable(version)

@@ -8,6 +8,7 @@ from services.weight_sync.arrival import Intake, Verifier
 from services.weight_sync.delta import DeltaPieces, Undo, apply_pieces, undo
 from services.weight_sync.layout import Layout, numbers_of
 from services.weight_sync.manifest import list_blocks, list_digests, same_tensors
+from services.weight_sync.room import require_room
 from services.weight_sync.shadow import Shadow
 from services.weight_sync.transports.carrier import describe
 from services.weight_sync.transports.delta_stream import join_deltas
@@ -56,6 +57,7 @@ def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
     """Of the wanted blocks, in memory of their own."""
     streams = [stream for _, stream in intake.parts]
     layout = join_deltas(intake.manifest.tensors, streams, intake.wanted)
+    require_room(2 * layout.num_bytes, "a delta's pieces")  # the buffer, and the pieces cut from it
     buffer = torch.empty(layout.num_bytes, dtype=torch.uint8)
     intake.fill(buffer, layout, lambda number: None)
     view = buffer.numpy().data

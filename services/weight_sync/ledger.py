@@ -1,10 +1,11 @@
 """What must still be known after a restart: versions, manifest, proofs, members, group numbers.
 
     prepare ── manifest of the coming version ─▶ the slot that the live one does not use
-    commit ─── version record (names the one before) ─▶ commit record (names version and slot)
+    commit ─── version record (names the one before) and commit record (names version and slot),
+               in one transaction with the comparison of epochs
 
 The commit record decides: what was written before it and is not reached from
-it does not count. Each call writes through to the disk, off the event loop.
+it does not count. Epochs are those that controllers draw from the same store. Each call writes through to the disk, off the event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Ledger:
         self._store = store
         self._run_id = run_id
         self._key = f"weight_sync/{run_id}"
-        self.caller = Caller(run_id, self._get("epoch") or 0)
+        self.caller = Caller(run_id, store.newest_epoch(run_id))
+        """The newest controller that is known."""
         self.members = Members.from_json(self._get("members") or [], time.monotonic())
         self.live: PolicyVersion | None = None
         self.manifest: Manifest | None = None
@@ -65,9 +67,13 @@ class Ledger:
         await self._put(f"manifest/{1 - self._slot}", manifest_to_json(manifest))
 
     async def commit(
-        self, live: PolicyVersion, manifest: Manifest, proofs: Sequence[Proof]
+        self, caller: Caller, live: PolicyVersion, manifest: Manifest, proofs: Sequence[Proof]
     ) -> None:
-        """The commit record: from its return on, `live` is the version, whoever dies."""
+        """The commit record: from its return on, `live` is the version, whoever dies.
+
+        Raises StaleEpochError, and records nothing, when a newer controller than `caller` has
+        drawn its epoch: the store compares and writes in one transaction.
+        """
         tree = {
             "version": [live.version.lineage, live.version.step],
             "root": live.root,
@@ -78,8 +84,11 @@ class Ledger:
             "proofs": _proofs_to_json(proofs),
         }
         slot = 1 - self._slot
-        await self._put(f"version/{live.version}", tree)
-        await self._put("live", {"version": str(live.version), "slot": slot})
+        records = {
+            f"{self._key}/version/{live.version}": tree,
+            f"{self._key}/live": {"version": str(live.version), "slot": slot},
+        }
+        await self._call(self._store.put_fenced, records, self._run_id, caller.epoch)
         self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
         self.proofs = {proof.replica: proof for proof in proofs}
 
@@ -95,9 +104,9 @@ class Ledger:
     async def save_members(self) -> None:
         await self._members_write()
 
-    async def save_epoch(self, caller: Caller) -> None:
-        self.caller = caller
-        await self._put("epoch", caller.epoch)
+    async def newest_epoch(self) -> int:
+        """The last one that a controller of this run has drawn."""
+        return await self._call(self._store.newest_epoch, self._run_id)
 
     async def next_group_id(self) -> int:
         return await asyncio.to_thread(self._store.next_epoch, f"{self._key}/groups")
@@ -156,10 +165,13 @@ class Ledger:
         return self._store.get(f"{self._key}/{name}")
 
     async def _put(self, name: str, value: Any) -> None:
+        await self._call(self._store.put, f"{self._key}/{name}", value)
+
+    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            await asyncio.to_thread(self._store.put, f"{self._key}/{name}", value)
+            return await asyncio.to_thread(method, *arguments)
         except sqlite3.Error as error:
-            raise UnavailableError(f"weight sync cannot write its store: {error}") from error
+            raise UnavailableError(f"weight sync cannot use its store: {error}") from error
 
 
 class _SharedWrite:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import re
 import stat
 import threading
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from services.weight_sync.layout import Piece
+from services.weight_sync.room import require_room
 from trimaran.errors import TransferError
 
 DTYPES = {
@@ -34,19 +36,26 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+TAKEN_AT_A_TIME = 64 * 2**20
+"""Bytes, between two looks at what is left."""
+PAGE_TABLE_SHARE = 512
+"""A mapping needs 8 bytes for each page of 4 KiB."""
+PATH = re.compile("/proc/[0-9]+/fd/[0-9]+")
+
 
 class HostMemory:
     """`size` bytes in an anonymous file, kept until this object and every view are dropped."""
 
-    def __init__(self, size: int) -> None:
-        """Raises TransferError when memory is short."""
+    def __init__(self, size: int, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called again and again meanwhile; what it raises ends the allocation.
+
+        Raises TransferError when memory is short.
+        """
         self.size = size
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self._descriptor = os.memfd_create("trimaran-weights", flags)
         try:
-            if size:
-                # Taken now: a lack of memory becomes an error here instead of a SIGBUS later.
-                os.posix_fallocate(self._descriptor, 0, size)
+            self._take_pages(check)
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self.buffer = _map(self._descriptor, size, mmap.ACCESS_WRITE)
             """uint8, one dimension."""
@@ -55,6 +64,21 @@ class HostMemory:
             raise TransferError(
                 f"no room for {size / 2**20:.0f} MiB of weights on the host: {error.strerror}"
             ) from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _take_pages(self, check: Callable[[], None]) -> None:
+        """All of them now: what is missing is an error here, and not a SIGBUS or a kill later.
+
+        The kernel kills for a page that it cannot give, so it is only asked for what is there.
+        Whoever else allocates at the same time is seen at the next look.
+        """
+        for start in range(0, self.size, TAKEN_AT_A_TIME):
+            check()
+            left = self.size - start
+            require_room(left + left // PAGE_TABLE_SHARE, "weights")
+            os.posix_fallocate(self._descriptor, start, min(TAKEN_AT_A_TIME, left))
 
     @property
     def path(self) -> str:
@@ -87,7 +111,7 @@ class MemoryReader:
         """
         with self._lock, _opened(path) as descriptor:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            if found.st_size != size:
                 raise TransferError(
                     f"{path}: holds {found.st_size} bytes; the manifest asks for {size};"
                     " the owner's memory is gone or its blocks differ; stage the version anew"
@@ -104,15 +128,43 @@ class MemoryReader:
         with self._lock:
             self._mapped = {p: mapped for p, mapped in self._mapped.items() if p in paths}
 
+    def forget_gone(self) -> None:
+        """Let go of what its owner has let go of."""
+        with self._lock:
+            self._mapped = {p: m for p, m in self._mapped.items() if _number_of(p) == m[0]}
+
+
+def _number_of(path: str) -> int | None:
+    """The file's; None when it is gone."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
+    """Open for reading. Raises TransferError for anything but a file without a name of this user's.
+
+    Looked at before it is opened: to open a pipe or a device can do something.
+    """
+    if not PATH.fullmatch(path):
+        raise TransferError(f"{path[:80]!r} names no memory; an owner's is /proc/PID/fd/NUMBER")
+    with _open(path, path, os.O_PATH) as place:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid():
+            raise TransferError(f"{path}: is not memory of this user; offer a HostMemory")
+        with _open(path, f"/proc/self/fd/{place}", os.O_RDONLY) as descriptor:
+            yield descriptor
+
+
+@contextmanager
+def _open(name: str, path: str, flags: int) -> Iterator[int]:
     try:
-        # Not to wait for the other end, should it be a pipe by now.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
         raise TransferError(
-            f"{path}: the owner's memory is gone ({error.strerror}); stage the version anew"
+            f"{name}: the owner's memory is gone ({error.strerror}); stage the version anew"
         ) from None
     try:
         yield descriptor

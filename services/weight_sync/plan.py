@@ -192,6 +192,9 @@ def ask_order(
 ) -> list[Peer]:
     """The puller's parent in the tree, the parent's, … up to a root, then some other roots.
 
+    The first root comes last: the one that keeps its copy while a stage, even one that fails,
+    writes over those of the others.
+
     `nodes` are the roots and then the pullers; node n's parent is node
     (n - len(roots)) // fan_out, so that each node has `fan_out` children.
     """
@@ -203,7 +206,8 @@ def ask_order(
         node = (node - len(roots)) // fan_out
         order.append(nodes[node])
     others = min(OTHER_HOLDERS, len(roots) - 1)
-    return order + [roots[(node + 1 + i) % len(roots)] for i in range(others)]
+    order += [roots[(node + 1 + i) % len(roots)] for i in range(others)]
+    return list(dict.fromkeys([*order, roots[0]]))
 
 
 def delta_share(manifest: Manifest, plan: Plan) -> float | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from services.weight_sync.ledger import Ledger
@@ -41,13 +42,27 @@ class Rollout(Protocol):
         sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
+        attempt: str,
+        keep_live: bool,
     ) -> Staged: ...
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float: ...
-    async def abort_weights(self, version: VersionId) -> None: ...
+    async def abort_weights(self, version: VersionId, attempt: str) -> None: ...
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float
     ) -> tuple[str, ...]: ...
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to stage a version."""
+
+    caller: Caller
+    """In whose epoch replicas are spoken to."""
+    name: str
+    """Stands in STAGE and ABORT, so that a late ABORT leaves the next try alone."""
+    keeper: Member | None = None
+    """Keeps its copy of the live version beside the new one, for whoever joins meanwhile."""
 
 
 class Pool:
@@ -126,6 +141,7 @@ class Pool:
     ) -> list[float]:
         """Takes the staged version live on each; returns the pauses, in seconds, of those that followed."""
         async with self.connected(members) as rollouts:
+            # In the newest epoch: the commit record decided, whoever conducts the run by now.
             answers = await asyncio.gather(
                 *(self._commit(live, m, rollouts[m.name], timeout) for m in members)
             )
@@ -147,27 +163,39 @@ class Pool:
         self._changed.set()
         return pause
 
-    def abort(self, members: Sequence[Member], version: VersionId) -> None:
+    def abort(self, members: Sequence[Member], version: VersionId, attempt: Attempt) -> None:
         """Told, not waited for: a replica that is gone must not hold up the others."""
         for member in members:
-            task = asyncio.create_task(self._abort(member, version))
+            task = asyncio.create_task(self._abort(member, version, attempt))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
 
-    async def _abort(self, member: Member, version: VersionId) -> None:
+    async def _abort(self, member: Member, version: VersionId, attempt: Attempt) -> None:
         try:
-            async with self.connected([member]) as rollouts:
-                await rollouts[member.name].abort_weights(version)
+            async with self.connected([member], attempt.caller) as rollouts:
+                await rollouts[member.name].abort_weights(version, attempt.name)
         except TrimaranError as error:
             logger.info("%s could not be told to abort %s: %s", member.name, version, error)
 
+    def attempt(self, caller: Caller, members: Sequence[Member]) -> Attempt:
+        """A new one, for all that hold the live version. Its keeper is the first by name, whom
+        `plan.ask_order` asks too."""
+        keeper = next((member for member in members if self.is_routable(member)), None)
+        return Attempt(caller, secrets.token_hex(8), keeper)
+
     @asynccontextmanager
-    async def connected(self, members: Sequence[Member]) -> AsyncIterator[dict[str, Rollout]]:
-        """Clients by name. Fresh ones, so that no connection to a former incarnation is left."""
+    async def connected(
+        self, members: Sequence[Member], caller: Caller | None = None
+    ) -> AsyncIterator[dict[str, Rollout]]:
+        """Clients by name, that speak for `caller`; by default in the newest epoch.
+
+        Fresh ones, so that no connection to a former incarnation is left.
+        """
+        caller = caller or self._ledger.caller
         async with AsyncExitStack() as stack:
             rollouts: dict[str, Rollout] = {}
             for member in members:
-                rollout = rollouts[member.name] = self._connect(member.replica, self._ledger.caller)
+                rollout = rollouts[member.name] = self._connect(member.replica, caller)
                 stack.push_async_callback(rollout.close)
             yield rollouts
 

@@ -12,12 +12,12 @@ from services.weight_sync.catch_up import CatchUps
 from services.weight_sync.ledger import Ledger
 from services.weight_sync.members import Member
 from services.weight_sync.offers import Connect, Target, ask_senders
-from services.weight_sync.pool import Pool
+from services.weight_sync.pool import Attempt, Pool
 from services.weight_sync.proving import Prover
 from services.weight_sync.staging import Outcome, Stager
 from trimaran.config import WeightSyncSection
-from trimaran.errors import UnavailableError
-from trimaran.types import PolicyVersion, Proof, VersionState
+from trimaran.errors import StaleEpochError, UnavailableError
+from trimaran.types import Caller, PolicyVersion, Proof, VersionState
 
 logger = logging.getLogger(__name__)
 
@@ -44,19 +44,24 @@ class Publisher:
         self._catch_ups = catch_ups
         self._connect_senders = connect_senders
 
-    async def make_live(self, version: PolicyVersion) -> dict[str, float]:
-        """Returns the metrics. Raises what the trainer raises, and UnavailableError when no
-        replica takes the version within the join timeout; the old version then serves on."""
+    async def make_live(self, caller: Caller, version: PolicyVersion) -> dict[str, float]:
+        """For `caller`, in its epoch. Returns the metrics.
+
+        Raises what the trainer raises, UnavailableError when no replica takes the
+        version within the join timeout, and StaleEpochError when a newer
+        controller has taken over before the commit record; the old version then
+        serves on.
+        """
         started = time.monotonic()
         async with AsyncExitStack() as held:
             timeout = self._config.join_timeout
-            asked = ask_senders(self._connect_senders, self._ledger.caller, version, timeout)
+            asked = ask_senders(self._connect_senders, caller, version, timeout)
             async with asked as target:
                 await self._ledger.prepare(target.manifest)
-                outcome = await self._stage(target, held)
+                attempt, outcome = await self._stage(caller, target, held)
             staged = time.monotonic()
             metrics = self._prover.metrics()  # of the version that is about to go
-            pauses = await self._commit(target, outcome)
+            pauses = await self._commit(target, attempt, outcome)
         committed = time.monotonic()
         num_bytes = sum(outcome.num_bytes.values())
         logger.info(
@@ -72,7 +77,9 @@ class Publisher:
             **outcome.metrics(),
         }
 
-    async def _stage(self, target: Target, held: AsyncExitStack) -> Outcome:
+    async def _stage(
+        self, caller: Caller, target: Target, held: AsyncExitStack
+    ) -> tuple[Attempt, Outcome]:
         """On the members without a fault; on all when every one has a fault.
 
         `held` keeps their catch-ups off until they have committed.
@@ -81,34 +88,37 @@ class Publisher:
         while True:
             everybody = tuple(self._pool.members)
             members = tuple(m for m in everybody if not m.failures) or everybody
-            async with AsyncExitStack() as attempt:
+            attempt = self._pool.attempt(caller, members)
+            async with AsyncExitStack() as stack:
                 # A catch-up that hangs must not hold the others up.
-                await attempt.enter_async_context(self._catch_ups.held_off(members))
-                outcome = await self._stage_on(target, members)
+                await stack.enter_async_context(self._catch_ups.held_off(members))
+                outcome = await self._stage_on(target, attempt, members)
                 if outcome.staged:
-                    held.push_async_exit(attempt.pop_all())
-                    return outcome
+                    held.push_async_exit(stack.pop_all())
+                    return attempt, outcome
             left = deadline - time.monotonic()
             if left <= 0:
                 seconds = self._config.join_timeout
                 raise UnavailableError(self._nobody(target.version, seconds, outcome.unstaged))
             await self._pool.wait_for_change(min(RETRY_SECONDS, left))
 
-    async def _stage_on(self, target: Target, members: Sequence[Member]) -> Outcome:
+    async def _stage_on(
+        self, target: Target, attempt: Attempt, members: Sequence[Member]
+    ) -> Outcome:
         if not members:
             return Outcome()
         version = target.version.version
         try:
-            async with self._pool.connected(members) as rollouts:
-                outcome = await self._stager.stage(target, members, rollouts)
+            async with self._pool.connected(members, attempt.caller) as rollouts:
+                outcome = await self._stager.stage(target, attempt, members, rollouts)
         except BaseException:
-            self._pool.abort(members, version)
+            self._pool.abort(members, version, attempt)
             raise
-        self._pool.abort((*outcome.failed, *outcome.unstaged), version)
+        self._pool.abort((*outcome.failed, *outcome.unstaged), version, attempt)
         await self._pool.exclude(outcome.failed)
         return outcome
 
-    async def _commit(self, target: Target, outcome: Outcome) -> list[float]:
+    async def _commit(self, target: Target, attempt: Attempt, outcome: Outcome) -> list[float]:
         """The commit record, then COMMIT on each. Returns the pauses, in seconds."""
         live = replace(target.version, state=VersionState.ACTIVE)
         await self._prover.stop()
@@ -118,9 +128,9 @@ class Publisher:
             if self._pool.members.get(member.name).proven
         ]
         try:
-            await self._ledger.commit(live, target.manifest, proofs)
-        except UnavailableError:
-            self._pool.abort(tuple(outcome.staged), live.version)
+            await self._ledger.commit(attempt.caller, live, target.manifest, proofs)
+        except (UnavailableError, StaleEpochError):
+            self._pool.abort(tuple(outcome.staged), live.version, attempt)
             raise
         members, timeout = tuple(outcome.staged), self._config.commit_timeout
         pauses = await self._pool.commit(live, members, timeout)

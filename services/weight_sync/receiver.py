@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -13,6 +14,7 @@ from services.weight_sync.delta import Undo, undo
 from services.weight_sync.delta_stage import apply_verified, check_base, fetch_pieces
 from services.weight_sync.layout import Layout, count
 from services.weight_sync.manifest import check_manifest
+from services.weight_sync.room import find_room
 from services.weight_sync.shadow import Shadow
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.calls import Stop, hold
@@ -25,6 +27,8 @@ from trimaran.device import Device
 from trimaran.errors import InputError, TransferError
 from trimaran.types import Manifest, Peer, PolicyVersion, Ranges, Source, Staged, VersionId
 
+logger = logging.getLogger(__name__)
+
 CLOSE_SECONDS = 10.0
 """What a stage that was given up may take to end."""
 
@@ -35,6 +39,8 @@ class StagedWeights:
 
     version: PolicyVersion
     shadow: Shadow
+    attempt: str
+    """The stage that brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,10 @@ class _Overlaid:
 
 
 class WeightReceiver:
-    """At most one staged and one held version, in one shadow's memory. Safe in several threads.
+    """At most one staged and one held version. Safe in several threads.
+
+    They share one shadow's memory, unless a stage is asked to keep the held version
+    and the host has room for a second one; that then serves every other version.
 
     `start` it, `close` it in the end.
     """
@@ -61,7 +70,8 @@ class WeightReceiver:
         """Held through a stage."""
         self._state = threading.Lock()
         """Held for moments, around what follows."""
-        self._under_way: tuple[VersionId | None, Stop] = None, Stop()
+        self._under_way: tuple[str | None, Stop] = None, Stop()
+        """Which attempt, and what ends it."""
         self._staged: StagedWeights | None = None
         self._overlaid: _Overlaid | None = None
         self._held: StagedWeights | None = None
@@ -96,13 +106,17 @@ class WeightReceiver:
         sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
+        attempt: str = "",
+        keep_held: bool = False,
     ) -> Staged:
         """Blocks until every wanted block lies in the shadow, verified; runs beside generation.
 
         The held version's memory is written over, or becomes the version by a
-        delta. A version that is still staged is forgotten, but its memory stays
-        as it is while somebody holds its shadow. Another stage that is under way
-        raises at once: whoever asks has given it up.
+        delta. With `keep_held` the blocks go into a second shadow where the host
+        has room for it, and the relay gives the held version until `keep`. A
+        version that is still staged is forgotten, but its memory stays as it is
+        while somebody holds its shadow. Another stage that is under way raises at
+        once: whoever asks has given it up.
 
         Raises TransferError when the manifest is not the version's, a wanted
         block has no source or two, a source fails or sends wrong bytes, or
@@ -112,7 +126,7 @@ class WeightReceiver:
         for what it says changes nothing at all.
         """
         deadline = time.monotonic() + timeout
-        stop = self._begin(version.version)
+        stop = self._begin(attempt)
         try:
             with hold(self._turn, timeout):
                 stop.check()
@@ -121,9 +135,9 @@ class WeightReceiver:
                     version, manifest, wanted, parts, self._carriers, bucket_bytes, deadline, stop
                 )
                 if any(source.delta for source in sources):
-                    layout = self._stage_delta(intake)
+                    layout = self._stage_delta(intake, attempt)
                 else:
-                    layout = self._stage_full(intake)
+                    layout = self._stage_full(intake, attempt, keep_held)
         finally:
             self._end(stop)
         num_bytes = sum(piece.end - piece.start for piece in layout.pieces)
@@ -137,25 +151,34 @@ class WeightReceiver:
         """
         with self._state:
             if self._staged is not None and self._staged.version.version == version:
-                self._held, self._staged, self._overlaid = self._staged, None, None
+                former, self._held = self._held, self._staged
+                self._staged = self._overlaid = None
+                if former is not None:
+                    if former.version.root != self._held.version.root:
+                        self._stock.withdraw(former.version.root)
+                    self._spare = former.shadow
 
-    def discard(self, version: VersionId) -> None:
-        """Forget a staged version; a delta is undone, and its base is held again.
+    def discard(self, version: VersionId, attempt: str = "") -> None:
+        """Forget what the stage of this attempt brought; a delta is undone, and its base is held
+        again. What another attempt staged, or is staging, stays.
 
-        Call it when nothing reads the shadow any more. A stage of the version
-        that is under way raises at once.
+        Call it when nothing reads the shadow any more. The attempt's own stage,
+        if it is under way, raises at once.
         """
         under_way, stop = self._under_way
-        if under_way == version:
+        if under_way not in (None, attempt):
+            return  # it takes the place of whatever this attempt brought
+        if under_way == attempt:
             stop.set(f"version {version} was discarded while it was staged")
         with hold(self._turn, CLOSE_SECONDS), self._state:
             staged, overlaid = self._staged, self._overlaid
-            if staged is None or staged.version.version != version:
+            if staged is None or (staged.version.version, staged.attempt) != (version, attempt):
                 return
             self._staged = self._overlaid = None
             self._stock.withdraw(staged.version.root)
             if overlaid is None:
                 self._spare = staged.shadow
+                self._give_held()
             else:
                 undo(overlaid.base.shadow, overlaid.undo)
                 self._hold(overlaid.base)
@@ -172,12 +195,13 @@ class WeightReceiver:
             self._relay.close()
             self._stock.clear()
 
-    def _begin(self, version: VersionId | None) -> Stop:
+    def _begin(self, attempt: str | None) -> Stop:
         """Whoever asks takes the place of a stage that is under way."""
         with self._state:
             _, former = self._under_way
-            self._under_way = version, (stop := Stop())
-        former.set(f"given up by its caller, who asked for {version or 'the end'}")
+            self._under_way = attempt, (stop := Stop())
+        asked = "the end" if attempt is None else "another stage"
+        former.set(f"given up by its caller, who asked for {asked}")
         return stop
 
     def _end(self, stop: Stop) -> None:
@@ -199,9 +223,10 @@ class WeightReceiver:
         except InputError as error:
             raise TransferError(str(error)) from None
 
-    def _stage_full(self, intake: Intake) -> Layout:
+    def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> Layout:
         root = intake.version.root
-        shadow = Shadow(intake.manifest, intake.wanted, reuse=self._give_up_memory())
+        memory = self._second_memory() if keep_held and self._can_keep() else self._give_up_memory()
+        shadow = Shadow(intake.manifest, intake.wanted, memory, intake.check)
         holding = Holding(contents_of(shadow.buffer, shadow.layout), filling=True)
         self._stock.put(root, holding)
         verifier = Verifier(intake.manifest, shadow.buffer, shadow.layout)
@@ -216,13 +241,14 @@ class WeightReceiver:
             self._stock.withdraw(root)
             if intake.settled:
                 self._spare = shadow
+            self._give_held()
             raise
         holding.complete()
         with self._state:
-            self._staged = StagedWeights(intake.version, shadow)
+            self._staged = StagedWeights(intake.version, shadow, attempt)
         return shadow.layout
 
-    def _stage_delta(self, intake: Intake) -> Layout:
+    def _stage_delta(self, intake: Intake, attempt: str) -> Layout:
         base = self._held
         check_base(intake, base.version.root if base else "", base and base.shadow.manifest)
         assert base is not None, "check_base refuses a delta against nothing"
@@ -240,9 +266,34 @@ class WeightReceiver:
         views = {number: memoryview(piece) for number, piece in pieces.pieces.items()}
         self._stock.put(root, Holding(views), pieces.base_root)
         with self._state:
-            self._staged = StagedWeights(intake.version, shadow)
+            self._staged = StagedWeights(intake.version, shadow, attempt)
             self._overlaid = _Overlaid(base, overwritten)
         return layout
+
+    def _can_keep(self) -> bool:
+        """Whether the host bears a second shadow and would still have room for a third."""
+        if self._held is None:
+            return False
+        size = self._held.shadow.layout.num_bytes
+        room = find_room()
+        if self._spare is None and room.num_bytes < 2 * size:
+            logger.warning(
+                "version %s is written over while the next one is staged: a second copy of %.0f MiB"
+                " would leave too little in %s, where %.0f MiB are free",
+                *(self._held.version.version, size / 2**20, room.where, room.num_bytes / 2**20),
+            )
+            return False
+        return True
+
+    def _second_memory(self) -> Shadow | None:
+        """Beside that of the held version, which stays; None where it is to be allocated."""
+        with self._state:
+            staged, self._staged = self._staged, None
+            spare, self._spare = self._spare, None
+        if staged is not None:
+            self._stock.withdraw(staged.version.root)
+            self._give_held()
+        return spare
 
     def _give_up_memory(self) -> Shadow | None:
         """Of the held version or of a discarded one; nobody reads it any more."""
@@ -260,6 +311,11 @@ class WeightReceiver:
             self._staged = self._overlaid = None
         self._stock.clear()
         return held
+
+    def _give_held(self) -> None:
+        """Through the relay, after a staged version of the same root has left it."""
+        if self._held is not None and self._stock.find(self._held.version.root) is None:
+            self._hold(self._held)
 
     def _hold(self, weights: StagedWeights) -> None:
         self._held = weights

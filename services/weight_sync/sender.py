@@ -17,6 +17,7 @@ from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.stock import Holding, Stock, contents_of
 from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import OutOfOrderError, TransferError
@@ -116,12 +117,13 @@ class WeightSender:
         if end is None:
             raise TransferError(f"transfer group {group_id} is not open; open it first")
         if base_root:
-            stream = _delta_stream(snapshot, ranges, base_root)
+            layout, stream = _delta_stream(snapshot, ranges, base_root)
         else:
             own = snapshot.layout
             layout = own if ranges == own.ranges else _layout(snapshot, ranges)
             stream = Stream(layout, snapshot.buffer, own)
-        end.broadcast(stream, bucket_bytes, max(deadline - time.monotonic(), 0.0))
+        terms = Terms.of(snapshot.manifest.root, base_root, layout, bucket_bytes)
+        end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0))
         return stream.num_bytes
 
     def close(self) -> None:
@@ -145,7 +147,7 @@ def _layout(snapshot: Snapshot, ranges: Ranges) -> Layout:
     return make_layout(snapshot.manifest.tensors, ranges)
 
 
-def _delta_stream(snapshot: Snapshot, ranges: Ranges, base_root: str) -> Stream:
+def _delta_stream(snapshot: Snapshot, ranges: Ranges, base_root: str) -> tuple[Layout, Stream]:
     delta = snapshot.delta
     if delta is None or delta.base_root != base_root:
         raise OutOfOrderError(
@@ -155,4 +157,4 @@ def _delta_stream(snapshot: Snapshot, ranges: Ranges, base_root: str) -> Stream:
     layout = delta_layout(snapshot.manifest.tensors, ranges, delta.describe(ranges))
     data = bytearray().join(delta.pieces.get(p.block.number, b"") for p in layout.pieces)
     buffer = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0).byte()
-    return Stream(layout, buffer, layout)
+    return layout, Stream(layout, buffer, layout)

@@ -106,7 +106,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         )
         return pb.DESCRIPTOR.services_by_name["WeightSyncService"].full_name
 
-    server = rpc.Server(address, [add])
+    server = rpc.Server(address, [add], store.newest_epoch)
     try:
         coordinator.start()
         await server.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -19,13 +19,18 @@ class Shadow:
     """Owns its memory until it is dropped."""
 
     def __init__(
-        self, manifest: Manifest, ranges: Ranges | None = None, reuse: Shadow | None = None
+        self,
+        manifest: Manifest,
+        ranges: Ranges | None = None,
+        reuse: Shadow | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`ranges`: the blocks to hold; None means all.
 
         `reuse` gives its memory up when it is of the right size, and must not
         be read any more; what lay in it stays, so that a delta which was
-        applied to the old version is the content of the next.
+        applied to the old version is the content of the next. `check` is called
+        again and again while memory is allocated; what it raises ends that.
 
         Raises TransferError when memory is short.
         """
@@ -34,7 +39,7 @@ class Shadow:
         if reuse is not None and reuse._memory.size == self.layout.num_bytes:
             self._memory = reuse._memory
         else:
-            self._memory = HostMemory(self.layout.num_bytes)
+            self._memory = HostMemory(self.layout.num_bytes, check)
 
     @property
     def buffer(self) -> torch.Tensor:
@@ -70,12 +75,12 @@ def open_shadow(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of another process's shadow, only to be read.
 
-    `reader` keeps the shadow's memory mapped for its next version, and nothing else.
+    `reader` keeps it mapped while its owner has it: the owner's next versions lie there again.
     Raises TransferError when the owner is gone or the shadow is of another size.
     """
     ranges = tuple((first, end) for first, end in description["ranges"])
     layout = make_layout(manifest_from_json(description["manifest"]).tensors, ranges)
-    reader.keep((path,))
+    reader.forget_gone()
     return _tensors(reader.map(path, layout.num_bytes), layout)
 
 

@@ -22,12 +22,13 @@ from typing import Any
 from services.weight_sync.members import Member
 from services.weight_sync.offers import Target, Trainer
 from services.weight_sync.plan import GroupPlan, Plan, delta_share, plan_relay, plan_stage
-from services.weight_sync.pool import Rollout
+from services.weight_sync.pool import Attempt, Rollout
 from services.weight_sync.tasks import cancel
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     DeadlineError,
     OutOfOrderError,
+    StaleEpochError,
     TransferError,
     TrimaranError,
     UnavailableError,
@@ -85,7 +86,11 @@ class Stager:
         self._asked: dict[tuple[str, int], asyncio.Future[str]] = {}
 
     async def stage(
-        self, target: Target, members: Sequence[Member], rollouts: Mapping[str, Rollout]
+        self,
+        target: Target,
+        attempt: Attempt,
+        members: Sequence[Member],
+        rollouts: Mapping[str, Rollout],
     ) -> Outcome:
         """From the senders. Ends within the stage timeout.
 
@@ -96,24 +101,25 @@ class Stager:
         transport, fan_out = self._config.transport, self._config.relay_fan_out
         plan = plan_stage(target.manifest, target.offers, members, transport, fan_out)
         share = self._config.stage_timeout * (1 - RELAY_SHARE)
-        first = await self._run(target, plan, members, rollouts, share)
+        first = await self._run(target, attempt, plan, members, rollouts, share)
         outcome = Outcome(delta_share=delta_share(target.manifest, plan))
         self._add(outcome, first, plan)
         if again := list(first.suspects):
             _log_relay(target, first)
             holders = list(first.staged)
             plan = plan_relay(target.manifest, target.offers, again, holders, fan_out)
-            last = await self._run(target, plan, again, rollouts, deadline - loop.time())
+            left = deadline - loop.time()
+            last = await self._run(target, attempt, plan, again, rollouts, left)
             self._add(outcome, last, plan)
             outcome.unstaged |= last.suspects
         return outcome
 
     async def stage_alone(
-        self, target: Target, plan: Plan, member: Member, rollout: Rollout
+        self, target: Target, attempt: Attempt, plan: Plan, member: Member, rollout: Rollout
     ) -> Outcome:
         """By a plan without groups, beside whatever else is under way."""
         rollouts, timeout = {member.name: rollout}, self._config.stage_timeout
-        found = await self._run(target, plan, [member], rollouts, timeout)
+        found = await self._run(target, attempt, plan, [member], rollouts, timeout)
         outcome = Outcome(failed=found.suspects)
         self._add(outcome, found, plan)
         return outcome
@@ -151,6 +157,7 @@ class Stager:
     async def _run(
         self,
         target: Target,
+        attempt: Attempt,
         plan: Plan,
         members: Sequence[Member],
         rollouts: Mapping[str, Rollout],
@@ -180,7 +187,8 @@ class Stager:
                 self._ask(
                     member,
                     rollouts[member.name].stage_weights(
-                        target.version, target.manifest, sources[member.name], bucket_bytes, limit
+                        *(target.version, target.manifest, sources[member.name]),
+                        *(bucket_bytes, limit, attempt.name, member == attempt.keeper),
                     ),
                 )
             )
@@ -257,7 +265,9 @@ def _judge(
     if task.cancelled():
         silent = f"no answer to stage {version.version} in time"
         (found.suspects if may_be_a_victim else found.lost)[member] = silent
-    elif isinstance(error := task.exception(), TransferError | DeadlineError):
+    elif isinstance(error := task.exception(), StaleEpochError):
+        raise error  # it is the controller that is out of date, not the replica
+    elif isinstance(error, TransferError | DeadlineError):
         found.suspects[member] = f"stage {version.version}: {error}"
     elif isinstance(error, OutOfOrderError) and any(source.delta for source in sources):
         found.suspects[member] = f"the delta was refused: {error}"

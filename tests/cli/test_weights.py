@@ -283,7 +283,9 @@ def commit(folder: Path) -> None:
             live = record(step).policy
             manifest = Manifest("xxh3-128", tensors, live.root)
             await ledger.prepare(manifest)
-            await ledger.commit(live, manifest, [Proof(live.version, "rollout-0", live.root, 2, 2)])
+            await ledger.commit(
+                fakes.CALLER, live, manifest, [Proof(live.version, "rollout-0", live.root, 2, 2)]
+            )
         wrong = Proof(live.version, "rollout-1", live.root, 2, 1, "block 1 differs")
         await ledger.save_proofs([wrong])
 
@@ -339,6 +341,7 @@ def test_with_the_real_service(
     """The coordinator that a run has, before replicas that move no bytes."""
     folder = runs(fakes.RUN, address)
     world, store = fakes.World(), SqliteStore(folder / "store.sqlite")
+    store.next_epoch(fakes.RUN)
     coordinator = Coordinator(
         fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout, 0.05
     )

@@ -38,14 +38,12 @@ os.environ.update(ENVIRONMENT)  # before torch, here and in the processes that a
 from tests.faults import faults, house, oracle, processes  # noqa: E402
 from tests.faults.faults import Case  # noqa: E402
 from tests.faults.generation import Generation  # noqa: E402
-from tests.faults.house import House, Setting, make_house  # noqa: E402
+from tests.faults.house import House, Setting, make_house, second_caller  # noqa: E402
 from tests.faults.processes import Usage  # noqa: E402
 from tests.faults.stand import Stand  # noqa: E402
-from trimaran.types import Caller  # noqa: E402
 
 MARK = "TRIMARAN_TEST_MARK"
 """In the environment of every process of this run, whoever started it."""
-EPOCH = 2
 GROWTH_ALLOWED = 10
 """Descriptors or threads: less than one a fault."""
 
@@ -160,7 +158,7 @@ async def part(
     config = home.config
     kinds = {"stand-in": oracle.ChecksumOracle, "vllm": oracle.LogprobOracle}
     truth = kinds[report.engine](config.model.path, config.model.dtype, config.run.seed)
-    caller = Caller(home.run_folder.name, EPOCH)
+    caller = second_caller(home)
     generation = Generation(home, truth, caller)
     stand = Stand(home, generation, caller)
     generating = asyncio.create_task(generation.run())

@@ -14,7 +14,8 @@ from tests.faults.processes import Child, Usage, typical
 from tests.faults.proxy import Door
 from trimaran import rpc
 from trimaran.config import RunConfig, dump_config, parse_config
-from trimaran.types import Replica
+from trimaran.store import SqliteStore
+from trimaran.types import Caller, Replica
 
 WEIGHT_SYNC = "weight-sync"
 GROUPS_PER_STEP = 2
@@ -158,6 +159,15 @@ class House:
                 middle = len(life) // 2
                 found[name] = len(life), typical(life[:middle]), typical(life[middle:])
         return found
+
+
+def second_caller(house: House) -> Caller:
+    """A controller that took over from another one; both drew their epochs from the run's store."""
+    store = SqliteStore(house.run_folder / "store.sqlite")
+    run_id = house.run_folder.name
+    epochs = [store.next_epoch(run_id) for _ in range(2)]
+    store.close()
+    return Caller(run_id, epochs[-1])
 
 
 def make_house(folder: Path, setting: Setting, seed: int, model: Path) -> House:

@@ -19,6 +19,7 @@ from services.weight_sync.layout import make_layout
 from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.relay_wire import Connection, introduce
 from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from tests.faults.stand import Broken, Stand
 from trimaran.clients import RolloutClient, WeightSyncClient
 from trimaran.device import pick
@@ -41,7 +42,7 @@ async def old_epoch(stand: Stand, dice: random.Random) -> None:
             weight_sync.publish_version(stand.version, SECONDS),
             weight_sync.report_replica(name, "an old controller says so"),
             replica.commit_weights(stand.version, "leftover", SECONDS),
-            replica.abort_weights(stand.version.version),
+            replica.abort_weights(stand.version.version, "leftover"),
         )
         for call in refused:
             with suppress(StaleEpochError):
@@ -78,7 +79,7 @@ async def old_group(stand: Stand, dice: random.Random) -> None:
     started = time.monotonic()
     async with RolloutClient(stand.house.replica(name).address, stand.caller) as replica:
         try:
-            await replica.stage_weights(version, manifest, [source], 1 << 20, SECONDS)
+            await replica.stage_weights(version, manifest, [source], 1 << 20, SECONDS, "leftover")
         except TrimaranError:
             pass
         else:
@@ -94,7 +95,7 @@ async def old_nonce(stand: Stand, dice: random.Random) -> None:
     def intrude() -> None:
         end = Collective(pick("cpu"), 0, "127.0.0.1", group, 1)
         try:
-            end.broadcast(_nothing(), 1 << 20, SECONDS)
+            end.broadcast(*_nothing(), SECONDS)
         except TransferError:
             return
         finally:
@@ -109,9 +110,10 @@ def _group(stand: Stand, dice: random.Random) -> TransferGroup:
     return TransferGroup(**json.loads(dice.choice(files).read_text()))
 
 
-def _nothing() -> Stream:
+def _nothing() -> tuple[Stream, Terms]:
     layout = make_layout([TensorInfo("nothing", "U8", (64,))])
-    return Stream(layout, torch.zeros(layout.num_bytes, dtype=torch.uint8), layout)
+    stream = Stream(layout, torch.zeros(layout.num_bytes, dtype=torch.uint8), layout)
+    return stream, Terms.of("", "", layout, 1 << 20)
 
 
 LEFTOVERS: dict[str, Callable[[Stand, random.Random], Awaitable[None]]] = {

@@ -33,6 +33,7 @@ from trimaran.types import (
 from trimaran.v1 import rollout_pb2, weight_sync_pb2, weight_sync_pb2_grpc
 
 CALLER = Caller("run", 1)
+ATTEMPT = "one try"
 PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
 ANY_VERSION = VersionId(0, 0)
 TIMEOUT = 60.0
@@ -97,13 +98,15 @@ class RunningReplica:
         group = TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, "")
         if self.num_published % 2:
             sources = [Source(Transport.MEMORY, blocks, memory=snapshot.path)]
-            staged = await client.stage_weights(version, manifest, sources, bucket_bytes, TIMEOUT)
+            stage = version, manifest, sources, bucket_bytes, TIMEOUT, ATTEMPT
+            staged = await client.stage_weights(*stage)
         else:
             group = self.sender.open(group, TIMEOUT)
             sources = [Source(Transport.COLLECTIVE, blocks, group=group, rank=1)]
             send = (snapshot, group.group_id, blocks, "", TIMEOUT, bucket_bytes)
+            stage = version, manifest, sources, bucket_bytes, TIMEOUT, ATTEMPT
             staged, _ = await asyncio.gather(
-                client.stage_weights(version, manifest, sources, bucket_bytes, TIMEOUT),
+                client.stage_weights(*stage),
                 asyncio.to_thread(self.sender.send, *send),
             )
         assert (staged.root, staged.num_blocks) == (version.root, manifest.num_blocks)

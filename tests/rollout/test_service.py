@@ -23,7 +23,7 @@ from trimaran.errors import (
     PromptTooLongError,
     TransferError,
 )
-from trimaran.types import Message, Origin, Prompt, VersionId
+from trimaran.types import Message, Origin, PolicyVersion, Prompt, VersionId, VersionState
 from trimaran.v1 import rollout_pb2
 
 END = 1
@@ -306,11 +306,28 @@ def test_what_is_loaded_reads_back_as_the_live_version(replica, weights, other_w
     with_client(replica, body)
 
 
+def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
+    async def body(client):
+        live = await replica.publish(client, weights)
+        manifest = replica.manifest
+        policy = PolicyVersion("run", VersionId(0, 99), manifest.root, VersionState.STAGING)
+        with pytest.raises(InputError, match="attempt is missing"):
+            await client.stage_weights(policy, manifest, [], 1 << 20, replicas.TIMEOUT, "")
+        with pytest.raises(InputError, match="attempt is missing"):
+            await client.abort_weights(live, "")
+        for bucket_bytes, timeout in ((0, 1.0), (2**40, 1.0), (1 << 20, 1e9)):
+            with pytest.raises(InputError, match="at most"):
+                stage = policy, manifest, [], bucket_bytes, timeout, "x"
+                await client.stage_weights(*stage)
+
+    with_client(replica, body)
+
+
 def test_staging_that_is_aborted_leaves_the_live_version(replica, weights, other_weights):
     async def body(client):
         live = await replica.publish(client, weights)
         staged = await replica.stage(client, other_weights)
-        await client.abort_weights(staged.version)
+        await client.abort_weights(staged.version, replicas.ATTEMPT)
         group = await generate(client, sampling(1, 4), least=live)
         assert group.completions_G[0].segments[0].version == live
         with pytest.raises(BehindError):

@@ -34,7 +34,7 @@ class Receiver:
     def __init__(self, events):
         self.events, self.staged, self.gate = events, None, None
 
-    def stage(self, version, manifest, sources, bucket_bytes, timeout):
+    def stage(self, version, manifest, sources, bucket_bytes, timeout, attempt, keep_held):
         if self.gate is not None:
             assert self.gate.acquire(timeout=10)
         self.staged = SimpleNamespace(version=version, shadow=SimpleNamespace(manifest=manifest))
@@ -45,7 +45,7 @@ class Receiver:
         self.staged = None
         self.events.append(f"kept {version}")
 
-    def discard(self, version):
+    def discard(self, version, attempt):
         self.staged = None
         self.events.append(f"discarded {version}")
 

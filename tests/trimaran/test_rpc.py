@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 import pytest
@@ -10,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient, RunClient
+from trimaran.store import SqliteStore, issued_epoch
 from trimaran.types import Caller, Group, Message, Prompt, Unscored
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
 
@@ -62,8 +64,8 @@ def add_run(servicer):
 
 
 @asynccontextmanager
-async def serving(*add_services):
-    server = rpc.Server("127.0.0.1:0", add_services)
+async def serving(*add_services, issued=lambda run_id: None):
+    server = rpc.Server("127.0.0.1:0", add_services, issued)
     await server.start()
     try:
         yield server.address
@@ -142,6 +144,54 @@ def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
             with pytest.raises(errors.StaleEpochError, match="epoch 1 was replaced by 2"):
                 await old.score_group(GROUP, timeout=10)
             assert len(fake.requests) == 3
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("epoch", [0, 3, 2**62, 2**63, 2**64 - 1])
+def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    store.next_epoch("run"), store.next_epoch("run")
+    fake = FakeReward()
+
+    async def run():
+        issued = partial(issued_epoch, tmp_path / "store.sqlite")
+        async with (
+            serving(add_reward(fake), issued=issued) as address,
+            RewardClient(address, Caller("run", epoch)) as stranger,
+            RewardClient(address, Caller("another", 1)) as other,
+            RewardClient(address, Caller("run", 2)) as ours,
+            RewardClient(address, Caller("run", 1)) as former,
+            RewardClient(address, Caller("run", 3)) as successor,
+        ):
+            for unknown in (stranger, other):
+                with pytest.raises(errors.InputError, match="never drawn|no epoch is larger"):
+                    await unknown.score_group(GROUP, timeout=10)
+            with pytest.raises(errors.StaleEpochError, match="epoch 1 was replaced by 2"):
+                await former.score_group(GROUP, timeout=10)  # after a restart, and before ours
+            await ours.score_group(GROUP, timeout=10)
+            assert store.next_epoch("run") == 3
+            await successor.score_group(GROUP, timeout=10)
+            with pytest.raises(errors.StaleEpochError, match="epoch 2 was replaced by 3"):
+                await ours.score_group(GROUP, timeout=10)
+
+    asyncio.run(run())
+    assert len(fake.requests) == 2
+    store.close()
+
+
+def test_a_store_that_cannot_be_read_is_unavailable(tmp_path):
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"no database" * 100)
+
+    async def run():
+        issued = partial(issued_epoch, path)
+        async with (
+            serving(add_reward(FakeReward()), issued=issued) as address,
+            RewardClient(address, Caller("run", 1)) as client,
+        ):
+            with pytest.raises(errors.UnavailableError, match="the run's store cannot be read"):
+                await client.score_group(GROUP, timeout=10)
 
     asyncio.run(run())
 

@@ -1,11 +1,13 @@
 import sqlite3
 import threading
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.store import SqliteStore
+from trimaran.errors import StaleEpochError
+from trimaran.store import SqliteStore, issued_epoch
 
 
 def test_records_streams_and_epochs_survive_a_restart(tmp_path):
@@ -69,4 +71,56 @@ def test_any_json_value_comes_back(tmp_path_factory, value):
     store = SqliteStore(tmp_path_factory.mktemp("store") / "store.sqlite")
     store.put("key", {"value": value})
     assert store.get("key") == {"value": value}
+    store.close()
+
+
+def test_records_are_written_under_the_newest_epoch_only(tmp_path):
+    path = tmp_path / "store.sqlite"
+    ours, other = SqliteStore(path), SqliteStore(path)
+    assert ours.newest_epoch("run") == 0
+    ours.put_fenced({"a": 0}, "run", 0)
+    assert ours.next_epoch("run") == 1
+    ours.put_fenced({"a": 1, "b": 1}, "run", 1)
+    assert other.next_epoch("run") == 2  # another process
+    with pytest.raises(StaleEpochError, match="run run: epoch 1 was replaced by 2"):
+        ours.put_fenced({"a": 2, "b": 2}, "run", 1)
+    assert (ours.get("a"), ours.get("b")) == (1, 1)
+    ours.put_fenced({"b": 3}, "run", 2)
+    assert other.get("b") == 3
+    for store in (ours, other):
+        store.close()
+
+
+def test_no_epoch_is_drawn_between_the_comparison_and_the_write(tmp_path):
+    """Or two controllers would both believe that theirs was the newest when they published."""
+    path = tmp_path / "store.sqlite"
+    SqliteStore(path).close()
+    failures = []
+
+    def conduct():
+        store = SqliteStore(path)
+        for _ in range(20):
+            epoch = store.next_epoch("run")
+            with suppress(StaleEpochError):
+                store.put_fenced({"live": epoch}, "run", epoch)
+                if store.get("live") < epoch:
+                    failures.append(epoch)
+        store.close()
+
+    threads = [threading.Thread(target=conduct) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not failures
+
+
+def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path):
+    path = tmp_path / "store.sqlite"
+    assert issued_epoch(path, "run") is None and not path.exists()
+    store = SqliteStore(path)
+    assert issued_epoch(path, "run") == 0
+    store.next_epoch("run"), store.next_epoch("run")
+    assert issued_epoch(path, "run") == 2
+    assert issued_epoch(path, "another") == 0
     store.close()

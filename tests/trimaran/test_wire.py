@@ -1,12 +1,15 @@
 """Every noun comes back from the wire as it went."""
 
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran import types, wire
+from trimaran.errors import InputError
+from trimaran.v1 import types_pb2
 
 texts = st.text(max_size=20)
 token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8).map(tuple)
@@ -20,7 +23,7 @@ versions = st.builds(types.VersionId, uint32, uint32)
 policies = st.builds(
     types.PolicyVersion, texts, versions, texts, st.sampled_from(types.VersionState)
 )
-numbers = st.lists(uint32, max_size=4).map(tuple)
+numbers = st.lists(st.integers(0, 2**10), max_size=4).map(tuple)
 digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
 tensors = st.builds(
     types.TensorInfo,
@@ -32,8 +35,16 @@ tensors = st.builds(
     st.lists(digests, max_size=3).map(tuple),
 )
 manifests = st.builds(types.Manifest, texts, st.lists(tensors, max_size=3).map(tuple), texts)
-transfer_groups = st.builds(types.TransferGroup, uint32, texts, uint32, texts)
-ranges = st.lists(st.tuples(uint32, uint32), max_size=3).map(tuple)
+transfer_groups = st.builds(
+    types.TransferGroup,
+    st.integers(0, 2**63 - 1),
+    texts,
+    st.integers(1, wire.MAX_GROUP_SIZE),
+    texts,
+)
+ranges = st.lists(st.integers(0, types.MAX_BLOCKS), max_size=3, unique=True).map(
+    lambda bounds: tuple(pairwise(sorted(bounds)))
+)
 peers = st.builds(types.Peer, texts, texts, texts)
 deltas = st.none() | st.builds(types.Delta, texts.filter(bool), numbers)
 offers = st.builds(types.Offer, peers, ranges, texts, deltas)
@@ -176,3 +187,45 @@ def test_every_state_of_a_run_has_a_name_on_the_wire(state):
 def test_bulk_arrays_are_little_endian():
     assert wire.encode_token_ids([1, -2]) == struct.pack("<ii", 1, -2)
     assert wire.encode_logprobs([-0.5]) == struct.pack("<f", -0.5)
+
+
+def tensor(**fields):
+    return types_pb2.Manifest(tensors=[types_pb2.TensorInfo(name="w", dtype="U8", **fields)])
+
+
+HOSTILE = {
+    "a shape of 2^63": (wire.decode_manifest, tensor(shape=[2**63])),
+    "a product of 2^64": (wire.decode_manifest, tensor(shape=[2**32, 2**32])),
+    "a product of 2^80 that is 0": (wire.decode_manifest, tensor(shape=[2**40, 2**40, 0])),
+    "a hundred axes": (wire.decode_manifest, tensor(shape=[1] * 100)),
+    "2^20 cuts": (wire.decode_manifest, tensor(shape=[2**30], cuts=range(2**20))),
+    "2^26 blocks": (wire.decode_ranges, types_pb2.Ranges(bounds=[0, 2**26])),
+    "a bound too much": (wire.decode_ranges, types_pb2.Ranges(bounds=[0, 2, 4])),
+    "falling ranges": (wire.decode_ranges, types_pb2.Ranges(bounds=[4, 6, 0, 2])),
+    "the same block again and again": (wire.decode_ranges, types_pb2.Ranges(bounds=[0, 9] * 4)),
+    "a group of 2^63": (
+        wire.decode_transfer_group,
+        types_pb2.TransferGroup(group_id=2**63, world_size=2),
+    ),
+    "2^32 members": (
+        wire.decode_transfer_group,
+        types_pb2.TransferGroup(group_id=1, world_size=2**32 - 1),
+    ),
+    "nobody": (wire.decode_transfer_group, types_pb2.TransferGroup(group_id=1)),
+    "pieces of 2^64 bytes": (
+        wire.decode_delta,
+        types_pb2.Delta(base_root="r", sizes=[2**63, 2**63]),
+    ),
+    "no time": (wire.decode_seconds, 0.0),
+    "no end": (wire.decode_seconds, float("inf")),
+    "no number": (wire.decode_seconds, float("nan")),
+    "no bucket": (wire.decode_bucket_bytes, 0),
+    "a bucket of 2^63": (wire.decode_bucket_bytes, 2**63),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_out_of_bounds_is_refused_as_input(what):
+    decode, message = HOSTILE[what]
+    with pytest.raises(InputError):
+        decode(message)

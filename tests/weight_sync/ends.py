@@ -103,9 +103,9 @@ def by_relay(snapshot: Snapshot, *peers: Peer, **options) -> Source:
     return Source(Transport.RELAY, blocks_of(snapshot), peers=peers, **options)
 
 
-def stage(receiver, snapshot, *sources, timeout=LONG, step=1, bucket_bytes=BUCKET):
+def stage(receiver, snapshot, *sources, timeout=LONG, step=1, bucket_bytes=BUCKET, **options):
     version = version_of(snapshot, step)
-    return receiver.stage(version, snapshot.manifest, sources, bucket_bytes, timeout)
+    return receiver.stage(version, snapshot.manifest, sources, bucket_bytes, timeout, **options)
 
 
 def take_from_memory(receiver, snapshot, step=1):

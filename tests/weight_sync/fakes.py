@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from services.weight_sync.layout import numbers_of
@@ -68,6 +69,8 @@ class FakeReplica:
     """ok, gone, silent, or wrong: block 2 is loaded wrong, however often it is loaded."""
     host: str = ""
     staged: PolicyVersion | None = None
+    attempt: str = ""
+    """Which stage brought it."""
     loaded: PolicyVersion | None = None
     maker: str = ""
     wrong: set[int] = field(default_factory=set)
@@ -107,6 +110,11 @@ class World:
     replicas: dict[str, FakeReplica] = field(default_factory=dict)
     groups: dict[int, list[FakeReplica]] = field(default_factory=dict)
     epochs: set[int] = field(default_factory=set)
+    """In which the trainer was asked."""
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    """Of weights, to replicas, each with its epoch."""
+    keepers: list[str] = field(default_factory=list)
+    """Who was asked to keep the live version's copy, one a stage."""
     points_left: int | None = None
     """Awaited points until the coordinator's process is gone; None for never."""
 
@@ -119,7 +127,7 @@ class World:
         return [FakeTrainer(self, rank) for rank in range(len(self.shares))]
 
     def connect_rollout(self, replica: Replica, caller: Caller) -> "FakeRollout":
-        return FakeRollout(self, self.replicas[replica.name])
+        return FakeRollout(self, self.replicas[replica.name], caller.epoch)
 
     @property
     def crashed(self) -> bool:
@@ -212,6 +220,7 @@ class FakeTrainer:
 class FakeRollout:
     world: World
     process: FakeReplica
+    epoch: int = 0
 
     async def stage_weights(
         self,
@@ -220,9 +229,14 @@ class FakeRollout:
         sources: Sequence[Source],
         bucket_bytes: int,
         timeout: float,
+        attempt: str,
+        keep_live: bool,
     ) -> Staged:
         await self.world.point()
         process = self.process
+        self.world.calls.append((f"stage {version.version} on {process.name}", self.epoch))
+        if keep_live:
+            self.world.keepers.append(process.name)
         assert sum(e - f for s in sources for f, e in s.blocks) == manifest.num_blocks
         self._check(process.stage)
         if process.stage == "silent":
@@ -235,7 +249,7 @@ class FakeRollout:
         self.world.events.append(
             f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
         )
-        process.staged = version
+        process.staged, process.attempt = version, attempt
         await self.world.point()
         root = "another root" if process.stage == "wrong" else version.root
         return Staged(root, manifest.num_blocks, 40 if not sources[0].delta else 5)
@@ -271,19 +285,22 @@ class FakeRollout:
                 return 0.0
             raise OutOfOrderError(f"{version.version} is not staged on {process.name}")
         self.world.events.append(f"{process.name} commits {version.version}")
+        self.world.calls.append((f"commit {version.version} on {process.name}", self.epoch))
         process.loaded, process.staged, process.maker = version, None, maker
         process.wrong = {2} if process.proof == "wrong" else set()
         process.answered_wrong, process.checks_since_wrong = False, 0
         await self.world.point()
         return 0.25
 
-    async def abort_weights(self, version: VersionId) -> None:
+    async def abort_weights(self, version: VersionId, attempt: str) -> None:
         await self.world.point()
+        self.world.calls.append((f"abort {version} on {self.process.name}", self.epoch))
         self.world.events.append(f"{self.process.name} aborts {version}")
         self._check(self.process.stage)
         if self.process.stage == "silent":
             raise UnavailableError(f"{self.process.name}: no answer")
-        if self.process.staged and self.process.staged.version == version:
+        staged = self.process.staged
+        if staged and (staged.version, self.process.attempt) == (version, attempt):
             self.process.staged = None
 
     async def read_back(
@@ -320,18 +337,33 @@ def _same(one: PolicyVersion, other: PolicyVersion) -> bool:
     return (one.version, one.root) == (other.version, other.root)
 
 
+def take_over(folder: Path) -> Caller:
+    """Another controller of the run begins: it draws its epoch from the run's store."""
+    store = SqliteStore(folder / "store.sqlite")
+    caller = Caller(RUN, store.next_epoch(RUN))
+    store.close()
+    return caller
+
+
 class RecordingStore(SqliteStore):
-    """Records the commits; a crash may come before or after each write."""
+    """Records the commits; a crash may come before or after each write. CALLER has drawn its epoch."""
 
     def __init__(self, path, world: World) -> None:
         super().__init__(path)
         self._world = world
+        if not self.newest_epoch(RUN):
+            self.next_epoch(RUN)
 
     def put(self, key, value) -> None:
         self._crash_or_not()
         super().put(key, value)
-        if key.endswith("/live"):
-            self._world.events.append(f"record {value['version']}")
+        self._crash_or_not()
+
+    def put_fenced(self, records, name, epoch) -> None:
+        self._crash_or_not()
+        super().put_fenced(records, name, epoch)
+        [live] = [value for key, value in records.items() if key.endswith("/live")]
+        self._world.events.append(f"record {live['version']}")
         self._crash_or_not()
 
     def _crash_or_not(self) -> None:

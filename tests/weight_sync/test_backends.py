@@ -16,6 +16,7 @@ from services.weight_sync.transports import collective
 from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP, end_process_group
 from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from tests.weight_sync.ends import LONG, TENSORS, make_snapshot
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
@@ -111,15 +112,16 @@ def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
     size = -(-layout.num_bytes // num_buckets)
     sender = Collective.host(device, 4, "127.0.0.1", TransferGroup(1, "nonce", 2, ""), LONG)
     receiver = Collective(device, 4, "127.0.0.1", sender.group, 1)
+    terms = Terms.of(snapshot.manifest.root, "", layout, size)
     ends = []
     thread = threading.Thread(
         target=receiver.broadcast,
-        args=(Stream(layout, received, target), size, LONG, ends.append),
+        args=(Stream(layout, received, target), terms, LONG, ends.append),
         daemon=True,
     )
     thread.start()
     stream = Stream(layout, snapshot.buffer, layout)
-    sender.broadcast(stream, size, LONG)
+    sender.broadcast(stream, terms, LONG)
     thread.join(LONG)
     places = layout.by_number()
     for piece in target.pieces:
@@ -131,4 +133,4 @@ def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
     sender.close()
     receiver.close()
     with pytest.raises(TransferError, match="closed; open a new group"):
-        sender.broadcast(stream, size, LONG)
+        sender.broadcast(stream, terms, LONG)

@@ -14,6 +14,7 @@ from tests.weight_sync.fakes import (
     RecordingStore,
     World,
     peer_of,
+    take_over,
     version_of,
 )
 from trimaran.config import WeightSyncSection
@@ -560,6 +561,7 @@ def test_an_older_epoch_is_refused_also_after_a_restart(world, tmp_path):
     async def first():
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a")
+            take_over(tmp_path), take_over(tmp_path)
             await publish(coordinator, world, 1, Caller(RUN, 3))
             with pytest.raises(StaleEpochError, match="epoch 2 was replaced by 3"):
                 await publish(coordinator, world, 2, Caller(RUN, 2))

@@ -1,12 +1,14 @@
 """The sender's memory, copied once by a receiver on the same machine."""
 
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from services.weight_sync import memory
 from services.weight_sync.transports import memory_carrier
 from services.weight_sync.transports.memory_carrier import host_name
 from tests.weight_sync.ends import (
@@ -19,6 +21,7 @@ from tests.weight_sync.ends import (
     snapshot_of,
     stage,
     started,
+    take_from_memory,
 )
 from trimaran.device import Device
 from trimaran.errors import TransferError
@@ -63,11 +66,39 @@ def test_memory_that_is_gone_or_another_is_named(receiver, tmp_path):
         TransferError, match=f"holds 128 bytes; .* asks for {snapshot.buffer.numel()}"
     ):
         stage(receiver, snapshot, from_memory(snapshot, memory=other.path))
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(TransferError, match="holds 0 bytes"):
-        stage(receiver, snapshot, from_memory(snapshot, memory=str(pipe)))
     assert receiver.staged is None
+
+
+def test_only_memory_of_this_user_is_opened(receiver, tmp_path):
+    """A path comes over the wire: to open a pipe lets its writer go on, to open a device may act."""
+    snapshot = make_snapshot()
+    take_from_memory(receiver, snapshot)  # its own memory stays open
+    descriptors = set(os.listdir("/proc/self/fd"))
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_bytes(snapshot.buffer.numpy().tobytes())
+    writers = []
+    writing = threading.Thread(target=lambda: writers.append(os.open(pipe, os.O_WRONLY)))
+    writing.start()
+    held = [os.open(pipe, os.O_PATH), os.open(file, os.O_RDONLY), *os.pipe()]
+    hostile = [str(pipe), str(file), f"{snapshot.path}/../{Path(snapshot.path).name}", "x" * 10**6]
+    hostile += [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in held]
+    for path in hostile:
+        with pytest.raises(TransferError, match="names no memory|is not memory of this user"):
+            stage(receiver, snapshot, from_memory(snapshot, memory=path))
+        assert not writers, path
+    reader = os.open(pipe, os.O_RDONLY)
+    writing.join(30)
+    for descriptor in (*held, reader, *writers):
+        os.close(descriptor)
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_memory_of_another_user_is_refused(receiver, monkeypatch):
+    snapshot = make_snapshot()
+    monkeypatch.setattr(memory.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(TransferError, match="is not memory of this user"):
+        stage(receiver, snapshot, from_memory(snapshot))
 
 
 def test_memory_that_could_shrink_is_refused(receiver):
@@ -120,6 +151,9 @@ def test_a_snapshot_that_is_replaced_under_way_is_never_staged(receiver, monkeyp
 
 def test_a_deadline_ends_the_copy(receiver):
     snapshot = make_snapshot()
+    with pytest.raises(TransferError, match="the host's memory was not taken by the deadline"):
+        stage(receiver, snapshot, from_memory(snapshot), timeout=1e-6)
+    take_from_memory(receiver, snapshot)  # there is memory from here on
     with pytest.raises(TransferError, match="not copied by the deadline"):
         stage(receiver, snapshot, from_memory(snapshot), timeout=1e-6)
 

@@ -163,6 +163,16 @@ def test_the_tree_worked_by_hand():
     assert [order(name) for name in "abcdefg"] == ["R", "R", "aR", "aR", "bR", "bR", "caR"]
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 4))
+def test_everybody_may_ask_the_first_holder(num_roots, num_pullers, fan_out):
+    """It keeps its copy of the live version when a stage has written over those of the others."""
+    nodes = [peer_of(str(n)) for n in range(num_roots + num_pullers)]
+    for puller in range(num_pullers):
+        order = ask_order(puller, nodes[:num_roots], nodes, fan_out)
+        assert nodes[0] in order
+        assert len(order) == len(set(order))
+
+
 @given(st.integers(0, 6), st.integers(0, 60), st.integers(1, 4))
 def test_nobody_is_parent_of_more_than_the_fan_out_and_all_hang_on_a_root(
     num_roots, num_pullers, fan_out

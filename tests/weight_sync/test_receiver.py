@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from services.weight_sync import room
 from services.weight_sync.grid import cut_tensors
 from services.weight_sync.layout import to_ranges
 from services.weight_sync.manifest import list_blocks
@@ -183,6 +184,21 @@ def snapshot_copy(versions, index):
     return replace(copy, manifest=versions.manifests[index])
 
 
+def test_a_delta_that_finds_no_room_leaves_the_base_as_it_was(ends, monkeypatch):
+    sender, (receiver, _) = ends
+    versions = Versions(sender)
+    take_from_memory(receiver, versions.snapshot)
+    snapshot = versions.advance()
+    source = by_relay(snapshot, sender.peer, delta=versions.delta)
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "find_room", lambda: room.Room(room.MARGIN_BYTES, "this machine"))
+        with pytest.raises(TransferError, match="no room for 0 MiB of a delta's pieces"):
+            stage(receiver, snapshot, source, step=2)
+    assert torch.equal(held_bytes(receiver), versions.contents[0])
+    stage(receiver, snapshot, source, step=2)
+    assert holds(receiver, snapshot)
+
+
 def test_deltas_and_blocks_do_not_mix(ends):
     sender, (receiver, _) = ends
     versions = Versions(sender)
@@ -261,9 +277,9 @@ def test_the_culprit_is_named_and_stops_the_others(ends):
     group = sender.open(group_of(1), LONG)  # nobody sends
     sources = [
         Source(Transport.COLLECTIVE, ((0, 4),), group=group, rank=1),
-        Source(Transport.MEMORY, ((4, 9),), memory="/proc/self/fd/9999"),
+        Source(Transport.MEMORY, ((4, 9),), memory="/proc/1/fd/99999"),
     ]
-    with pytest.raises(TransferError, match="/proc/self/fd/9999: the owner's memory is gone"):
+    with pytest.raises(TransferError, match="/proc/1/fd/99999: the owner's memory is gone"):
         stage(receiver, snapshot, *sources)
 
 

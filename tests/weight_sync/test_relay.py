@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.weight_sync.layout import to_ranges
-from services.weight_sync.transports import relay_carrier, relay_server, relay_wire
+from services.weight_sync.transports import door, relay_carrier, relay_wire
 from services.weight_sync.transports.relay_wire import (
     END,
     FRAME,
@@ -43,7 +43,7 @@ from tests.weight_sync.ends import (
     until,
 )
 from trimaran.errors import TransferError
-from trimaran.types import Peer, VersionId
+from trimaran.types import MAX_BLOCKS, Peer, VersionId
 
 ROOT = "ab" * 16
 NOWHERE = Peer("127.0.0.1:1", "key", "")
@@ -284,7 +284,7 @@ def test_a_peer_serves_no_more_pullers_than_it_may():
 
 
 def test_a_silent_puller_loses_its_place(monkeypatch):
-    monkeypatch.setattr(relay_server, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(door, "HANDSHAKE_SECONDS", 0.3)
     config = CONFIG.model_copy(update={"relay_fan_out": 1})
     snapshot = make_snapshot()
     with started(config=config) as ([sender], [receiver]):
@@ -306,6 +306,45 @@ def test_a_puller_that_takes_nothing_loses_its_place(monkeypatch):
         ask(connection, snapshot.manifest.root, blocks_of(snapshot))
         stage(receiver, snapshot, by_relay(snapshot, sender.peer))
         sock.close()
+
+
+@pytest.mark.parametrize("num_strangers", [64, 300])
+def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
+    snapshot = make_snapshot()
+    with started() as ([sender], [receiver]), ExitStack() as stack:
+        sender.hold(snapshot)
+        for _ in range(num_strangers):
+            sock, _ = dial(sender.peer)
+            stack.enter_context(sock)
+        until(lambda: sender._relay._door._strangers)
+        stage(receiver, snapshot, by_relay(snapshot, sender.peer))
+        assert holds(receiver, snapshot)
+        bound = door.MAX_STRANGERS_PER_ADDRESS
+        until(lambda: len(threads_named("relay-serve")) <= bound)
+
+
+def test_strangers_of_one_address_make_room_only_for_each_other():
+    """Those of another machine, which may be about to prove themselves, stay."""
+    listener = door.listen("127.0.0.1")
+    with (
+        closing(door.Door("relay", listener, "key", lambda *_: None)) as here,
+        ExitStack() as stack,
+    ):
+
+        def arrive(address):
+            pair = socket.socketpair()
+            for sock in pair:
+                stack.enter_context(sock)
+            here._take(pair[0], address)
+
+        for address in ["10.0.0.1", *["10.0.0.2"] * 100, "10.0.0.3"]:
+            arrive(address)
+        found = list(here._strangers.values())
+        assert found.count("10.0.0.2") == door.MAX_STRANGERS_PER_ADDRESS
+        assert "10.0.0.1" in found and "10.0.0.3" in found
+        for number in range(200):
+            arrive(f"10.0.1.{number}")
+        assert len(here._strangers) == door.MAX_STRANGERS
 
 
 def test_a_chain_of_joiners_fills_from_one_sender():
@@ -425,7 +464,9 @@ def test_garbage_is_no_request(data):
 
 def test_a_request_beyond_every_manifest_is_refused():
     with pytest.raises(ProtocolError, match="block 4294967294"):
-        Request(ROOT, "", 1.0, ((0, 2**32 - 1),)).numbers(2**26)
+        Request(ROOT, "", 1.0, ((0, 2**32 - 1),)).numbers(MAX_BLOCKS)
+    with pytest.raises(ProtocolError, match=f"block {2**26 - 1}"):
+        Request(ROOT, "", 1.0, ((0, 2**26),)).numbers(MAX_BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -478,4 +519,4 @@ def test_nothing_leaks_over_many_pulls():
             receiver.keep(VersionId(0, step))
             assert torch.equal(receiver.held.shadow.buffer, snapshot.buffer)
         until(lambda: len(threads_named("relay-serve")) == 0)
-        assert sender._relay._connections == {}
+        assert sender._relay._door._connections == {}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from services.weight_sync import server as weight_sync
-from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, World, peer_of, version_of
+from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, World, peer_of, take_over, version_of
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
@@ -49,6 +49,7 @@ def test_the_service_speaks_nouns(monkeypatch, tmp_path, unused_port):
     address = f"127.0.0.1:{unused_port}"
     folder = tmp_path / RUN
     folder.mkdir()
+    assert take_over(folder) == CALLER
 
     async def scenario():
         serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
@@ -88,6 +89,14 @@ def test_the_service_speaks_nouns(monkeypatch, tmp_path, unused_port):
         async with WeightSyncClient(address, Caller(RUN, 0)) as former:
             with pytest.raises(StaleEpochError):
                 await former.get_routing()
+        async with WeightSyncClient(address, Caller(RUN, 2**63)) as stranger:
+            with pytest.raises(InputError, match="no epoch is larger"):
+                await stranger.get_routing()
+        async with WeightSyncClient(address, Caller(RUN, 2)) as early:
+            with pytest.raises(InputError, match="epoch 2 was never drawn"):
+                await early.get_routing()
+        async with WeightSyncClient(address, take_over(folder)) as newer:
+            assert (await newer.get_routing()).live
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving

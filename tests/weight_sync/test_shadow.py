@@ -134,6 +134,17 @@ def test_a_reader_keeps_a_shadow_mapped_for_its_next_version():
     assert torch.equal(found, expected["rows"])
 
 
+def test_a_reader_lets_go_of_what_its_owner_has_let_go_of():
+    reader = MemoryReader()
+    first, second = Shadow(MANIFEST), Shadow(MANIFEST)
+    for shadow in (first, second):
+        list(open_shadow(shadow.path, shadow.description(), reader))
+    assert reader._mapped.keys() == {first.path, second.path}
+    del first, shadow
+    list(open_shadow(second.path, second.description(), reader))
+    assert reader._mapped.keys() == {second.path}
+
+
 def test_a_shadow_that_is_gone_or_of_another_size_is_refused():
     shadow = Shadow(MANIFEST)
     path, description = shadow.path, shadow.description()

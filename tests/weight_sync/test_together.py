@@ -117,8 +117,8 @@ class RealReplica:
         await asyncio.to_thread(self.receiver.keep, version.version)
         return 0.0
 
-    async def abort_weights(self, version):
-        await asyncio.to_thread(self.receiver.discard, version)
+    async def abort_weights(self, version, attempt):
+        await asyncio.to_thread(self.receiver.discard, version, attempt)
 
     async def read_back(self, version, blocks, timeout):
         if self.live is None or self.live.version != version:

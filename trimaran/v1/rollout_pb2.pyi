@@ -83,20 +83,24 @@ class GenerateResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[SegmentChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class StageWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version", "manifest", "sources", "bucket_bytes", "timeout_seconds")
+    __slots__ = ("caller", "version", "manifest", "sources", "bucket_bytes", "timeout_seconds", "attempt", "keep_live")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    KEEP_LIVE_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.PolicyVersion
     manifest: _types_pb2.Manifest
     sources: _containers.RepeatedCompositeFieldContainer[_types_pb2.Source]
     bucket_bytes: int
     timeout_seconds: float
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.Source, _Mapping]]] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    attempt: str
+    keep_live: bool
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.Source, _Mapping]]] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., attempt: _Optional[str] = ..., keep_live: bool = ...) -> None: ...
 
 class StageWeightsResponse(_message.Message):
     __slots__ = ("root", "num_blocks", "num_bytes", "seconds")
@@ -127,12 +131,14 @@ class CommitWeightsResponse(_message.Message):
     def __init__(self, pause_seconds: _Optional[float] = ...) -> None: ...
 
 class AbortWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version")
+    __slots__ = ("caller", "version", "attempt")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.VersionId
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ...) -> None: ...
+    attempt: str
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., attempt: _Optional[str] = ...) -> None: ...
 
 class AbortWeightsResponse(_message.Message):
     __slots__ = ()

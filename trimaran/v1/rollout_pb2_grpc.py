@@ -91,7 +91,7 @@ class RolloutServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AbortWeights(self, request, context):
-        """Discards the shadow; the old version goes on serving.
+        """Discards what one StageWeights brought; the old version goes on serving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

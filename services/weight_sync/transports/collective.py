@@ -4,8 +4,8 @@ It stands outside torch's default group, which belongs to the engine or to the
 trainer's ranks, and is the same on gloo, nccl and hccl: of collectives only
 broadcast is used, which every backend offers, also HCCL's communicator under
 vLLM-Ascend (`process_groups.py` says why that one is not used). The sender
-hosts the rendezvous on the configured address; group id and nonce stand in
-front of every key, so that nobody joins a group of another time.
+hosts the rendezvous on the configured address; only who knows the group's nonce
+finds the others there, so that nobody joins a group of another time.
 
 Collectives do not isolate faults: after any failure an end is closed for good
 and the next version travels in a new group.
@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 from torch.distributed import BroadcastOptions
 
 from services.weight_sync.layout import buckets
@@ -33,8 +33,14 @@ from services.weight_sync.transports.process_groups import (
     MAKE_PROCESS_GROUP,
     end_process_group,
 )
-from services.weight_sync.transports.rendezvous import connect_store, host_store
+from services.weight_sync.transports.rendezvous import (
+    GroupStore,
+    Rendezvous,
+    connect_tcp_store,
+    host_tcp_store,
+)
 from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
@@ -69,8 +75,10 @@ class Collective:
         self._device = device
         self._index = index
         self._address = address
-        self._rendezvous: Store | None = None
-        """The sender's server. Dropping it releases everybody who waits to join."""
+        self._rendezvous: Rendezvous | Store | None = None
+        """The sender's server. Without it everybody who waits to join is released."""
+        self._store: Store | None = None
+        """What the process group finds the others by; it lives as long as the group."""
         self._process_group: Any = None
         self._thread = CallThread(f"transfer-{group.group_id}-rank-{rank}")
         self._closed = False
@@ -94,7 +102,10 @@ class Collective:
         end = cls(device, index, address, opened, SENDER)
 
         def run() -> None:
-            end._rendezvous = host_store(listener, timeout)
+            if device.on_host:
+                end._rendezvous = Rendezvous(listener, opened)
+            else:
+                end._rendezvous = host_tcp_store(listener, timeout)
 
         end._guarded("open its rendezvous", run, timeout)
         return end
@@ -102,11 +113,14 @@ class Collective:
     def broadcast(
         self,
         stream: Stream,
-        bucket_bytes: int,
+        terms: Terms,
         timeout: float,
         arrived: Callable[[int], None] = lambda end: None,
     ) -> None:
         """Send the sender's stream into the receivers', one bucket after the other.
+
+        First the sender says what it is about to send; a receiver whose own `terms`
+        differ leaves the group before any of it moves.
 
         `arrived(end)` is called, on the group's own thread, when the stream's
         bytes before `end` are there. Raises TransferError after `timeout`
@@ -116,7 +130,8 @@ class Collective:
 
         def run() -> None:
             self._join(deadline)
-            self._pump(stream, bucket_bytes, deadline, arrived)
+            self._agree(terms, deadline)
+            self._pump(stream, terms.bucket_bytes, deadline, arrived)
 
         self._guarded("broadcast", run, timeout)
 
@@ -126,7 +141,7 @@ class Collective:
         torch's own calls end later, by their deadline.
         """
         self.healthy = False
-        self._rendezvous = None
+        self._close_rendezvous()
         self._thread.give_up()
 
     @property
@@ -174,11 +189,23 @@ class Collective:
         if self._process_group is not None:
             return
         self._device.activate(self._index)
-        store = connect_store(self.group.rendezvous, _left(deadline))
-        store = PrefixStore(f"trimaran/{self.group.group_id}/{self.group.nonce}", store)
-        store.set_timeout(_left(deadline))
+        if self._device.on_host:
+            self._store = GroupStore(self.group, deadline)
+        else:
+            self._store = connect_tcp_store(self.group, _left(deadline))
         make = MAKE_PROCESS_GROUP[self._device.backend]
-        self._process_group = make(store, self.rank, self.group, self._address, _left(deadline))
+        self._process_group = make(
+            self._store, self.rank, self.group, self._address, _left(deadline)
+        )
+
+    def _agree(self, terms: Terms, deadline: float) -> None:
+        """Raises TransferError on a receiver that was told something else than the sender sends."""
+        mine = torch.frombuffer(bytearray(terms.encode()), dtype=torch.uint8)
+        place = self._device.torch_device(self._index)
+        said = mine.to(place) if self.rank == SENDER else torch.zeros_like(mine, device=place)
+        self._wait(self._start(said, deadline), deadline)
+        if self.rank != SENDER:
+            terms.check(said.cpu().numpy().tobytes())
 
     def _pump(
         self, stream: Stream, bucket_bytes: int, deadline: float, arrived: Callable[[int], None]
@@ -236,8 +263,14 @@ class Collective:
             raise TimeoutError("given up by its caller")
         _left(deadline)
 
+    def _close_rendezvous(self) -> None:
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if isinstance(rendezvous, Rendezvous):
+            rendezvous.close()
+
     def _release(self) -> None:
-        process_group, self._process_group, self._rendezvous = self._process_group, None, None
+        self._close_rendezvous()
+        process_group, self._process_group, self._store = self._process_group, None, None
         if process_group is not None and not self._device.on_host:
             end_process_group(process_group, abort=not self.healthy)
 

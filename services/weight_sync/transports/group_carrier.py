@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError
 from services.weight_sync.transports.collective import SENDER, Collective
 from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import Source, TransferGroup
@@ -43,7 +44,9 @@ class GroupCarrier(Carrier):
         try:
             with job.stop.interrupting(end.give_up):
                 stream = Stream(job.stream, job.buffer, job.layout)
-                end.broadcast(stream, job.bucket_bytes, timeout, arrival.reach)
+                base_root = job.source.delta.base_root if job.source.delta else ""
+                terms = Terms.of(job.root, base_root, job.stream, job.bucket_bytes)
+                end.broadcast(stream, terms, timeout, arrival.reach)
                 arrival.finish()
         except BaseException as error:
             # A transport that changes bytes is not used again.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import socket
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
+from services.weight_sync.transports.door import Door, listen
 from services.weight_sync.transports.relay_wire import (
     BLOCK,
     END,
@@ -20,117 +18,51 @@ from services.weight_sync.transports.relay_wire import (
     Reason,
     Request,
     Status,
-    greet,
     welcome,
 )
 from services.weight_sync.transports.stock import Holding, Stock
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TransferError
+from trimaran.types import MAX_BLOCKS
 
-logger = logging.getLogger(__name__)
-
-HANDSHAKE_SECONDS = 5.0
-"""From the connection to the request."""
 LANDING_SECONDS = 2.0
 """How long a block that is on its way is waited for."""
-MAX_CONNECTIONS = 64
-"""Those that have not proved themselves included; further ones are closed at once."""
-MAX_BLOCKS = 2**26
-CLOSE_SECONDS = 5.0
 
 
 class RelayServer:
-    """One thread that accepts, and one a connection. `start` it, `close` it in the end."""
+    """`start` it, `close` it in the end."""
 
     def __init__(self, config: WeightSyncSection, key: str, stock: Stock) -> None:
         self._config = config
         self._key = key
         self._stock = stock
         self._slots = threading.BoundedSemaphore(config.relay_fan_out)
-        self._lock = threading.Lock()
-        self._listener: socket.socket | None = None
-        self._connections: dict[socket.socket, threading.Thread] = {}
-        self._accepting: threading.Thread | None = None
-        self._address = ""
+        self._door: Door | None = None
 
     @property
     def address(self) -> str:
         """host:port, once started."""
-        return self._address
+        return self._door.address if self._door else ""
 
     def start(self) -> None:
         """Idempotent. Raises TransferError when the configured address cannot be listened on."""
-        if self._listener is not None:
+        if self._door is not None:
             return
-        address = self._config.address
         try:
-            self._listener = socket.create_server((address, 0), backlog=MAX_CONNECTIONS)
+            listener = listen(self._config.address)
         except OSError as error:
             raise TransferError(
-                f"the relay cannot listen on {address} ({error.strerror});"
+                f"the relay cannot listen on {self._config.address} ({error.strerror});"
                 " check weight_sync.address"
             ) from None
-        self._address = f"{address}:{self._listener.getsockname()[1]}"
-        self._accepting = threading.Thread(
-            target=self._accept, args=(self._listener,), name="relay-accept", daemon=True
-        )
-        self._accepting.start()
+        self._door = Door("relay", listener, self._key, self._serve)
 
     def close(self) -> None:
         """Idempotent; ends every connection."""
-        with self._lock:
-            listener, self._listener = self._listener, None
-            connections = dict(self._connections)
-        if listener is not None:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # or accept would not wake up
-            listener.close()
-        for sock in connections:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + CLOSE_SECONDS
-        for thread in (self._accepting, *connections.values()):
-            if thread is not None:
-                thread.join(max(deadline - time.monotonic(), 0.0))
+        if self._door is not None:
+            self._door.close()
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                if self._listener is None:
-                    return
-                # Out of descriptors, for instance: serve on when some are free again.
-                logger.warning("the relay could not accept a connection: %s", error)
-                time.sleep(0.1)
-                continue
-            with self._lock:
-                if self._listener is None or len(self._connections) >= MAX_CONNECTIONS:
-                    sock.close()
-                    continue
-                thread = threading.Thread(
-                    target=self._handle, args=(sock,), name="relay-serve", daemon=True
-                )
-                self._connections[sock] = thread
-                thread.start()
-
-    def _handle(self, sock: socket.socket) -> None:
-        try:
-            self._serve(Connection(sock, time.monotonic() + HANDSHAKE_SECONDS))
-        except OSError as error:
-            logger.info("a puller is gone: %s", error)
-        finally:
-            with self._lock:
-                self._connections.pop(sock, None)
-            sock.close()
-
-    def _serve(self, connection: Connection) -> None:
-        nonces = greet(connection, self._key)
-        if nonces is None:
-            logger.warning("a puller with a wrong key was turned away")
-            return
+    def _serve(self, connection: Connection, nonces: bytes) -> None:
         # Only now: who has not proved itself cannot take a place.
         if not self._slots.acquire(blocking=False):
             welcome(connection, self._key, nonces, Status.BUSY)

@@ -1,0 +1,127 @@
+"""A listening socket for those who know a key; bounded, so that others cannot keep them out."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from services.weight_sync.transports.relay_wire import Connection, greet
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 5.0
+"""From the connection to the request."""
+MAX_STRANGERS = 64
+"""Connections that have not proved themselves yet. When there are more, the oldest one makes room."""
+MAX_STRANGERS_PER_ADDRESS = 32
+"""The same among those from one address, so that one machine cannot crowd out the others."""
+BACKLOG = 64
+CLOSE_SECONDS = 5.0
+
+Serve = Callable[[Connection, bytes], None]
+"""Given a connection whose other end has proved that it knows the key, and both nonces."""
+
+
+def listen(address: str) -> socket.socket:
+    """On a free port. Raises OSError."""
+    return socket.create_server((address, 0), backlog=BACKLOG)
+
+
+class Door:
+    """One thread that accepts, and one a connection. `close` it in the end."""
+
+    def __init__(self, name: str, listener: socket.socket, key: str, serve: Serve) -> None:
+        """Open from now on; `name` stands in the threads' names."""
+        self._name = name
+        self._key = key
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._listener: socket.socket | None = listener
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._strangers: dict[socket.socket, str] = {}
+        """Those of the connections that have not proved themselves, oldest first, by address."""
+        host, port = listener.getsockname()
+        self.address = f"{host}:{port}"
+        self._accepting = threading.Thread(
+            target=self._accept, args=(listener,), name=f"{name}-accept", daemon=True
+        )
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Idempotent; ends every connection."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+            connections = dict(self._connections)
+            for sock in connections:
+                _end(sock)
+        if listener is not None:
+            _end(listener)  # or accept would not wake up
+            listener.close()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in (self._accepting, *connections.values()):
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, (address, _) = listener.accept()
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if self._listener is None:
+                    return
+                # Out of descriptors, for instance: serve on when some are free again.
+                logger.warning("%s could not accept a connection: %s", self._name, error)
+                time.sleep(0.1)
+                continue
+            with self._lock:
+                if self._listener is None:
+                    sock.close()
+                    continue
+                self._take(sock, address)
+                thread = threading.Thread(
+                    target=self._handle, args=(sock,), name=f"{self._name}-serve", daemon=True
+                )
+                self._connections[sock] = thread
+                thread.start()
+
+    def _take(self, sock: socket.socket, address: str) -> None:
+        """One more stranger; an older one that says nothing makes room where there are too many."""
+        near = [other for other, origin in self._strangers.items() if origin == address]
+        oldest = None
+        if len(near) >= MAX_STRANGERS_PER_ADDRESS:
+            oldest = near[0]
+        elif len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+        if oldest is not None:
+            del self._strangers[oldest]
+            _end(oldest)
+        self._strangers[sock] = address
+
+    def _handle(self, sock: socket.socket) -> None:
+        try:
+            connection = Connection(sock, time.monotonic() + HANDSHAKE_SECONDS)
+            nonces = greet(connection, self._key)
+            with self._lock:
+                self._strangers.pop(sock, None)
+            if nonces is None:
+                logger.warning("%s: somebody with a wrong key was turned away", self._name)
+            else:
+                self._serve(connection, nonces)
+        except OSError as error:
+            logger.info("%s: a connection ended: %s", self._name, error)
+        finally:
+            with self._lock:
+                self._connections.pop(sock, None)
+                self._strangers.pop(sock, None)
+                sock.close()  # under the lock: nobody may end another that has its number by then
+
+
+def _end(sock: socket.socket) -> None:
+    """Whoever waits for it wakes up, and closes it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
