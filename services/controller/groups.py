@@ -124,6 +124,8 @@ class GroupMaker:
                 except TrimaranError as error:
                     if isinstance(error, UNREACHABLE):
                         await self._router.report(lease.name, f"group {number}: {error}")
+                    else:
+                        logger.warning("group %d is tried again: %s", number, error)
                     tries.count(error, lease.name)
                     continue
             unproven = await self._prover.find_unproven(group)

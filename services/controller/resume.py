@@ -124,8 +124,9 @@ async def _train_again(
         answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
         diverged = True
     if diverged:
-        root = answer.version.root
-        ledger.record("replayed", step=batch.step, lineage=state.lineage, root=root)
+        root, nonfinite = answer.version.root, answer.nonfinite
+        content = {"root": root, "nonfinite": nonfinite}
+        ledger.record("replayed", step=batch.step, lineage=state.lineage, **content)
     return answer
 
 

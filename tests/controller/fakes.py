@@ -238,8 +238,10 @@ class FakeReporter:
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
 
-    def step(self, batch: TrainingBatch, trained: Any, synced: Any) -> float:
+    def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Any) -> float:
         self.events.append(("step", batch.step))
+        if answer.nonfinite:
+            self.events.append(("nonfinite", batch.step, answer.nonfinite))
         return 1.0
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
@@ -252,6 +254,9 @@ class FakeReporter:
         self.events.append(("unpaused",))
 
     def checkpoint(self, step: int, path: str) -> None: ...
+
+    def checkpoint_failed(self, step: int, reason: str) -> None:
+        self.events.append(("checkpoint failed", step, reason))
 
 
 async def no_faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None: ...

@@ -26,7 +26,7 @@ def run(
 ) -> tuple[float, torch.Tensor]:
     """The loss and the gradient that one rank adds."""
     policy = PlainPolicy(model, data_rank)
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     return metrics["trainer/loss"], policy.gradients()
 
 
@@ -50,7 +50,7 @@ def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
 ) -> None:
     config = make_config(trainer=STANDSTILL)
     policy = PlainPolicy(model)
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     model_gradient = policy.gradients()
     model.zero_grad()
     # The reference goes through every scored completion.
@@ -76,7 +76,7 @@ def test_one_update_takes_its_own_logprobs_as_old(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:
     policy = PlainPolicy(model)
-    metrics = train_step(policy, random_batch(1), make_config(trainer=STANDSTILL))
+    metrics = train_step(policy, random_batch(1), make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["logprobs", "update", "reduce"]
     assert metrics["trainer/clip_fraction"] == 0.0
 
@@ -86,7 +86,7 @@ def test_several_updates_measure_their_ratio_from_before_the_first(
 ) -> None:
     policy = PlainPolicy(make_model("llama"))
     config = make_config(trainer={"learning_rate": 10.0}, algorithm={"updates_per_batch": 2})
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     assert policy.events == [*["old logprobs"] * 2, *["logprobs", "update"] * 2, "reduce"]
     assert metrics["trainer/clip_fraction"] > 0.0
 
@@ -96,7 +96,7 @@ def test_the_reference_is_asked_only_with_a_divergence_term(
 ) -> None:
     policy = PlainPolicy(model)
     config = make_config(trainer=STANDSTILL, algorithm={"kl_coefficient": 0.1})
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     assert policy.events == ["reference", "logprobs", "update", "reduce"]
     assert metrics["trainer/kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -105,15 +105,15 @@ def test_the_temperature_of_the_rollout_is_the_trainers(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:
     batch = with_rollout_logprobs(model, random_batch(1), 0.7)
-    metrics = train_step(PlainPolicy(model), batch, make_config(trainer=STANDSTILL))
-    assert metrics["trainer/logprob_diff/mean"] < 1e-6
-    assert metrics["trainer/importance_weight/max"] == pytest.approx(1.0, abs=1e-5)
+    metrics = train_step(PlainPolicy(model), batch, make_config(trainer=STANDSTILL)).metrics
+    assert metrics["trainer/computed/logprob_diff/mean"] < 1e-6
+    assert metrics["trainer/computed/importance_weight/max"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_warm_up_is_linear(model: torch.nn.Module, make_config: MakeConfig) -> None:
     config = make_config(trainer={"learning_rate": 1e-20, "warmup_steps": 4})
     rates = [
-        train_step(PlainPolicy(model), random_batch(step), config)["trainer/learning_rate"]
+        train_step(PlainPolicy(model), random_batch(step), config).metrics["trainer/learning_rate"]
         for step in (1, 3, 4, 9)
     ]
     assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20])
@@ -125,6 +125,6 @@ def test_a_batch_without_any_signal_still_answers(
     batch = random_batch(1)
     equal = type(batch)(1, (batch.groups[2],) * 4)
     policy = PlainPolicy(model)
-    metrics = train_step(policy, equal, make_config(trainer=STANDSTILL))
+    metrics = train_step(policy, equal, make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["update", "reduce"]
     assert metrics["trainer/tokens"] == metrics["trainer/loss"] == 0.0
