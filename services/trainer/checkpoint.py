@@ -130,6 +130,8 @@ def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
     _sync(run_folder)
     if replaced.exists():
         shutil.rmtree(replaced)
+    for given_up in _named(run_folder, ".tmp"):
+        shutil.rmtree(given_up)
     for old in _by_step(run_folder)[:-keep]:
         _drop(old)
     return folder

@@ -77,8 +77,8 @@ class MegatronPolicy:
         self._optimizer.zero_grad()
 
     def own_gradient_norm(self) -> float:
-        gradients: list[Any] = [getattr(p, "main_grad", None) for _, p in parameters(self._model)]
-        return float(torch.stack([gradient.norm() for gradient in gradients]).norm())
+        weights: list[Any] = [parameter for _, parameter in parameters(self._model)]
+        return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
 
     def sum_gradients(self) -> float:
         if self._config.trainer.data_parallel > 1:
