@@ -77,6 +77,9 @@ class FakeTrainer:
         self.answered: TrainAnswer | None = None
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.batches: list[TrainingBatch] = []
+        self.nonfinite: Callable[[int], str] = lambda step: ""
+        """By step, why its update is left out."""
+        self.save_fault: Exception | None = None
 
     @property
     def policy(self) -> PolicyVersion:
@@ -98,7 +101,7 @@ class FakeTrainer:
         makers = {maker for scored in batch.groups for maker in scored.group.makers}
         assert makers <= proven, f"step {batch.step} came without proofs of {makers - proven}"
         if batch.step == self.step:
-            return TrainAnswer(self.policy, {})
+            return TrainAnswer(self.policy, {}, self.nonfinite(batch.step))
         if batch.step != self.step + 1:
             raise OutOfOrderError(f"step {batch.step} after {self.step}")
         self.events.append(("train", batch.step))
@@ -112,11 +115,15 @@ class FakeTrainer:
             )
             for scored in batch.groups
         ]
-        self.step, self.root = batch.step, digest(self.root, self.salt, contents)
-        return TrainAnswer(self.policy, {"loss/mean": 0.5})
+        self.step, fault = batch.step, self.nonfinite(batch.step)
+        if not fault:
+            self.root = digest(self.root, self.salt, contents)
+        return TrainAnswer(self.policy, {"loss/mean": 0.5}, fault)
 
     async def save_checkpoint(self, step: int, timeout: float) -> str:
         assert step == self.step
+        if self.save_fault:
+            raise self.save_fault
         self.checkpoints[step] = self.root
         self.events.append(("checkpoint", step))
         return f"checkpoints/step-{step:05d}"

@@ -9,8 +9,9 @@ from services.trainer.learner import train_step
 from tests.trainer.batches import random_batch
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
-from tests.trainer.reference import loss_of, with_rollout_logprobs
+from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
 from trimaran.config import RunConfig
+from trimaran.types import Score
 
 MakeConfig = Callable[..., RunConfig]
 STANDSTILL = {"learning_rate": 1e-30}
@@ -128,3 +129,52 @@ def test_a_batch_without_any_signal_still_answers(
     metrics = train_step(policy, equal, make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["update", "reduce"]
     assert metrics["trainer/tokens"] == metrics["trainer/loss"] == 0.0
+
+
+def test_metrics_say_over_which_tokens_they_are(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """Group 2 has no advantage: its tokens count in the loss, and nothing is computed for them."""
+    batch = random_batch(1)
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, batch, make_config(trainer=STANDSTILL)).metrics
+    with torch.no_grad():
+        logprobs = [
+            sequence_logprobs(model, group.group.prompt_token_ids, one, 0.7)[segment.start :]
+            for group in batch.groups
+            if group.group.number != 2
+            for one, verdict in zip(group.group.completions_G, group.verdicts_G, strict=True)
+            if isinstance(verdict, Score)
+            for segment in one.segments[-1:]
+        ]
+    computed = torch.cat(logprobs)
+    others = sum(len(one.token_ids_T) for one in batch.groups[2].group.completions_G)
+    assert metrics["trainer/computed/tokens"] == len(computed)
+    assert metrics["trainer/trained_tokens"] == len(computed) + others
+    assert metrics["trainer/computed/entropy"] == pytest.approx(-computed.mean().item(), rel=1e-4)
+    difference = (computed - -4.0).abs().mean().item()  # what every rollout gave
+    assert metrics["trainer/computed/logprob_diff/mean"] == pytest.approx(difference, rel=1e-4)
+    partial = {"entropy", "logprob_diff/mean", "importance_weight/mean", "importance_weight/max"}
+    assert {name.partition("computed/")[2] for name in metrics} - {""} == {"tokens", *partial}
+    assert "trainer/kl" not in metrics
+
+
+def test_with_a_divergence_term_every_trained_token_is_computed(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    config = make_config(trainer=STANDSTILL, algorithm={"kl_coefficient": 0.1})
+    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
+    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"] > 0
+    assert "trainer/kl" in metrics
+
+
+def test_the_clip_fraction_is_over_all_trained_tokens(make_config: MakeConfig) -> None:
+    """A token without an advantage is never clipped, computed or not."""
+    fractions = []
+    for kl in (0.0, 1e-30):  # the latter computes all, and changes nothing
+        algorithm = {"updates_per_batch": 2, "kl_coefficient": kl}
+        config = make_config(trainer={"learning_rate": 10.0}, algorithm=algorithm)
+        metrics = train_step(PlainPolicy(make_model("llama")), random_batch(1), config).metrics
+        fractions.append(metrics["trainer/clip_fraction"])
+    assert fractions[0] == pytest.approx(fractions[1])
+    assert fractions[0] > 0

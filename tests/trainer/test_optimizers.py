@@ -28,7 +28,9 @@ class CountsInGroup(torch.optim.Optimizer):
     def __init__(
         self, params: Any, lr: float, betas: Any, eps: float, weight_decay: float, **_: Any
     ):
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
