@@ -405,7 +405,9 @@ def test_a_step_that_is_not_finite_is_counted_published_and_recorded(tmp_path: P
 
 def test_too_many_steps_in_a_row_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
     """Each has its row, the last checkpoint stands, and a resumed run goes on behind them."""
-    config = make_config(run={"steps": 9, "checkpoint_every": 2}, trainer={"max_nonfinite_steps": 4})
+    config = make_config(
+        run={"steps": 9, "checkpoint_every": 2}, trainer={"max_nonfinite_steps": 4}
+    )
     world = World(tmp_path, config)
     world.trainer.nonfinite = nonfinite_at(1, 2, *range(4, 20))
     with pytest.raises(TrimaranError, match=r"4 steps in a row .* step 7: group 28: reward nan"):
