@@ -124,8 +124,7 @@ async def _train_again(
         answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
         diverged = True
     if diverged:
-        root, nonfinite = answer.version.root, answer.nonfinite
-        content = {"root": root, "nonfinite": nonfinite}
+        content = {"root": answer.version.root, "nonfinite": answer.nonfinite}
         ledger.record("replayed", step=batch.step, lineage=state.lineage, **content)
     return answer
 

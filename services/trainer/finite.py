@@ -40,13 +40,14 @@ def _faults_of(scored: ScoredGroup, trained: GroupSamples) -> Iterator[str]:
         if isinstance(verdict, Score) and not math.isfinite(verdict.reward):
             yield f"completion {index}: reward {verdict.reward}"
     for sample in trained:
-        index = scored.group.completions_G.index(sample.completion)
-        if not abs(sample.advantage) <= LARGEST:  # nor is NaN
-            yield f"completion {index}: advantage {sample.advantage}"
-        yield from (f"completion {index}: {fault}" for fault in _logprob_faults(sample))
+        for fault in _sample_faults(sample):
+            index = scored.group.completions_G.index(sample.completion)
+            yield f"completion {index}: {fault}"
 
 
-def _logprob_faults(sample: Sample) -> Iterator[str]:
+def _sample_faults(sample: Sample) -> Iterator[str]:
+    if not abs(sample.advantage) <= LARGEST:  # nor is NaN
+        yield f"advantage {sample.advantage}"
     completion = sample.completion
     for place in sample.trained:
         if not math.isfinite(logprob := completion.logprobs_T[place]):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -82,6 +83,8 @@ class TrainerRank:
         self._metrics: dict[str, float] = {}
         self._nonfinite = ""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
+        self._written: TrainerState | None = None
+        """Of the last `write_shard`, still without digests."""
         # A save reads the weights that a step would change.
         self._weights = asyncio.Lock()
         self._failure = ""
@@ -155,23 +158,13 @@ class TrainerRank:
             return ""
         return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
 
-    async def publish_checkpoint(self, step: int, shards: Sequence[str]) -> Path:
-        """On rank 0, once all ranks have written their parts, with their digests."""
-        if step != self._step:
-            raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
-        state = TrainerState(
-            step=step,
-            lineage=self._lineage,
-            num_updates=self._num_updates,
-            root=self.version.root,
-            metrics=self._metrics,
-            nonfinite=self._nonfinite,
-            layout=self._layout,
-            model=self._model,
-            shards=tuple(shards),
-        )
+    async def publish_checkpoint(self, shards: Sequence[str]) -> Path:
+        """On rank 0, once all ranks have written their parts, with their digests. Training may have
+        gone on since."""
+        assert self._written, "write_shard comes first"
+        state = replace(self._written, shards=tuple(shards))
         folder, keep = self._run_folder, self._config.run.keep_checkpoints
-        what = f"checkpoint of step {step}"
+        what = f"checkpoint of step {state.step}"
         return await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
 
     async def discard_checkpoint(self) -> None:
@@ -222,11 +215,25 @@ class TrainerRank:
     async def _write_shard(self, step: int) -> str:
         folder, rank = self._run_folder, self._tensor_rank
         async with self._weights:
-            state = await self._run(self._policy.state)
+            self._written = self._describe_state()
+            shard = await self._run(self._policy.state)
             return await self._saver.run(
                 f"checkpoint of step {step}",
-                lambda: checkpoint.write_shard(folder, step, rank, state),
+                lambda: checkpoint.write_shard(folder, step, rank, shard),
             )
+
+    def _describe_state(self) -> TrainerState:
+        return TrainerState(
+            step=self._step,
+            lineage=self._lineage,
+            num_updates=self._num_updates,
+            root=self.version.root,
+            metrics=self._metrics,
+            nonfinite=self._nonfinite,
+            layout=self._layout,
+            model=self._model,
+            shards=(),
+        )
 
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
         try:

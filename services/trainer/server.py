@@ -116,7 +116,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             try:
                 own = self._rank.write_shard(step)
                 shards = await self._others.save_everywhere(request, own, timeout)
-                return await self._rank.publish_checkpoint(step, shards)
+                return await self._rank.publish_checkpoint(shards)
             except Exception as error:
                 await self._discard_checkpoint()
                 if isinstance(error, TrimaranError):

@@ -150,6 +150,25 @@ def test_a_step_does_not_change_weights_that_are_being_saved(
 
 
 @pytest.mark.usefixtures("single_rank")
+def test_a_checkpoint_is_of_its_step_also_when_the_next_one_is_under_way(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Whoever asked for it has given up between its parts and the whole, and trains on."""
+    config = make_config()
+
+    async def scenario() -> None:
+        async with started(config, tmp_path) as rank:
+            first = await rank.train(random_batch(1))
+            digest = await rank.write_shard(1)
+            await rank.train(random_batch(2))
+            await rank.publish_checkpoint([digest])
+        async with started(config, tmp_path) as rank:
+            assert rank.version == first.version
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("single_rank")
 def test_two_saves_of_one_step_at_a_time_follow_each_other(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
