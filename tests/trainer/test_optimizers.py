@@ -15,7 +15,7 @@ from tests.trainer.batches import random_batch
 from tests.trainer.test_policy import make_policy
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
-from trimaran.errors import InternalError
+from trimaran.errors import InputError, InternalError
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 MakeConfig = Callable[..., RunConfig]
@@ -112,3 +112,23 @@ def test_an_optimizer_without_moments_is_not_saved_as_one_whose_moments_are_0(
     policy.update(1e-3)
     with pytest.raises(InternalError, match="KeepsNoMoments holds no exp_avg of"):
         policy.state()
+
+
+@pytest.mark.parametrize("key", ["main", "exp_avg", "exp_avg_sq"])
+def test_a_state_without_a_weight_or_a_moment_is_refused_before_anything_changes(
+    make_config: MakeConfig, key: str
+) -> None:
+    policy, other = make_policy(make_config()), make_policy(make_config())
+    policy.zero_gradients()
+    policy.sum_gradients()
+    policy.update(1e-3)
+    state = policy.state()
+    name = next(name for name in reversed(state) if name.startswith(f"{key}."))
+    reshaped = {**state, name: state[name].flatten()[:1]}
+    before = {one: tensor.clone() for one, tensor in other.state().items()}
+    with pytest.raises(InputError, match=rf"the checkpoint's {name} has shape \(1,\)"):
+        other.load_state(reshaped, num_updates=1)
+    del state[name]
+    with pytest.raises(InputError, match=f"the checkpoint lacks {name}"):
+        other.load_state(state, num_updates=1)
+    assert all(torch.equal(other.state()[one], tensor) for one, tensor in before.items())
