@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -118,7 +119,8 @@ class GroupAssembly:
     """Puts a group together from the streams of one or more attempts.
 
     After a stream broke, pass the same assembly to `generate` on another
-    replica: unfinished completions go on from their prefix.
+    replica: unfinished completions go on from their prefix. A chunk with a
+    log-probability that is not finite is not taken, and raises InternalError.
     """
 
     def __init__(self, num_samples: int) -> None:
@@ -159,8 +161,15 @@ class GroupAssembly:
         completion = self._completions_G[chunk.index]
         segment = wire.decode_segment(chunk.segment)
         assert segment.start == len(completion.token_ids_T), "a stream lost a segment"
+        logprobs = wire.decode_logprobs(chunk.logprobs)
+        for place, logprob in enumerate(logprobs, start=segment.start):
+            if not math.isfinite(logprob):
+                raise errors.InternalError(
+                    f"{segment.replica} at version {segment.version}: the log-probability of token"
+                    f" {place} of completion {chunk.index} is {logprob}"
+                )
         completion.token_ids_T.extend(wire.decode_token_ids(chunk.token_ids))
-        completion.logprobs_T.extend(wire.decode_logprobs(chunk.logprobs))
+        completion.logprobs_T.extend(logprobs)
         last = completion.segments[-1] if completion.segments else None
         same_source = last and (last.version, last.origin, last.replica) == (
             segment.version,
@@ -298,6 +307,8 @@ class RewardClient(Client):
 class TrainAnswer:
     version: PolicyVersion
     metrics: dict[str, float]
+    nonfinite: str = ""
+    """Why updates of the step were left out, with the groups; empty where all were made."""
 
 
 class TrainerClient(Client):
@@ -324,7 +335,8 @@ class TrainerClient(Client):
             proofs=[wire.encode_proof(proof) for proof in proofs],
         )
         answer = await rpc.call(self._stub.TrainBatch, request, timeout)
-        return TrainAnswer(wire.decode_policy(answer.version), dict(answer.metrics))
+        version = wire.decode_policy(answer.version)
+        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         request = trainer_pb2.GetPolicyVersionRequest(caller=self._caller)

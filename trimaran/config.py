@@ -211,7 +211,11 @@ class TrainerSection(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
+    max_nonfinite_steps: Positive = 3
+    """Steps in a row with numbers that are not finite, after which the run ends."""
     step_timeout: Seconds = 1800
+    save_timeout: Seconds = 600
+    """Of a checkpoint. One that takes longer is given up, and training goes on."""
 
 
 class WeightSyncSection(Section):

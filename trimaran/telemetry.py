@@ -78,9 +78,16 @@ class MetricsWriter:
         self._events = EventFileWriter(str(run_folder / "tensorboard"))
 
     def write(
-        self, kind: Literal["step", "validation"], step: int, values: Mapping[str, float]
+        self,
+        kind: Literal["step", "validation"],
+        step: int,
+        values: Mapping[str, float],
+        nonfinite: str = "",
     ) -> None:
-        """A number that is not finite becomes null in the row; TensorBoard gets it as it is."""
+        """A number that is not finite becomes null in the row; TensorBoard gets it as it is.
+
+        `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
+        """
         # Generated modules without type information.
         from tensorboard.compat.proto.event_pb2 import (
             Event,  # pyright: ignore[reportAttributeAccessIssue]
@@ -91,7 +98,8 @@ class MetricsWriter:
 
         now = time.time()
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
-        self._rows.append({"kind": kind, "step": step, "time": now, **row})
+        note = {"trainer/nonfinite": nonfinite} if nonfinite else {}
+        self._rows.append({"kind": kind, "step": step, "time": now, **row, **note})
         summary = Summary(
             value=[Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
         )

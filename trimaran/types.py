@@ -382,7 +382,7 @@ class RunEvent:
     sequence: int
     kind: str
     """state, step, validation, skipped, replica_lost, replica_back, paused, unpaused,
-    unscoreable, checkpoint or finished."""
+    unscoreable, nonfinite, checkpoint, checkpoint_failed or finished."""
     run: Run
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

@@ -60,7 +60,7 @@ def _measure(policy: Any, model: Path, batches: list[TrainingBatch], rate: float
     shares, ratios, seconds = [], [], []
     for batch in batches:
         before = snapshot.buffer.clone()
-        metrics = train_step(policy, batch, config)
+        metrics = train_step(policy, batch, config).metrics
         begin = time.perf_counter()
         snapshot = _snapshot(policy, snapshot)
         seconds.append(time.perf_counter() - begin)

@@ -78,6 +78,8 @@ class StepEntry:
     """None until committed."""
     root: str = ""
     seconds: float = 0.0
+    nonfinite: str = ""
+    """Why optimizer updates of the step were left out; empty where all were made."""
     proofs: tuple[Proof, ...] = ()
     """Of the batch's tokens, as they stood when it was consumed."""
 
@@ -190,6 +192,7 @@ class LedgerState:
             self.steps[place],
             version=VersionId(record["lineage"], record["step"]),
             root=record["root"],
+            nonfinite=record.get("nonfinite", ""),
         )
 
 

@@ -38,7 +38,7 @@ from services.controller.scoring import Scorer
 from services.controller.validation import Validator
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
-from trimaran.errors import TrimaranError, first_error
+from trimaran.errors import StaleEpochError, TrimaranError, first_error
 from trimaran.types import PolicyVersion, Prompt, Proof, Sampling, ScoredGroup, TrainingBatch
 from trimaran.wire import serialize_group, serialize_scored_group
 
@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PUBLISH_MARGIN_SECONDS = 30.0
+SAVE_MARGIN_SECONDS = 30.0
 MAX_SKIPS_IN_A_ROW = 1000
 
 
@@ -69,6 +70,8 @@ class Loop:
     reissues: dict[int, Reissue] = field(default_factory=dict)
     """Groups that wait in the buffer to be reissued, by number."""
     num_skips_in_a_row: int = 0
+    num_nonfinite_in_a_row: int = 0
+    """Steps, since this controller began."""
 
     async def run(self) -> None:
         """From the ledger's last committed step to the last step, or until cancelled."""
@@ -124,7 +127,7 @@ class Loop:
             with self.reporter.phase("syncing"):
                 sync_metrics = await self.publish(answer.version)
             self.router.cut_activities()
-            self.report(batch, answer.metrics, sync_metrics)
+            self.report(batch, answer, sync_metrics)
             if step % self.config.validation.every == 0 and step < self.config.run.steps:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
@@ -210,16 +213,27 @@ class Loop:
             step=batch.step,
             lineage=answer.version.version.lineage,
             root=answer.version.root,
+            nonfinite=answer.nonfinite,
         )
         await self.ledger.flush()
         return answer
 
     def report(
-        self, batch: TrainingBatch, trained: Mapping[str, float], synced: Mapping[str, float]
+        self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]
     ) -> None:
-        """The step's row, and its seconds for the summary of a run that may be resumed."""
-        seconds = self.reporter.step(batch, trained, synced)
+        """The step's row, and its seconds for the summary of a run that may be resumed.
+
+        Raises TrimaranError after too many steps in a row with numbers that are not finite.
+        """
+        seconds = self.reporter.step(batch, answer, synced)
         self.ledger.record("timed", step=batch.step, seconds=seconds)
+        self.num_nonfinite_in_a_row = self.num_nonfinite_in_a_row + 1 if answer.nonfinite else 0
+        if self.num_nonfinite_in_a_row >= self.config.trainer.max_nonfinite_steps:
+            raise TrimaranError(
+                f"{self.num_nonfinite_in_a_row} steps in a row had numbers that are not finite"
+                f" (trainer.max_nonfinite_steps); the last, step {batch.step}: {answer.nonfinite}."
+                " The weights are as before these updates: mend the cause, then resume the run"
+            )
 
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
         """Returns weight sync's metrics once the version is live; waits for one that restarts."""
@@ -236,11 +250,23 @@ class Loop:
         return metrics
 
     async def save_checkpoint(self) -> None:
-        """Save the trainer's state, and drop the payloads that no kept checkpoint needs."""
+        """Save the trainer's state, and drop the payloads that no kept checkpoint needs.
+
+        A save that fails or hangs is told, and the run goes on: it can be resumed from the
+        checkpoint before.
+        """
         step, state = self.ledger.state.step, self.ledger.state
         if state.checkpoints and state.checkpoints[-1] == step:
             return
-        path = await self.trainer.save_checkpoint(step, self.config.trainer.step_timeout)
+        # The parts of all ranks, then the whole.
+        timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
+        try:
+            path = await self.trainer.save_checkpoint(step, timeout)
+        except StaleEpochError:
+            raise
+        except TrimaranError as error:
+            self.reporter.checkpoint_failed(step, str(error))
+            return
         self.ledger.record("checkpoint", step=step, path=path)
         self.reporter.checkpoint(step, path)
         kept = state.checkpoints[-self.config.run.keep_checkpoints :]

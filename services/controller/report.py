@@ -19,6 +19,7 @@ from services.controller.metrics import (
     prefixed,
 )
 from services.controller.validation import Validation
+from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.telemetry import Activity as TimelineActivity
 from trimaran.telemetry import MetricsWriter, TimelineWriter
@@ -73,9 +74,7 @@ class Reporter:
         for phase in self._phases.values():
             phase.cut()
 
-    def step(
-        self, batch: TrainingBatch, trained: Mapping[str, float], synced: Mapping[str, float]
-    ) -> float:
+    def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]) -> float:
         """Returns the seconds since the last step's weights were live, validation left out."""
         seconds = time.monotonic() - self._step_began
         self._step_began += seconds
@@ -84,7 +83,7 @@ class Reporter:
             **describe_batch(batch),
             **describe_pace(batch, seconds, phases, self._config),
             "controller/prompt/skipped": float(self._num_skipped_in_step),
-            **prefixed("trainer", trained),
+            **prefixed("trainer", answer.metrics),
             **prefixed("weight_sync", synced),
         }
         self._num_skipped_in_step = 0
@@ -93,8 +92,12 @@ class Reporter:
         self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
-        self._metrics.write("step", batch.step, values)
+        self._metrics.write("step", batch.step, values, nonfinite=answer.nonfinite)
         self._log.emit("step", values, step=batch.step)
+        if answer.nonfinite:
+            text = f"{answer.nonfinite}; these updates changed nothing"
+            logger.warning("step %d: %s", batch.step, text)
+            self._log.emit("nonfinite", text=text)
         self._warn_of_unscoreable(values[UNSCOREABLE])
         return seconds
 
@@ -148,6 +151,11 @@ class Reporter:
 
     def checkpoint(self, step: int, path: str) -> None:
         self._log.emit("checkpoint", text=path, step=step)
+
+    def checkpoint_failed(self, step: int, reason: str) -> None:
+        text = f"{reason}; the run goes on, and a resume would begin at the checkpoint before"
+        logger.warning("checkpoint of step %d failed: %s", step, text)
+        self._log.emit("checkpoint_failed", text=text)
 
     def _on_timeline(self, activity: TimelineActivity, *processes: str) -> Activity:
         def report(start: float, end: float) -> None:

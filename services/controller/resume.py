@@ -130,8 +130,8 @@ async def _train_again(
         answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
         diverged = True
     if diverged:
-        root = answer.version.root
-        ledger.record("replayed", step=batch.step, lineage=state.lineage, root=root)
+        content = {"root": answer.version.root, "nonfinite": answer.nonfinite}
+        ledger.record("replayed", step=batch.step, lineage=state.lineage, **content)
     return answer
 
 

@@ -90,7 +90,7 @@ async def _conduct(
     def on_step(batch: TrainingBatch, answer: TrainAnswer) -> None:
         """A crash between a step's commit and its row leaves the row to us."""
         if batch.step not in written:
-            reporter.step(batch, answer.metrics, {})
+            reporter.step(batch, answer, {})
 
     version, pending = await replay(loop.ledger, loop.trainer, config, on_step)
     reporter.running(state.step)
@@ -98,7 +98,7 @@ async def _conduct(
         reporter.start_clock()
         answer = await loop.train(pending)
         version = answer.version
-        loop.report(pending, answer.metrics, {})
+        loop.report(pending, answer, {})
     await loop.publish(version)
     async with loop.router.watching():
         await _train_and_validate(loop, run_folder, store)
@@ -239,6 +239,7 @@ def _summary(
         "tokens_per_second_per_device": pace / count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
+        "nonfinite_steps": sum(bool(entry.nonfinite) for entry in state.steps),
         "unscored_share": reporter.unscored_share,
         "unscoreable_share": reporter.unscoreable_share,
         "lineage": state.lineage,

@@ -17,7 +17,7 @@ from services.controller.unscored import (
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
-from trimaran.types import Group, ScoredGroup, Unscored
+from trimaran.types import Group, ScoredGroup, Unscored, Verdict
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
@@ -93,11 +93,22 @@ class Scorer:
         away, DeadlineError when it is frozen; any other failure of a call is a fault."""
         async with self._places:
             try:
-                return await patiently(
+                verdicts_G = await patiently(
                     lambda: self._reward.score_group(group, self._timeout), self._patience, "reward"
                 )
+                return tuple(self._check_finite(verdict) for verdict in verdicts_G)
             except (StaleEpochError, UnavailableError, DeadlineError):
                 raise
             except TrimaranError as error:
                 unscored = Unscored(str(error), unscored_terms=self._terms)
                 return (unscored,) * len(group.completions_G)
+
+    def _check_finite(self, verdict: Verdict) -> Verdict:
+        """A reward that is not finite says nothing of its answer, and must not train."""
+        if isinstance(verdict, Unscored) or math.isfinite(verdict.reward):
+            return verdict
+        finite = {name: value for name, value in verdict.terms.items() if math.isfinite(value)}
+        broken = tuple(name for name in self._terms if name in verdict.terms.keys() - finite.keys())
+        what = ", ".join(broken) or "the sum of its terms"
+        fault = f"{what}: not finite, so that the reward is {verdict.reward}"
+        return Unscored(fault, finite, broken or self._terms)

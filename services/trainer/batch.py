@@ -69,6 +69,16 @@ def prepare_mini_batch(
     ]
 
 
+def count_trained(groups: Sequence[ScoredGroup]) -> int:
+    """Tokens in the loss's denominator: generated ones of scored completions."""
+    return sum(
+        len(_trained_places(completion))
+        for scored in groups
+        for completion, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True)
+        if isinstance(verdict, Score)
+    )
+
+
 def _draft(
     scored: ScoredGroup, normalize_std: bool
 ) -> list[tuple[Completion, tuple[int, ...], float]]:

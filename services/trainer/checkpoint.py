@@ -1,9 +1,14 @@
 """Trainer checkpoints: `checkpoints/step-00010/`, written whole or not at all.
 
-    state.json                 step, lineage, layout and the step's recorded answer
+    state.json                 step, lineage, layout, model, the step's recorded answer, digests
     tensor-rank-0.safetensors  fp32 main weights and AdamW moments of that shard
 
 Data-parallel ranks hold the same state, so the first of them writes.
+
+    step-00010.tmp ──▶ step-00010            while it is written, and once it is whole
+    step-00010     ──▶ step-00010.replaced   what stood there before; gone once the new one stands
+
+At every moment a whole checkpoint lies under one of these names, and `tidy` puts it back.
 """
 
 from __future__ import annotations
@@ -15,16 +20,22 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from xxhash import xxh3_128
 
-from trimaran.errors import InputError
+from services.trainer.finite import is_finite
+from trimaran.errors import InputError, InternalError
+from trimaran.model_folder import ModelFacts
 
 FOLDER = "checkpoints"
 STATE = "state.json"
-STEP = re.compile(r"step-(\d+)")
+PREFIX = "step-"
+FORMAT = 2
+"""1 had neither digests nor the model in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +49,33 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    """Of its folder."""
+    facts: ModelFacts
+    """Architecture and shapes."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerState:
     step: int
     lineage: int
     num_updates: int
+    """Of the optimizer. Updates that were left out because of non-finite numbers do not count."""
     root: str
     """Weight root of the step; the loaded weights must reach it again."""
     metrics: Mapping[str, float]
     """Of the step, for a repeated request."""
+    nonfinite: str
+    """The same: why updates of the step were left out."""
     layout: Layout
+    model: Model
+    shards: tuple[str, ...]
+    """The digest of each tensor-parallel rank's tensors."""
 
 
 def folder_of(run_folder: Path, step: int) -> Path:
-    return run_folder / FOLDER / f"step-{step:05d}"
+    return run_folder / FOLDER / f"{PREFIX}{step:05d}"
 
 
 def newest(run_folder: Path) -> Path | None:
@@ -59,72 +84,159 @@ def newest(run_folder: Path) -> Path | None:
 
 
 def _by_step(run_folder: Path) -> list[Path]:
-    steps = {}
-    for path in (run_folder / FOLDER).glob("step-*"):
-        if (match := STEP.fullmatch(path.name)) and (path / STATE).is_file():
-            steps[int(match[1])] = path
-    return [steps[step] for step in sorted(steps)]
+    whole = [path for path in _named(run_folder, "") if (path / STATE).is_file()]
+    return sorted(whole, key=lambda path: int(path.name.removeprefix(PREFIX)))
+
+
+def _named(run_folder: Path, suffix: str) -> list[Path]:
+    """Folders step-<number><suffix>; others in there are not ours."""
+    name = re.compile(rf"{PREFIX}\d+{re.escape(suffix)}")
+    return [path for path in (run_folder / FOLDER).glob("*") if name.fullmatch(path.name)]
 
 
 def write_shard(
     run_folder: Path, step: int, tensor_rank: int, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """One tensor-parallel rank's part, under a temporary name until `publish`."""
+) -> str:
+    """One tensor-parallel rank's part, under a temporary name until `publish`. Its digest.
+
+    Raises InternalError when it holds a number that is not finite.
+    """
+    shard = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    for name, tensor in shard.items():
+        if not is_finite(tensor):
+            raise InternalError(f"{name} holds numbers that are not finite; nothing is saved")
     folder = _temporary(run_folder, step)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _shard_name(tensor_rank)
-    save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
+    save_file(shard, path)
     _sync(path)
+    return shard_digest(shard)
 
 
 def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
     """Once every rank has written: add the state, rename, drop all but the newest `keep`."""
-    temporary = _temporary(run_folder, state.step)
-    (temporary / STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    temporary, folder = _temporary(run_folder, state.step), folder_of(run_folder, state.step)
+    text = json.dumps({"format": FORMAT, **asdict(state)}, indent=2)
+    (temporary / STATE).write_text(text + "\n", encoding="utf-8")
     _sync(temporary / STATE)
     _sync(temporary)
-    folder = folder_of(run_folder, state.step)
-    shutil.rmtree(folder, ignore_errors=True)
+    replaced = _replaced(folder)
+    if folder.exists():
+        if replaced.exists():  # an earlier save could not remove it
+            shutil.rmtree(replaced)
+        folder.rename(replaced)
     temporary.rename(folder)
     _sync(folder.parent)
+    _sync(run_folder)
+    if replaced.exists():
+        shutil.rmtree(replaced)
+    for given_up in _named(run_folder, ".tmp"):
+        shutil.rmtree(given_up)
     for old in _by_step(run_folder)[:-keep]:
-        shutil.rmtree(old)
+        _drop(old)
     return folder
 
 
-def discard_unfinished(run_folder: Path) -> None:
-    """What an interrupted save left."""
-    for path in (run_folder / FOLDER).glob("step-*.tmp"):
+def tidy(run_folder: Path) -> None:
+    """After an interrupted save: put back what was to be replaced, drop what is not whole."""
+    for path in _named(run_folder, ".tmp"):
         shutil.rmtree(path)
+    for path in _named(run_folder, ""):
+        if not (path / STATE).is_file():
+            shutil.rmtree(path)
+    for path in _named(run_folder, ".replaced"):
+        folder = path.with_suffix("")
+        if folder.exists():
+            shutil.rmtree(path)
+        else:
+            path.rename(folder)
 
 
-def read_state(folder: Path, layout: Layout) -> TrainerState:
-    """Raises InputError when the checkpoint is broken or of another layout."""
+def read_state(folder: Path, layout: Layout, model: Model) -> TrainerState:
+    """Raises InputError when the checkpoint is broken, or of another layout or model."""
     try:
         tree = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        state = TrainerState(**{**tree, "layout": Layout(**tree["layout"])})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / STATE}: not a trainer checkpoint ({error})") from None
-    for key, have in asdict(state.layout).items():
-        if (want := getattr(layout, key)) != have:
+        written = tree.pop("format", 1)
+        if written != FORMAT:
             raise InputError(
-                f"{folder}: was saved with {key} {have}, this run has {want};"
-                " resume with the saved configuration"
+                f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT},"
+                " which has digests; resume with the version that saved it, or start a new run"
             )
+        state = _parse_state(tree)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder / STATE}: not a trainer checkpoint ({error})") from None
+    _check_same(folder, "model", _flat(state.model), _flat(model))
+    _check_same(folder, "configuration", asdict(state.layout), asdict(layout))
+    if len(state.shards) != layout.tensor_parallel:
+        raise InputError(f"{folder / STATE}: names {len(state.shards)} shards")
     return state
 
 
-def read_shard(folder: Path, tensor_rank: int) -> dict[str, torch.Tensor]:
+def _parse_state(tree: dict[str, Any]) -> TrainerState:
+    model = Model(tree["model"]["name"], ModelFacts(**tree["model"]["facts"]))
+    layout, shards = Layout(**tree["layout"]), tuple(tree["shards"])
+    return TrainerState(**{**tree, "layout": layout, "model": model, "shards": shards})
+
+
+def _flat(model: Model) -> dict[str, object]:
+    return {"model name": model.name, **asdict(model.facts)}
+
+
+def _check_same(
+    folder: Path, what: str, saved: Mapping[str, object], wanted: Mapping[str, object]
+) -> None:
+    differ = [key for key in saved if saved[key] != wanted[key]]
+    if differ:
+        have = ", ".join(f"{key} {saved[key]}" for key in differ)
+        want = ", ".join(str(wanted[key]) for key in differ)
+        raise InputError(
+            f"{folder}: was saved with {have}, this run has {want}; resume with the saved {what}"
+        )
+
+
+def read_shard(folder: Path, tensor_rank: int, digest: str) -> dict[str, torch.Tensor]:
+    """Raises InputError when it cannot be read or is not what was written."""
     path = folder / _shard_name(tensor_rank)
     try:
-        return load_file(path)
+        shard = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
+        raise InputError(f"{path}: cannot be read ({error}); {_remedy(folder)}") from None
+    if shard_digest(shard) != digest:
+        raise InputError(
+            f"{path}: is damaged, its digest is not that of {STATE}; {_remedy(folder)}"
+        )
+    return shard
+
+
+def _remedy(folder: Path) -> str:
+    return f"remove {folder.name} to resume from the checkpoint before it, if one was kept"
+
+
+def shard_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """xxh3-128 over the tensors by name: name, dtype, shape and bytes of each. On the host."""
+    digest = xxh3_128()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _temporary(run_folder: Path, step: int) -> Path:
     folder = folder_of(run_folder, step)
     return folder.with_name(f"{folder.name}.tmp")
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.replaced")
+
+
+def _drop(folder: Path) -> None:
+    """Without its state it is no checkpoint any more, however little of it is removed."""
+    (folder / STATE).unlink()
+    shutil.rmtree(folder)
 
 
 def _shard_name(tensor_rank: int) -> str:

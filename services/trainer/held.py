@@ -9,10 +9,11 @@ from typing import Protocol
 
 import torch
 
+from services.trainer.finite import is_finite
 from services.trainer.shard import blocks_of, share_digests
 from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
-from trimaran.errors import OutOfOrderError
+from trimaran.errors import InternalError, OutOfOrderError
 from trimaran.types import Offer, Peer, Ranges, TensorInfo
 
 
@@ -64,7 +65,12 @@ class HeldShard:
         return self._snapshot
 
     def take(self) -> Snapshot:
-        """Of the weights as they are. All ranks must take part; `adopt` makes it the held one."""
+        """Of the weights as they are. All ranks must take part; `adopt` makes it the held one.
+
+        Raises InternalError on every rank, with the old one still held, when a number of them is
+        not finite.
+        """
+        self._check_finite()
         with self._handing_over:
             reuse = None if self._num_sends else self._snapshot
             # From here on the old version cannot be sent any more.
@@ -103,6 +109,15 @@ class HeldShard:
         snapshot = self.snapshot
         delta = snapshot.delta and snapshot.delta.describe(self.blocks)
         return Offer(peer, self.blocks, snapshot.path, delta)
+
+    def _check_finite(self) -> None:
+        broken = next((p.name for p in self._weights.parts() if not is_finite(p.tensor)), "")
+        if self._weights.add_up(torch.tensor([int(bool(broken))], dtype=torch.int32)).any():
+            raise InternalError(
+                f"{broken or 'a tensor of another rank'} holds numbers that are not finite;"
+                " these weights are neither published nor saved. Lower trainer.learning_rate, or"
+                " look at model.path where this is the start"
+            )
 
     def _exchange(self, own: dict[int, str]) -> dict[int, str]:
         return share_digests(own, self._num_blocks, self._weights.add_up)

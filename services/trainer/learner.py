@@ -1,18 +1,34 @@
-"""One step of GRPO on a policy: the algorithm, with the machinery behind `Policy`."""
+"""One step of GRPO on a policy: the algorithm, with the machinery behind `Policy`.
+
+An optimizer update with a number that is not finite, in what arrived, in a loss or in the gradient,
+changes nothing: weights, moments and the optimizer's count of updates stay as they are. All ranks
+decide alike, and the step goes on with its next update.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Protocol
 
 import torch
 
-from services.trainer.batch import PackedBatch, group_lengths, pack, prepare_mini_batch
+from services.trainer.batch import (
+    GroupSamples,
+    PackedBatch,
+    count_trained,
+    group_lengths,
+    pack,
+    prepare_mini_batch,
+)
+from services.trainer.finite import describe, find_input_faults
 from services.trainer.grpo.advantages import has_signal
 from services.trainer.grpo.loss import TokenValues, grpo_loss
-from services.trainer.packing import plan_micro_batches
+from services.trainer.packing import MicroBatch, plan_micro_batches
+from services.trainer.sums import TokenSums
 from trimaran.config import RunConfig
 from trimaran.types import Score, ScoredGroup, TrainingBatch
 
@@ -33,94 +49,144 @@ class Policy(Protocol):
         ...
 
     def zero_gradients(self) -> None: ...
-    def update(self, learning_rate: float) -> float:
-        """Sum gradients over the data-parallel ranks, clip, step; the gradient's norm before."""
+    def own_gradient_norm(self) -> float:
+        """Of what this rank alone has accumulated."""
+        ...
+
+    def sum_gradients(self) -> float:
+        """Over the data-parallel ranks; the norm of the whole. All ranks must call."""
+        ...
+
+    def update(self, learning_rate: float) -> None:
+        """Clip the summed gradients and step."""
         ...
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         """In place over the data-parallel ranks: add up one, take the maxima of the other."""
         ...
 
-
-class StepSums:
-    """What the metrics of a step are made of, summed over micro-batches, updates and ranks."""
-
-    NAMES = ("loss", "tokens", "packed", "clipped", "importance", "divergence", "gap", "logprob")
-
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float32, device=device)
-        self._importance_max = torch.zeros(1, dtype=torch.float32, device=device)
-
-    def add(self, **values: torch.Tensor | float) -> None:
-        for name, value in values.items():
-            self._sums[self.NAMES.index(name)] += value
-
-    def see_importance(self, largest: torch.Tensor) -> None:
-        self._importance_max.clamp_(min=largest)
-
-    def finish(self, policy: Policy) -> tuple[dict[str, float], float]:
-        policy.reduce(self._sums, self._importance_max)
-        return dict(zip(self.NAMES, self._sums.tolist(), strict=True)), self._importance_max.item()
+    def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
+        """bool, like `flags`: which are set on any rank. All ranks must call."""
+        ...
 
 
-def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> dict[str, float]:
-    """All updates of one batch. Returns the step's metrics, the same on every rank."""
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The same on every rank."""
+
+    metrics: dict[str, float]
+    num_updates: int
+    """That were made."""
+    nonfinite: str = ""
+    """Why updates were left out, with the groups; empty where all were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MiniBatch:
+    groups: tuple[ScoredGroup, ...]
+    samples: list[GroupSamples]
+    """Of each group."""
+    places: tuple[MicroBatch, ...]
+    """Of the groups in each of this rank's micro-batches."""
+    packed: tuple[PackedBatch, ...]
+    """This rank's micro-batches; none where an input is not finite."""
+    faults: tuple[str, ...]
+    """Of the inputs."""
+
+
+OldLogprobs = Sequence[torch.Tensor | None]
+"""One a micro-batch; None where they are those of the update itself."""
+
+
+def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepResult:
+    """All updates of one batch."""
     begin = time.perf_counter()
-    algorithm, updates = config.algorithm, config.algorithm.updates_per_batch
+    updates = config.algorithm.updates_per_batch
     per_update = len(batch.groups) // updates
     mini_batches = [
-        _pack_share(policy, batch.groups[start : start + per_update], config)
+        _prepare(policy, batch.groups[start : start + per_update], config)
         for start in range(0, updates * per_update, per_update)
     ]
-    old_logprobs: list[list[torch.Tensor | None]] = [[None] * len(mini) for mini in mini_batches]
+    old_logprobs: list[OldLogprobs] = [[None] * len(mini.packed) for mini in mini_batches]
     if updates > 1:
         with torch.no_grad():
-            old_logprobs = [[policy.logprobs(one) for one in mini] for mini in mini_batches]
+            old_logprobs = [[policy.logprobs(one) for one in mini.packed] for mini in mini_batches]
     learning_rate = _learning_rate(config, batch.step)
-    sums = StepSums(policy.device)
-    norms = []
+    totals, num_trained = TokenSums(policy.device), 0
+    norms: list[float] = []
+    faults: list[str] = []
     for mini, olds in zip(mini_batches, old_logprobs, strict=True):
-        policy.zero_gradients()
-        for packed, old in zip(mini, olds, strict=True):
-            _accumulate(policy, packed, old, config, sums)
-        norms.append(policy.update(learning_rate))
-    totals, importance_max = sums.finish(policy)
-    seconds = time.perf_counter() - begin
-    tokens = max(totals["tokens"], 1.0)
+        sums = TokenSums(policy.device)
+        found, norm = _compute_gradient(policy, mini, olds, config, sums)
+        if found:
+            faults += found
+            continue
+        policy.update(learning_rate)
+        totals.merge(sums)
+        norms.append(norm)
+        num_trained += count_trained(mini.groups)
     metrics = {
-        "trainer/loss": totals["loss"] / updates,
-        "trainer/grad_norm": fmean(norms),
         "trainer/learning_rate": learning_rate,
-        "trainer/clip_fraction": totals["clipped"] / tokens,
-        "trainer/importance_weight/mean": totals["importance"] / tokens,
-        "trainer/importance_weight/max": importance_max,
-        "trainer/logprob_diff/mean": totals["gap"] / tokens,
-        # The mean of -log p over sampled tokens estimates the entropy without another pass.
-        "trainer/entropy": -totals["logprob"] / tokens,
-        "trainer/tokens": totals["packed"],
-        "trainer/trained_tokens": totals["tokens"],
-        "trainer/seconds": seconds,
-        "trainer/tokens_per_second": totals["packed"] / seconds,
+        "trainer/nonfinite_updates": float(updates - len(norms)),
+        **_token_metrics(policy, config, totals, norms, num_trained),
         **_reward_metrics(batch.groups),
     }
-    if algorithm.kl_coefficient:
-        metrics["trainer/kl"] = totals["divergence"] / tokens
-    return metrics
+    seconds = time.perf_counter() - begin
+    metrics["trainer/seconds"] = seconds
+    metrics["trainer/tokens_per_second"] = metrics["trainer/tokens"] / seconds
+    return StepResult(metrics, len(norms), describe(faults))
 
 
-def _pack_share(
-    policy: Policy, groups: Sequence[ScoredGroup], config: RunConfig
-) -> list[PackedBatch]:
-    """This rank's micro-batches of one mini-batch."""
+def _prepare(policy: Policy, groups: tuple[ScoredGroup, ...], config: RunConfig) -> _MiniBatch:
     samples = prepare_mini_batch(groups, config.algorithm)
+    if faults := find_input_faults(groups, samples):
+        return _MiniBatch(groups, samples, (), (), faults)
     group_tokens = [group_lengths(group).num_tokens for group in samples]
     plan = plan_micro_batches(
         group_tokens, config.trainer.data_parallel, config.trainer.micro_batch_tokens
     )
-    return [
-        pack([samples[place] for place in places], policy.device)
-        for places in plan[policy.data_rank]
+    places = plan[policy.data_rank]
+    packed = tuple(pack([samples[place] for place in one], policy.device) for one in places)
+    return _MiniBatch(groups, samples, places, packed, ())
+
+
+def _compute_gradient(
+    policy: Policy, mini: _MiniBatch, olds: OldLogprobs, config: RunConfig, sums: TokenSums
+) -> tuple[tuple[str, ...], float]:
+    """What is not finite, if anything, and the gradient's norm. The same on every rank."""
+    if mini.faults:  # each rank looked at all inputs
+        return mini.faults, 0.0
+    policy.zero_gradients()
+    for packed, old in zip(mini.packed, olds, strict=True):
+        _accumulate(policy, packed, old, config, sums)
+    norm = policy.sum_gradients()
+    is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
+    return (_blame(policy, mini, olds, config) if policy.any_rank(is_bad).item() else ()), norm
+
+
+def _blame(
+    policy: Policy, mini: _MiniBatch, olds: OldLogprobs, config: RunConfig
+) -> tuple[str, ...]:
+    """Which groups it is, each computed once more by itself."""
+    flags = torch.zeros(len(mini.groups), dtype=torch.bool)
+    for places, old in zip(mini.places, olds, strict=True):
+        counts = [sum(len(sample.trained) for sample in mini.samples[place]) for place in places]
+        parts = [None] * len(places) if old is None else old.split(counts)
+        for place, part in zip(places, parts, strict=True):
+            sums = TokenSums(policy.device)
+            policy.zero_gradients()
+            _accumulate(policy, pack([mini.samples[place]], policy.device), part, config, sums)
+            flags[place] = not (sums.finite and math.isfinite(policy.own_gradient_norm()))
+    flags = policy.any_rank(flags)
+    faults = [
+        f"group {scored.group.number}: its loss or gradient is not finite"
+        for scored, flag in zip(mini.groups, flags.tolist(), strict=True)
+        if flag
     ]
+    first, last = (mini.groups[end].group.number for end in (0, -1))
+    return tuple(faults) or (
+        f"groups {first} to {last}: the sum of their gradients is not finite, each one's is",
+    )
 
 
 def _accumulate(
@@ -128,7 +194,7 @@ def _accumulate(
     packed: PackedBatch,
     old_logprobs: torch.Tensor | None,
     config: RunConfig,
-    sums: StepSums,
+    sums: TokenSums,
 ) -> None:
     """Forward and backward of one micro-batch; gradients add up in the policy."""
     reference = policy.reference_logprobs(packed) if config.algorithm.kl_coefficient else None
@@ -144,7 +210,10 @@ def _accumulate(
     )
     parts = grpo_loss(logprobs, values, config.algorithm)
     parts.loss.backward()
+    # The loss alone would not do: limits make a finite number of an infinite one.
+    sums.require_finite(current, old, *([] if reference is None else [reference]))
     sums.add(
+        parts.importance_max,
         loss=parts.loss.detach(),
         tokens=len(packed.targets_M),
         packed=len(packed.token_ids_N),
@@ -154,7 +223,6 @@ def _accumulate(
         gap=(old - packed.rollout_logprobs_M).abs().sum(),
         logprob=current.sum(),
     )
-    sums.see_importance(parts.importance_max)
 
 
 def _learning_rate(config: RunConfig, step: int) -> float:
@@ -163,14 +231,49 @@ def _learning_rate(config: RunConfig, step: int) -> float:
     return section.learning_rate * min(1.0, step / max(section.warmup_steps, 1))
 
 
+def _token_metrics(
+    policy: Policy,
+    config: RunConfig,
+    sums: TokenSums,
+    norms: Sequence[float],
+    num_trained: int,
+) -> dict[str, float]:
+    """Of the updates that were made; `computed/` stands before what only computed tokens have."""
+    totals, importance_max = sums.reduced(policy)
+    metrics = {
+        "trainer/tokens": totals["packed"],
+        "trainer/trained_tokens": float(num_trained),
+        "trainer/computed/tokens": totals["tokens"],
+    }
+    if not norms:
+        return metrics
+    computed = max(totals["tokens"], 1.0)
+    metrics |= {
+        "trainer/loss": totals["loss"] / len(norms),
+        "trainer/grad_norm": fmean(norms),
+        # Tokens that are not computed have no advantage, and are never clipped.
+        "trainer/clip_fraction": totals["clipped"] / max(num_trained, 1),
+        "trainer/computed/importance_weight/mean": totals["importance"] / computed,
+        "trainer/computed/importance_weight/max": importance_max,
+        "trainer/computed/logprob_diff/mean": totals["gap"] / computed,
+        # The mean of -log p over sampled tokens estimates the entropy without another pass.
+        "trainer/computed/entropy": -totals["logprob"] / computed,
+    }
+    if config.algorithm.kl_coefficient:  # every trained token is then computed
+        metrics["trainer/kl"] = totals["divergence"] / computed
+    return metrics
+
+
 def _reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Over groups with finite rewards."""
     rewards = [
         [verdict.reward for verdict in scored.verdicts_G if isinstance(verdict, Score)]
         for scored in groups
     ]
+    rewards = [group for group in rewards if all(map(math.isfinite, group))]
     equal = [not has_signal(group, [True] * len(group)) for group in rewards]
     spreads = [pstdev(group) for group in rewards if group]
     return {
         "trainer/reward/std": fmean(spreads) if spreads else 0.0,
-        "trainer/equal_reward_groups/share": fmean(equal),
+        "trainer/equal_reward_groups/share": fmean(equal) if equal else 0.0,
     }

@@ -9,23 +9,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from services.trainer import checkpoint
-from services.trainer.checkpoint import Layout, TrainerState
+from services.trainer.checkpoint import Layout, Model, TrainerState
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.history import VersionHistory
-from services.trainer.learner import Policy, train_step
+from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
+from services.trainer.saver import Saver
 from services.weight_sync.snapshot import Snapshot
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
+from trimaran.model_folder import read_model_folder
 from trimaran.types import (
     Manifest,
     Offer,
@@ -70,13 +72,21 @@ class TrainerRank:
         """Data-parallel rank 0: the others hold the same weights."""
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._policy: ExportablePolicy
+        self._model: Model
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
         self._history = VersionHistory(run_folder)
+        self._saver = Saver(config.trainer.save_timeout)
         self._step = 0
         self._lineage = 0
+        self._num_updates = 0
         self._metrics: dict[str, float] = {}
+        self._nonfinite = ""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
+        self._written: TrainerState | None = None
+        """Of the last `write_shard`, still without digests."""
+        # A save reads the weights that a step would change.
+        self._weights = asyncio.Lock()
         self._failure = ""
 
     async def start(self, build: Callable[[], ExportablePolicy]) -> None:
@@ -135,11 +145,33 @@ class TrainerRank:
         self._training = (batch.step, task)
         return await asyncio.shield(task)
 
-    async def save_checkpoint(self, step: int) -> Path:
-        """Every rank takes part. Idempotent; any step but the current raises OutOfOrderError."""
+    async def write_shard(self, step: int) -> str:
+        """This rank's part of a checkpoint of the current step. Its digest; empty for a rank whose
+        weights another one saves. Raises OutOfOrderError for any other step.
+
+        Ranks do not wait for each other here. Training waits until the part is written, has failed
+        or is given up.
+        """
         if step != self._step or self._training is not None:
             raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
-        return await self._run(self._save)
+        if not self.exports:
+            return ""
+        return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
+
+    async def publish_checkpoint(self, shards: Sequence[str]) -> Path:
+        """On rank 0, once all ranks have written their parts, with their digests. Training may have
+        gone on since."""
+        assert self._written, "write_shard comes first"
+        state = replace(self._written, shards=tuple(shards))
+        folder, keep = self._run_folder, self._config.run.keep_checkpoints
+        what = f"checkpoint of step {state.step}"
+        return await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
+
+    async def discard_checkpoint(self) -> None:
+        """On rank 0, after a failure: what was written of it goes, what stood before stays."""
+        await self._saver.run(
+            "removal of an unfinished checkpoint", lambda: checkpoint.tidy(self._run_folder)
+        )
 
     def check_export(self, path: str) -> Path:
         """The target. Ask rank 0, before any rank hears of it: a rank that refused alone would
@@ -180,27 +212,53 @@ class TrainerRank:
         if len(batch.groups) != want:
             raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
 
+    async def _write_shard(self, step: int) -> str:
+        folder, rank = self._run_folder, self._tensor_rank
+        async with self._weights:
+            self._written = self._describe_state()
+            shard = await self._run(self._policy.state)
+            return await self._saver.run(
+                f"checkpoint of step {step}",
+                lambda: checkpoint.write_shard(folder, step, rank, shard),
+            )
+
+    def _describe_state(self) -> TrainerState:
+        return TrainerState(
+            step=self._step,
+            lineage=self._lineage,
+            num_updates=self._num_updates,
+            root=self.version.root,
+            metrics=self._metrics,
+            nonfinite=self._nonfinite,
+            layout=self._layout,
+            model=self._model,
+            shards=(),
+        )
+
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
         try:
-            metrics, snapshot = await self._run(lambda: self._compute_step(batch))
+            async with self._weights:
+                result, snapshot = await self._run(lambda: self._compute_step(batch))
         except Exception as error:
             self.fail(f"step {batch.step} failed: {error}")
             raise
         else:
-            self._step, self._metrics = batch.step, metrics
+            self._step, self._metrics = batch.step, result.metrics
+            self._num_updates += result.num_updates
+            self._nonfinite = result.nonfinite
             self._adopt(snapshot)
             self._lineage = max(self._lineage, lineage)
             return await self._answer()
         finally:
             self._training = None
 
-    def _compute_step(self, batch: TrainingBatch) -> tuple[dict[str, float], Snapshot | None]:
-        metrics = train_step(self._policy, batch, self._config)
-        return metrics, self._take_snapshot()
+    def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
+        result = train_step(self._policy, batch, self._config)
+        return result, self._take_snapshot()
 
     async def _answer(self) -> TrainAnswer:
         """Recorded before anybody hears of it."""
-        answer = TrainAnswer(self.version, dict(self._metrics))
+        answer = TrainAnswer(self.version, dict(self._metrics), self._nonfinite)
         if self.rank == 0:
             await asyncio.to_thread(self._history.add, answer.version)
         return answer
@@ -224,18 +282,23 @@ class TrainerRank:
                 pass  # its part of the gathers
 
     def _start(self, build: Callable[[], ExportablePolicy]) -> None:
+        if self.rank == 0:
+            # The others look for a checkpoint once they have met this rank, in `build`.
+            checkpoint.tidy(self._run_folder)
+        path = self._config.model.path
+        self._model = Model(path.name, read_model_folder(path))
         self._policy = build()
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
-        if self.rank == 0:
-            checkpoint.discard_unfinished(self._run_folder)
         state = None
         if (folder := checkpoint.newest(self._run_folder)) is not None:
-            state = checkpoint.read_state(folder, self._layout)
-            shard = checkpoint.read_shard(folder, self._tensor_rank)
+            state = checkpoint.read_state(folder, self._layout, self._model)
+            rank = self._tensor_rank
+            shard = checkpoint.read_shard(folder, rank, state.shards[rank])
             self._policy.load_state(shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
-            self._metrics = dict(state.metrics)
+            self._num_updates = state.num_updates
+            self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
             logger.info("continuing from %s", folder)
         self._adopt(self._take_snapshot())
         if state and self._held and self._held.root != state.root:
@@ -244,26 +307,6 @@ class TrainerRank:
             )
         if self.rank == 0:
             self._history.add(self.version)
-
-    def _save(self) -> Path:
-        folder = checkpoint.folder_of(self._run_folder, self._step)
-        if self.exports:
-            checkpoint.write_shard(
-                self._run_folder, self._step, self._tensor_rank, self._policy.state()
-            )
-        if self._config.num_trainer_ranks > 1:
-            dist.barrier()
-        if self.rank:
-            return folder
-        state = TrainerState(
-            step=self._step,
-            lineage=self._lineage,
-            num_updates=self._step * self._config.algorithm.updates_per_batch,
-            root=self.version.root,
-            metrics=self._metrics,
-            layout=self._layout,
-        )
-        return checkpoint.publish(self._run_folder, state, self._config.run.keep_checkpoints)
 
     @property
     def _layout(self) -> Layout:

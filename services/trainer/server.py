@@ -15,15 +15,23 @@ from services.trainer.backend import build_policy
 from services.trainer.rank import TrainerRank
 from services.weight_sync.sender import WeightSender
 from trimaran import rpc, wire
-from trimaran.config import RunConfig
+from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick
-from trimaran.errors import DeadlineError, InputError, OutOfOrderError
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    InternalError,
+    OutOfOrderError,
+    TrimaranError,
+)
 from trimaran.store import issued_epoch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
 SERVICE = "trimaran.v1.TrainerService"
+SAVE_MARGIN_SECONDS = 5.0
+"""Each rank's own deadline ends first, so that its error says what happened."""
 
 
 class OtherRanks:
@@ -52,6 +60,19 @@ class OtherRanks:
                 task.cancel()
         return tasks[0].result()
 
+    async def save_everywhere(self, request: Any, own: Awaitable[str], timeout: float) -> list[str]:
+        """Digests of all parts of a checkpoint, this rank's first. Waits for every rank, so that
+        none writes any more when a failure rises."""
+        work = [own, *(self._written(stub, request, timeout) for stub in self._stubs)]
+        answers = await asyncio.gather(*work, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [digest for digest in answers if isinstance(digest, str) and digest]
+
+    async def _written(self, stub: Any, request: Any, timeout: float) -> str:
+        return (await rpc.call(stub.SaveCheckpoint, request, timeout)).digest
+
     async def close(self) -> None:
         for channel in self._channels:
             await channel.close()
@@ -59,12 +80,14 @@ class OtherRanks:
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     def __init__(
-        self, rank: TrainerRank, others: OtherRanks, sender: WeightSender, timeout: float
+        self, rank: TrainerRank, others: OtherRanks, sender: WeightSender, section: TrainerSection
     ) -> None:
         self._rank = rank
         self._others = others
         self._sender = sender
-        self._timeout = timeout
+        self._timeout = section.step_timeout
+        self._save_timeout = section.save_timeout
+        self._saving = asyncio.Lock()
 
     async def TrainBatch(self, request: Any, context: Any) -> Any:
         batch = wire.decode_batch(request.batch)
@@ -75,14 +98,38 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
         )
         return trainer_pb2.TrainBatchResponse(
-            version=wire.encode_policy(answer.version), metrics=answer.metrics
+            version=wire.encode_policy(answer.version),
+            metrics=answer.metrics,
+            nonfinite=answer.nonfinite,
         )
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
-        path = await self._together(
-            "SaveCheckpoint", request, lambda: self._rank.save_checkpoint(request.step)
-        )
+        if self._rank.rank:
+            digest = await self._rank.write_shard(request.step)
+            return trainer_pb2.SaveCheckpointResponse(digest=digest)
+        # A caller that goes away does not stop a save under way; the next one waits for it.
+        path = await asyncio.shield(asyncio.create_task(self._save(request)))
         return trainer_pb2.SaveCheckpointResponse(path=str(path))
+
+    async def _save(self, request: Any) -> Path:
+        """On rank 0. A failure leaves the ranks as they are: training goes on."""
+        step, timeout = request.step, self._save_timeout + SAVE_MARGIN_SECONDS
+        async with self._saving:
+            try:
+                own = self._rank.write_shard(step)
+                shards = await self._others.save_everywhere(request, own, timeout)
+                return await self._rank.publish_checkpoint(shards)
+            except Exception as error:
+                await self._discard_checkpoint()
+                if isinstance(error, TrimaranError):
+                    raise
+                raise InternalError(f"checkpoint of step {step}: {error}") from error
+
+    async def _discard_checkpoint(self) -> None:
+        try:
+            await self._rank.discard_checkpoint()
+        except Exception as error:
+            logger.warning("an unfinished checkpoint stays until the next start: %s", error)
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
         target = self._rank.check_export(request.path)
@@ -149,7 +196,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     sender = WeightSender(device, index, config.weight_sync)
     rank = TrainerRank(config, run_folder, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else ())
-    servicer = TrainerServicer(rank, others, sender, config.trainer.step_timeout)
+    servicer = TrainerServicer(rank, others, sender, config.trainer)
 
     def add(server: Any) -> str:
         trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)

@@ -76,6 +76,9 @@ class FakeTrainer:
         self.answered: TrainAnswer | None = None
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.batches: list[TrainingBatch] = []
+        self.nonfinite: Callable[[int], str] = lambda step: ""
+        """By step, why its update is left out."""
+        self.save_fault: Exception | None = None
 
     @property
     def policy(self) -> PolicyVersion:
@@ -97,7 +100,7 @@ class FakeTrainer:
         makers = {maker for scored in batch.groups for maker in scored.group.makers}
         assert makers <= proven, f"step {batch.step} came without proofs of {makers - proven}"
         if batch.step == self.step:
-            return TrainAnswer(self.policy, {})
+            return TrainAnswer(self.policy, {}, self.nonfinite(batch.step))
         if batch.step != self.step + 1:
             raise OutOfOrderError(f"step {batch.step} after {self.step}")
         self.events.append(("train", batch.step))
@@ -111,11 +114,15 @@ class FakeTrainer:
             )
             for scored in batch.groups
         ]
-        self.step, self.root = batch.step, digest(self.root, self.salt, contents)
-        return TrainAnswer(self.policy, {"loss/mean": 0.5})
+        self.step, fault = batch.step, self.nonfinite(batch.step)
+        if not fault:
+            self.root = digest(self.root, self.salt, contents)
+        return TrainAnswer(self.policy, {"loss/mean": 0.5}, fault)
 
     async def save_checkpoint(self, step: int, timeout: float) -> str:
         assert step == self.step
+        if self.save_fault:
+            raise self.save_fault
         self.checkpoints[step] = self.root
         self.events.append(("checkpoint", step))
         return f"checkpoints/step-{step:05d}"
@@ -237,8 +244,10 @@ class FakeReporter:
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
 
-    def step(self, batch: TrainingBatch, trained: Any, synced: Any) -> float:
+    def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Any) -> float:
         self.events.append(("step", batch.step))
+        if answer.nonfinite:
+            self.events.append(("nonfinite", batch.step, answer.nonfinite))
         return 1.0
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
@@ -251,6 +260,9 @@ class FakeReporter:
         self.events.append(("unpaused",))
 
     def checkpoint(self, step: int, path: str) -> None: ...
+
+    def checkpoint_failed(self, step: int, reason: str) -> None:
+        self.events.append(("checkpoint failed", step, reason))
 
 
 async def no_faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None: ...

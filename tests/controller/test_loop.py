@@ -382,3 +382,82 @@ def test_a_pause_that_lasts_too_long_ends_the_run(tmp_path: Path) -> None:
         run(world)
     assert world.ledger.state.step == 2
     assert not world.ledger.state.with_stage(Stage.FILTERED)
+
+
+def nonfinite_at(*steps: int) -> Callable[[int], str]:
+    return lambda step: f"group {4 * step}: reward nan" if step in steps else ""
+
+
+def test_a_step_that_is_not_finite_is_counted_published_and_recorded(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config())
+    world.trainer.nonfinite = nonfinite_at(2, 3, 5)
+    run(world)
+    steps = world.ledger.state.steps
+    assert [entry.nonfinite for entry in steps] == [
+        *("", "group 8: reward nan", "group 12: reward nan", "", "group 20: reward nan", "")
+    ]
+    assert steps[0].root == steps[1].root == steps[2].root != steps[3].root == steps[4].root
+    assert [event[1] for event in world.events if event[0] == "live"] == list(range(7))
+    assert ("nonfinite", 3, "group 12: reward nan") in world.events
+    assert set(world.lags()) == {0}
+    assert world.trained_numbers() == list(range(6 * GROUPS))
+
+
+def test_too_many_steps_in_a_row_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
+    """Each has its row, the last checkpoint stands, and a resumed run goes on behind them."""
+    config = make_config(
+        run={"steps": 9, "checkpoint_every": 2}, trainer={"max_nonfinite_steps": 4}
+    )
+    world = World(tmp_path, config)
+    world.trainer.nonfinite = nonfinite_at(1, 2, *range(4, 20))
+    with pytest.raises(TrimaranError, match=r"4 steps in a row .* step 7: group 28: reward nan"):
+        run(world)
+    assert [event for event in world.events if event[0] == "step"][-1] == ("step", 7)
+    assert world.ledger.state.step == 7
+    assert max(world.checkpoints) == 6
+    mended = World(tmp_path, config, world.checkpoints)
+    mended.trainer.nonfinite = nonfinite_at(1, 2, *range(4, 8))
+    run(mended)
+    assert mended.ledger.state.step == 9
+
+
+def test_a_checkpoint_that_fails_costs_a_message(tmp_path: Path) -> None:
+    config = make_config(run={"checkpoint_every": 2})
+    world = World(tmp_path, config)
+    faults = {
+        2: DeadlineError("checkpoint of step 2: took over 600 s (trainer.save_timeout)"),
+        4: InternalError("checkpoint of step 4: No space left on device"),
+    }
+
+    async def pace() -> None:
+        world.trainer.save_fault = faults.get(world.trainer.step + 1)
+
+    world.trainer.pace = pace
+    run(world)
+    assert world.ledger.state.step == 6
+    assert world.ledger.state.checkpoints == [6]
+    failed = [event[1:] for event in world.events if event[0] == "checkpoint failed"]
+    assert failed == [(step, str(fault)) for step, fault in faults.items()]
+
+
+def test_payloads_stay_for_the_checkpoint_before_one_that_failed(tmp_path: Path) -> None:
+    config = make_config(run={"checkpoint_every": 2, "deterministic": True})
+    world = World(tmp_path, config)
+
+    async def pace() -> None:
+        if world.trainer.step >= 2:
+            world.trainer.save_fault = InternalError("No space left on device")
+
+    world.trainer.pace = pace
+    run(world)
+    again = World(tmp_path, config, {2: world.checkpoints[2]})
+    run(again)  # from the checkpoint of step 2, over 3 to 6
+    assert again.trainer.root == world.trainer.root
+
+
+def test_a_replaced_controller_ends_also_when_it_saves(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
+    world.trainer.save_fault = StaleEpochError("run run-1: epoch 1 was replaced by 2")
+    with pytest.raises(StaleEpochError):
+        run(world)
+    assert world.ledger.state.step == 2

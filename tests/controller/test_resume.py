@@ -18,10 +18,16 @@ from trimaran.wire import serialize_scored_group
 
 
 def run_world(
-    folder: Path, config: RunConfig, checkpoints: dict[int, str] | None = None, salt: str = ""
+    folder: Path,
+    config: RunConfig,
+    checkpoints: dict[int, str] | None = None,
+    salt: str = "",
+    nonfinite: frozenset[int] = frozenset(),
 ) -> World:
+    """`nonfinite`: steps whose update the trainer leaves out."""
     world = World(folder, config, checkpoints)
     world.trainer.salt = salt
+    world.trainer.nonfinite = lambda step: f"bad step {step}" if step in nonfinite else ""
     try:
         asyncio.run(asyncio.wait_for(world.run(), 30))
     finally:
@@ -45,16 +51,22 @@ def records(folder: Path) -> list[dict[str, object]]:
         store.close()
 
 
-@pytest.mark.parametrize(("max_lag", "stride"), [(0, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("max_lag", "stride", "bad"), [(0, 1, frozenset()), (0, 1, frozenset({2})), (2, 3, frozenset())]
+)
 def test_every_crash_point_reaches_the_same_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_lag: int, stride: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_lag: int,
+    stride: int,
+    bad: frozenset[int],
 ) -> None:
     # A crash comes before the pruning that the whole run did later.
     monkeypatch.setattr(PayloadStore, "prune", lambda payloads, keep: None)
     run = {"steps": 3, "groups_per_step": 2, "max_lag": max_lag, "checkpoint_every": 2}
     config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True})
     (tmp_path / "whole").mkdir()
-    whole = run_world(tmp_path / "whole", config)
+    whole = run_world(tmp_path / "whole", config, nonfinite=bad)
     rows = records(tmp_path / "whole")
     assert len(rows) > 25
     for crash in range(0, len(rows), stride):
@@ -62,9 +74,11 @@ def test_every_crash_point_reaches_the_same_state(
         cut_ledger(tmp_path / "whole", folder, crash)
         saved = [r["step"] for r in rows[:crash] if r["kind"] == "checkpoint"]
         checkpoints = {step: whole.checkpoints[step] for step in [0, *saved]}  # type: ignore
-        resumed = run_world(folder, config, checkpoints)
+        resumed = run_world(folder, config, checkpoints, nonfinite=bad)
         state = resumed.ledger.state
         assert state.step == 3
+        left_out = {place for place, entry in enumerate(state.steps, 1) if entry.nonfinite}
+        assert left_out == bad
         ended = state.with_stage(Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
         assert ended == sorted(state.groups) == list(range(6)), f"crash after {crash}"
         assert max(resumed.lags(), default=0) <= max_lag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -375,3 +376,24 @@ def test_the_deadline_covers_every_hung_answer_and_the_slowest_plugin() -> None:
     )
     # two calls for each of 8 groups, 3 at a time: 6 turns
     assert score_timeout(config) == MARGIN_SECONDS + 6 * 30
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_never_trains(reward: float) -> None:
+    """It judges nothing: the completion stays unscored, for a reason that names the term."""
+    broken = Score(reward, {"gsm8k": 1.0, "style": reward})
+    bench = Bench(lambda group: (broken, *mixed(0, 7)), configure(rules={"gsm8k": 1, "style": 1}))
+    scored = run_virtually(bench.score(make_group(1)))
+    assert isinstance(scored, ScoredGroup)
+    fault = f"style: not finite, so that the reward is {reward}"
+    assert scored.verdicts_G[0] == Unscored(fault, {"gsm8k": 1.0}, ("style",))
+    assert scored.verdicts_G[1:] == mixed(0, 7)
+
+
+def test_a_group_whose_rewards_are_not_finite_is_filtered_with_the_reason() -> None:
+    config = configure(rules={"gsm8k": 1, "style": 1}, max_unscored_share=1.0)
+    bench = Bench(lambda group: (Score(math.inf, {"gsm8k": 1e308, "style": 1e308}),) * 8, config)
+    assert run_virtually(bench.score(make_group(1))) == (
+        "8 of 8 completions unscored, 3 times; the last: the sum of its terms: not finite,"
+        " so that the reward is inf"
+    )

@@ -81,7 +81,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
             index=index,
             segment=wire.encode_segment(segment),
             token_ids=wire.encode_token_ids([start]),
-            logprobs=wire.encode_logprobs([-0.5]),
+            logprobs=wire.encode_logprobs([self.pool.logprob(self.name, start)]),
         )
         return rollout_pb2.GenerateResponse(chunk=chunk)
 
@@ -118,11 +118,18 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     async def TrainBatch(self, request: Any, context: Any) -> Any:
         await self.during_step(request.batch.step)
         self.step = request.batch.step
+        for group in request.batch.groups:
+            for completion in group.group.completions:
+                assert all(map(math.isfinite, wire.decode_logprobs(completion.logprobs)))
         return trainer_pb2.TrainBatchResponse(
-            version=wire.encode_policy(self.policy), metrics={"trainer/loss/mean": 0.1}
+            version=wire.encode_policy(self.policy),
+            metrics={"trainer/loss/mean": 0.1},
+            nonfinite="group 3: reward nan" if self.step == self.pool.nonfinite_step else "",
         )
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+        if request.step == self.pool.full_disk_step:
+            raise TrimaranError("No space left on device")
         self.pool.saved.append(request.step)
         return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
 
@@ -174,8 +181,12 @@ class Pool:
         self.trainer = Trainer(self)
         self.servers: list[rpc.Server] = []
         self.breaks: Callable[[str, Any], bool] = lambda name, r: (r.number, r.attempt) == (1, 1)
+        self.logprob: Callable[[str, int], float] = lambda name, start: -0.5
+        """Of the token at `start`, from that replica."""
         self.is_down: Callable[[], bool] = lambda: False
         """Whether the reward service cannot score."""
+        self.nonfinite_step = self.full_disk_step = 0
+        """At which the trainer leaves the update out, and at which it cannot save."""
         self.hangs = False
         """Whether every answer hangs its checker."""
         self.heals = False
@@ -567,3 +578,34 @@ def test_answers_that_hang_their_checkers_train_and_the_user_is_told(tmp_path: P
     assert told[0].text.startswith("100.0% of this step's answers got the minimum")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["unscoreable_share"], summary["unscored_share"]) == (1.0, 0.0)
+
+
+def test_a_replica_whose_logprobs_are_not_finite_gets_no_token_into_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first token is kept; the other replica goes on behind it."""
+    pool = Pool()
+    pool.breaks = lambda name, request: False
+    pool.logprob = lambda name, start: math.nan if (name, start) == ("rollout-0", 1) else -0.5
+    events = asyncio.run(serve(tmp_path, pool))  # the trainer looks at what it is given
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+    assert "rollout-0 at version 0.0: the log-probability of token 1 of completion" in caplog.text
+    went_on = [starts for _, attempt, starts in pool.starts if attempt > 1]
+    assert went_on
+    assert all(1 in starts.values() for starts in went_on)
+    assert "replica_lost" not in [event.kind for event in events]
+
+
+def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> None:
+    pool = Pool()
+    pool.nonfinite_step, pool.full_disk_step = 2, 3
+    events = asyncio.run(serve(tmp_path, pool))
+    told = {event.kind: event for event in events}
+    assert told["nonfinite"].text == "group 3: reward nan; these updates changed nothing"
+    assert told["nonfinite"].run.step == 2
+    assert told["checkpoint_failed"].text.startswith("TrimaranError: No space left on device; the")
+    assert (events[-1].run.state, pool.saved) == (RunState.SUCCEEDED, [4])
+    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    named = {row["step"]: row.get("trainer/nonfinite") for row in rows if row["kind"] == "step"}
+    assert named == {1: None, 2: "group 3: reward nan", 3: None, 4: None}
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["nonfinite_steps"] == 1

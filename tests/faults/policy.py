@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from services.trainer.learner import StepResult
 from services.trainer.ranks import join_ranks
 from services.weight_sync.grid import cut_tensors
 from services.weight_sync.snapshot import Part
@@ -66,9 +67,9 @@ class StandInPolicy:
     def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
         self._weights.advance(int(state["step"]))
 
-    def advance(self, step: int) -> dict[str, float]:
+    def advance(self, step: int) -> StepResult:
         self._weights.advance(step)
-        return {"trainer/loss": 1.0 / step}
+        return StepResult({"trainer/loss": 1.0 / step}, num_updates=1)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a stand-in policy does not compute: {name}")

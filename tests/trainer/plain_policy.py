@@ -54,16 +54,24 @@ class PlainPolicy:
     def zero_gradients(self) -> None:
         self.model.zero_grad()
 
-    def update(self, learning_rate: float) -> float:
+    def own_gradient_norm(self) -> float:
+        return self.gradients().norm().item()
+
+    def sum_gradients(self) -> float:
+        return self.own_gradient_norm()
+
+    def update(self, learning_rate: float) -> None:
         self.events.append("update")
         with torch.no_grad():
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter -= learning_rate * parameter.grad
-        return 0.0
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         self.events.append("reduce")
+
+    def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
+        return flags
 
     def gradients(self) -> torch.Tensor:
         """All of them, float32 [parameters]; 0 where none arrived."""

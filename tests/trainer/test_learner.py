@@ -9,8 +9,9 @@ from services.trainer.learner import train_step
 from tests.trainer.batches import random_batch
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
-from tests.trainer.reference import loss_of, with_rollout_logprobs
+from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
 from trimaran.config import RunConfig
+from trimaran.types import Score
 
 MakeConfig = Callable[..., RunConfig]
 STANDSTILL = {"learning_rate": 1e-30}
@@ -26,7 +27,7 @@ def run(
 ) -> tuple[float, torch.Tensor]:
     """The loss and the gradient that one rank adds."""
     policy = PlainPolicy(model, data_rank)
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     return metrics["trainer/loss"], policy.gradients()
 
 
@@ -50,7 +51,7 @@ def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
 ) -> None:
     config = make_config(trainer=STANDSTILL)
     policy = PlainPolicy(model)
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     model_gradient = policy.gradients()
     model.zero_grad()
     # The reference goes through every scored completion.
@@ -76,7 +77,7 @@ def test_one_update_takes_its_own_logprobs_as_old(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:
     policy = PlainPolicy(model)
-    metrics = train_step(policy, random_batch(1), make_config(trainer=STANDSTILL))
+    metrics = train_step(policy, random_batch(1), make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["logprobs", "update", "reduce"]
     assert metrics["trainer/clip_fraction"] == 0.0
 
@@ -86,7 +87,7 @@ def test_several_updates_measure_their_ratio_from_before_the_first(
 ) -> None:
     policy = PlainPolicy(make_model("llama"))
     config = make_config(trainer={"learning_rate": 10.0}, algorithm={"updates_per_batch": 2})
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     assert policy.events == [*["old logprobs"] * 2, *["logprobs", "update"] * 2, "reduce"]
     assert metrics["trainer/clip_fraction"] > 0.0
 
@@ -96,7 +97,7 @@ def test_the_reference_is_asked_only_with_a_divergence_term(
 ) -> None:
     policy = PlainPolicy(model)
     config = make_config(trainer=STANDSTILL, algorithm={"kl_coefficient": 0.1})
-    metrics = train_step(policy, random_batch(1), config)
+    metrics = train_step(policy, random_batch(1), config).metrics
     assert policy.events == ["reference", "logprobs", "update", "reduce"]
     assert metrics["trainer/kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -105,15 +106,15 @@ def test_the_temperature_of_the_rollout_is_the_trainers(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:
     batch = with_rollout_logprobs(model, random_batch(1), 0.7)
-    metrics = train_step(PlainPolicy(model), batch, make_config(trainer=STANDSTILL))
-    assert metrics["trainer/logprob_diff/mean"] < 1e-6
-    assert metrics["trainer/importance_weight/max"] == pytest.approx(1.0, abs=1e-5)
+    metrics = train_step(PlainPolicy(model), batch, make_config(trainer=STANDSTILL)).metrics
+    assert metrics["trainer/computed/logprob_diff/mean"] < 1e-6
+    assert metrics["trainer/computed/importance_weight/max"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_warm_up_is_linear(model: torch.nn.Module, make_config: MakeConfig) -> None:
     config = make_config(trainer={"learning_rate": 1e-20, "warmup_steps": 4})
     rates = [
-        train_step(PlainPolicy(model), random_batch(step), config)["trainer/learning_rate"]
+        train_step(PlainPolicy(model), random_batch(step), config).metrics["trainer/learning_rate"]
         for step in (1, 3, 4, 9)
     ]
     assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20])
@@ -125,6 +126,55 @@ def test_a_batch_without_any_signal_still_answers(
     batch = random_batch(1)
     equal = type(batch)(1, (batch.groups[2],) * 4)
     policy = PlainPolicy(model)
-    metrics = train_step(policy, equal, make_config(trainer=STANDSTILL))
+    metrics = train_step(policy, equal, make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["update", "reduce"]
     assert metrics["trainer/tokens"] == metrics["trainer/loss"] == 0.0
+
+
+def test_metrics_say_over_which_tokens_they_are(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """Group 2 has no advantage: its tokens count in the loss, and nothing is computed for them."""
+    batch = random_batch(1)
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, batch, make_config(trainer=STANDSTILL)).metrics
+    with torch.no_grad():
+        logprobs = [
+            sequence_logprobs(model, group.group.prompt_token_ids, one, 0.7)[segment.start :]
+            for group in batch.groups
+            if group.group.number != 2
+            for one, verdict in zip(group.group.completions_G, group.verdicts_G, strict=True)
+            if isinstance(verdict, Score)
+            for segment in one.segments[-1:]
+        ]
+    computed = torch.cat(logprobs)
+    others = sum(len(one.token_ids_T) for one in batch.groups[2].group.completions_G)
+    assert metrics["trainer/computed/tokens"] == len(computed)
+    assert metrics["trainer/trained_tokens"] == len(computed) + others
+    assert metrics["trainer/computed/entropy"] == pytest.approx(-computed.mean().item(), rel=1e-4)
+    difference = (computed - -4.0).abs().mean().item()  # what every rollout gave
+    assert metrics["trainer/computed/logprob_diff/mean"] == pytest.approx(difference, rel=1e-4)
+    partial = {"entropy", "logprob_diff/mean", "importance_weight/mean", "importance_weight/max"}
+    assert {name.partition("computed/")[2] for name in metrics} - {""} == {"tokens", *partial}
+    assert "trainer/kl" not in metrics
+
+
+def test_with_a_divergence_term_every_trained_token_is_computed(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    config = make_config(trainer=STANDSTILL, algorithm={"kl_coefficient": 0.1})
+    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
+    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"] > 0
+    assert "trainer/kl" in metrics
+
+
+def test_the_clip_fraction_is_over_all_trained_tokens(make_config: MakeConfig) -> None:
+    """A token without an advantage is never clipped, computed or not."""
+    fractions = []
+    for kl in (0.0, 1e-30):  # the latter computes all, and changes nothing
+        algorithm = {"updates_per_batch": 2, "kl_coefficient": kl}
+        config = make_config(trainer={"learning_rate": 10.0}, algorithm=algorithm)
+        metrics = train_step(PlainPolicy(make_model("llama")), random_batch(1), config).metrics
+        fractions.append(metrics["trainer/clip_fraction"])
+    assert fractions[0] == pytest.approx(fractions[1])
+    assert fractions[0] > 0

@@ -105,3 +105,51 @@ def test_divergence_is_added_with_its_coefficient_and_is_not_importance_weighted
 def test_token_weights_multiply_the_terms() -> None:
     inputs = values([-1.0, -1.0], [1.0, 1.0], weights=[0.25, 0.5])
     assert grpo_loss(torch.tensor([-1.0, -1.0]), inputs, AlgorithmSection()).loss == -0.75
+
+
+@pytest.mark.parametrize("nats", [19.0, 200.0, math.inf])
+def test_a_reference_far_above_the_policy_costs_a_limited_divergence(nats: float) -> None:
+    """Without a limit, 19 nats at a coefficient of 1e-3 make this loss 89,241."""
+    logprobs = torch.tensor([-1.0 - nats, -1.0], requires_grad=True)
+    inputs = values([-1.0, -1.0], [0.0, 0.0], weights=[0.5, 0.5], reference=[-1.0, -1.1])
+    sums = grpo_loss(logprobs, inputs, AlgorithmSection(kl_coefficient=1e-3))
+    sums.loss.backward()
+    small = math.exp(-0.1) + 0.1 - 1
+    assert sums.loss.item() == pytest.approx(1e-3 * 0.5 * (10 + small), rel=1e-4)
+    assert sums.divergence.item() == pytest.approx(10 + small, rel=1e-5)
+    # d k3 / d policy = 1 - exp(d) where it is not limited, and 0 where it is.
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([0.0, 0.5e-3 * (1 - math.exp(-0.1))], rel=1e-4)
+
+
+def test_a_divergence_is_limited_at_10_from_both_sides() -> None:
+    policy = torch.tensor([-2.6, -2.62, -30.0, 0.0, 0.0, 0.0], requires_grad=True)
+    reference = torch.tensor([0.0, 0.0, 0.0, -10.9, -11.1, -50.0])
+    divergences = k3_divergence(policy, reference)
+    divergences.sum().backward()
+    assert divergences.tolist() == pytest.approx([9.86, 10, 10, 9.9, 10, 10], abs=0.01)
+    assert policy.grad is not None
+    assert [bool(g) for g in policy.grad.tolist()] == [True, False, False, True, False, False]
+
+
+@pytest.mark.parametrize("nats", [25.0, 200.0])
+def test_a_ratio_is_limited_at_20_nats_and_has_no_gradient_beyond(nats: float) -> None:
+    logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    sums = grpo_loss(logprobs, values([-1.0 - nats, -1.1], [-1.0, -1.0]), AlgorithmSection())
+    sums.loss.backward()
+    assert sums.loss.item() == pytest.approx(math.exp(20) + math.exp(0.1), rel=1e-5)
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([0.0, math.exp(0.1)], rel=1e-5)
+
+
+def test_importance_weights_are_limited_before_their_cap() -> None:
+    old, rollout = torch.zeros(3), torch.tensor([-200.0, -math.inf, 200.0])
+    weights = importance_weights(old, rollout, cap=1e30)
+    assert weights.tolist() == pytest.approx([math.exp(20), math.exp(20), math.exp(-20)], rel=1e-5)
+
+
+def test_limits_hide_no_nan() -> None:
+    nan, zero = torch.tensor([math.nan]), torch.zeros(1)
+    assert importance_weights(nan, zero, cap=2.0).isnan().all()
+    assert k3_divergence(nan, zero).isnan().all()
+    assert grpo_loss(nan, values([0.0], [1.0]), AlgorithmSection()).loss.isnan()

@@ -87,7 +87,7 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
                 answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 loss, norm = reference.step(batch)
                 # The batch's rollout log-probabilities are the reference model's own.
-                assert answer.metrics["trainer/logprob_diff/mean"] < 4e-6
+                assert answer.metrics["trainer/computed/logprob_diff/mean"] < 4e-6
                 assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=2e-6)
                 assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
                 assert await client.train_batch(batch, ANSWER_SECONDS) == answer

@@ -43,11 +43,16 @@ async def started(
         await rank.close()
 
 
+async def save(rank: TrainerRank, step: int) -> Path:
+    """As the service does, with one rank."""
+    return await rank.publish_checkpoint([await rank.write_shard(step)])
+
+
 async def train(config: RunConfig, run_folder: Path, first: int, last: int) -> list[str]:
     """Weight roots after each step; a checkpoint at the end."""
     async with started(config, run_folder) as rank:
         answers = [await rank.train(random_batch(step)) for step in range(first, last + 1)]
-        await rank.save_checkpoint(last)
+        await save(rank, last)
         return [answer.version.root for answer in answers]
 
 
@@ -109,9 +114,9 @@ def test_a_step_runs_once_and_any_other_is_refused(make_config: MakeConfig, tmp_
             await rank.train(random_batch(2))
             with pytest.raises(OutOfOrderError, match="send step 3"):
                 await rank.train(random_batch(1))
-            await rank.save_checkpoint(2)
+            await save(rank, 2)
             with pytest.raises(OutOfOrderError):
-                await rank.save_checkpoint(1)
+                await save(rank, 1)
         async with started(make_config(), tmp_path) as rank:
             # The recorded answer outlives the process.
             assert (await rank.train(random_batch(2))).metrics["trainer/loss"] != 0.0
@@ -250,7 +255,7 @@ def test_only_tokens_of_versions_that_were_made_here_may_train(
                 rank.check_proofs(batch, proofs_for(batch, "of another"))
             answer = await rank.train(batch)
             rank.check_proofs(batch, [])  # a repeated request: it was checked, and is answered
-            await rank.save_checkpoint(1)
+            await save(rank, 1)
         # A restarted trainer still knows the version before its checkpoint.
         async with started(make_config(), tmp_path) as rank:
             again = random_batch(2)

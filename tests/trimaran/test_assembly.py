@@ -1,7 +1,12 @@
 """A group put together from the streams of one or more attempts."""
 
+import math
+
+import pytest
+
 from trimaran import wire
 from trimaran.clients import GroupAssembly
+from trimaran.errors import InternalError
 from trimaran.types import Origin, PartialCompletion, Segment, VersionId
 from trimaran.v1 import rollout_pb2
 
@@ -13,14 +18,14 @@ def opened(token_ids):
     return rollout_pb2.GenerateResponse(opened=rollout_pb2.Opened(prompt_token_ids=data))
 
 
-def chunk(index, start, token_ids, version, replica="rollout-0"):
+def chunk(index, start, token_ids, version, replica="rollout-0", logprobs=None):
     segment = Segment(start, start + len(token_ids), version, Origin.GENERATED, replica)
     return rollout_pb2.GenerateResponse(
         chunk=rollout_pb2.SegmentChunk(
             index=index,
             segment=wire.encode_segment(segment),
             token_ids=wire.encode_token_ids(token_ids),
-            logprobs=wire.encode_logprobs([-0.5] * len(token_ids)),
+            logprobs=wire.encode_logprobs(logprobs or [-0.5] * len(token_ids)),
         )
     )
 
@@ -61,3 +66,19 @@ def test_after_a_broken_stream_only_the_rest_is_asked_for():
     assert (first.finish_reason, second.finish_reason) == ("stop", "length")
     assert second.token_ids_T == (7, 8)
     assert [segment.replica for segment in second.segments] == ["rollout-0", "rollout-1"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_logprob_that_is_not_finite_is_refused_with_its_replica(bad):
+    """Nothing of the chunk is kept: another replica goes on from before it."""
+    assembly = GroupAssembly(1)
+    for event in (opened([9]), chunk(0, 0, [1], V1)):
+        assembly.take(event)
+    reason = f"rollout-3 at version 0.2: the log-probability of token 2 of completion 0 is {bad}"
+    with pytest.raises(InternalError, match=reason):
+        assembly.take(chunk(0, 1, [2, 3], V2, "rollout-3", [-0.5, bad]))
+    kept = PartialCompletion((1,), (-0.5,), (Segment(0, 1, V1, Origin.GENERATED, "rollout-0"),))
+    assert assembly.unfinished() == {0: kept}
+    for event in (chunk(0, 1, [4], V2, "rollout-1"), finished(0)):
+        assembly.take(event)
+    assert assembly.completions()[0].token_ids_T == (1, 4)

@@ -31,6 +31,16 @@ def test_a_metrics_row_stands_in_the_file_and_in_tensorboard(tmp_path: Path) -> 
     assert (scalar.step, scalar.value) == (1, 0.5)
 
 
+def test_a_step_with_numbers_that_are_not_finite_says_so_in_its_row(tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path)
+    metrics.write("step", 1, {"a": 0.5}, nonfinite="group 7: reward nan")
+    metrics.write("step", 2, {"a": 0.5})
+    metrics.close()
+    first, second = read_json_lines(tmp_path / "metrics.jsonl")
+    assert first["trainer/nonfinite"] == "group 7: reward nan"
+    assert "trainer/nonfinite" not in second
+
+
 def test_a_second_writer_goes_on_behind_the_first(tmp_path: Path) -> None:
     for step in (1, 2):
         metrics = MetricsWriter(tmp_path)

@@ -19,7 +19,7 @@ class TrainBatchRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ...) -> None: ...
 
 class TrainBatchResponse(_message.Message):
-    __slots__ = ("version", "metrics")
+    __slots__ = ("version", "metrics", "nonfinite")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,9 +29,11 @@ class TrainBatchResponse(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
     version: _types_pb2.PolicyVersion
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    nonfinite: str
+    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., nonfinite: _Optional[str] = ...) -> None: ...
 
 class GetPolicyVersionRequest(_message.Message):
     __slots__ = ("caller",)
@@ -112,10 +114,12 @@ class SaveCheckpointRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class SaveCheckpointResponse(_message.Message):
-    __slots__ = ("path",)
+    __slots__ = ("path", "digest")
     PATH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     path: str
-    def __init__(self, path: _Optional[str] = ...) -> None: ...
+    digest: str
+    def __init__(self, path: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class ExportModelRequest(_message.Message):
     __slots__ = ("caller", "path")

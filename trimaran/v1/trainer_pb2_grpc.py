@@ -115,6 +115,7 @@ class TrainerServiceServicer(object):
 
     def SaveCheckpoint(self, request, context):
         """Saves model, optimizer and step so that training can go on from there.
+        A failure leaves the trainer as it is: it goes on training.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -13,6 +13,19 @@ import torch
 
 from trimaran.config import AlgorithmSection
 
+MAX_EXPONENT = 20.0
+"""Nats, of either sign: exp(20) is 4.9e8, exp(-20) is 2.1e-9.
+
+Sources: MindSpeed-RL's `compute_kl_penalty` (mindspeed_rl/utils/compute.py, low_var_kl) for k3,
+verl's policy losses (verl/trainer/ppo/core_algos.py) for the ratio."""
+MAX_K3 = 10.0
+"""Of one token's k3, after its exponent was limited. Source: MindSpeed-RL, as above."""
+
+
+def limited_exp(exponents: torch.Tensor) -> torch.Tensor:
+    """exp of each exponent, moved into -20..20 first; its gradient is 0 where it was moved."""
+    return exponents.clamp(-MAX_EXPONENT, MAX_EXPONENT).exp()
+
 
 def token_weights(num_tokens_B: Sequence[int], aggregation: str) -> list[float]:
     """The weight of one token of each completion, given its number of trained tokens.
@@ -35,16 +48,17 @@ def importance_weights(
 
     Source: IMPALA's truncation (arXiv 1802.01561), applied per token as TRL and verl do.
     """
-    return (old_logprobs_M - rollout_logprobs_M).exp().clamp(max=cap)
+    return limited_exp(old_logprobs_M - rollout_logprobs_M).clamp(max=cap)
 
 
 def k3_divergence(logprobs_M: torch.Tensor, reference_logprobs_M: torch.Tensor) -> torch.Tensor:
     """exp(d) - d - 1 with d = reference - policy: unbiased for KL(policy || reference), never < 0.
 
+    At most MAX_K3; there, where d is above 2.61 or below -11, it has no gradient.
     Source: Schulman, "Approximating KL divergence" (2020), estimator k3.
     """
-    difference = reference_logprobs_M - logprobs_M
-    return difference.exp() - difference - 1.0
+    difference = (reference_logprobs_M - logprobs_M).clamp(-MAX_EXPONENT, MAX_EXPONENT)
+    return (difference.exp() - difference - 1.0).clamp(max=MAX_K3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ def grpo_loss(
     r = exp(logprob - old), c the importance weight, w the token's weight.
     Source: DeepSeekMath eq. 3, with DAPO's two clip bounds.
     """
-    ratio = (logprobs_M - values.old_logprobs).exp()
+    ratio = limited_exp(logprobs_M - values.old_logprobs)
     clipped_ratio = ratio.clamp(1.0 - algorithm.clip_low, 1.0 + algorithm.clip_high)
     free, clipped = ratio * values.advantages, clipped_ratio * values.advantages
     importance = importance_weights(

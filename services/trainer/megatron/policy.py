@@ -10,6 +10,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron.architecture import Architecture
@@ -20,6 +21,7 @@ from services.trainer.model_files import load_tensors
 from services.weight_sync.grid import cut_tensors
 from services.weight_sync.snapshot import Part
 from trimaran.config import RunConfig
+from trimaran.errors import InputError, InternalError
 from trimaran.types import TensorInfo
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -46,6 +48,8 @@ class MegatronPolicy:
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         place = _tensor_place()
         load_weights(self._model, architecture, tensors, *place)
+        self._gradient_norm = 0.0
+        self._num_updates = 0
         self._reference: PackedGPT | None = None
         if config.algorithm.kl_coefficient:
             self._reference = PackedGPT(architecture, dtype, device).requires_grad_(False)
@@ -72,18 +76,38 @@ class MegatronPolicy:
         self._data_parallel.zero_grad_buffer()
         self._optimizer.zero_grad()
 
-    def update(self, learning_rate: float) -> float:
+    def own_gradient_norm(self) -> float:
+        weights: list[Any] = [parameter for _, parameter in parameters(self._model)]
+        return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
+
+    def sum_gradients(self) -> float:
         if self._config.trainer.data_parallel > 1:
             self._data_parallel.finish_grad_sync()
+        self._optimizer.prepare_grads()
+        self._gradient_norm = float(self._optimizer.get_grad_norm())
+        return self._gradient_norm
+
+    def update(self, learning_rate: float) -> None:
+        """As megatron-core's own `step`, which would not let us look at the norm in between."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        _, norm, _ = self._optimizer.step()
-        return float(norm)
+        clip_grad_by_total_norm_fp32(
+            self._optimizer.get_parameters(),
+            self._config.trainer.clip_grad,
+            self._gradient_norm,
+        )
+        self._optimizer.step_with_ready_grads()
+        self._num_updates += 1
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         group = parallel_state.get_data_parallel_group()
         dist.all_reduce(sums, group=group)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+
+    def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
+        total = flags.to(self.device, torch.int32)
+        dist.all_reduce(total, op=dist.ReduceOp.MAX)
+        return total.cpu().bool()
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
@@ -113,28 +137,60 @@ class MegatronPolicy:
         return export_weights(self._model, self._architecture, tensor_group())
 
     def state(self) -> dict[str, torch.Tensor]:
-        """This rank's fp32 main weights and AdamW moments, live."""
+        """This rank's fp32 main weights and AdamW moments, live; before the first update no moments.
+
+        Raises InternalError for an optimizer that keeps no moments under AdamW's names.
+        """
         state = {}
-        for name, parameter in parameters(self._model):
-            main = getattr(parameter, "main_param", parameter)
+        for name, main, _ in self._main_weights():
             state[f"main.{name}"] = main.detach()
-            for key in MOMENTS:
-                # Without an entry nothing was ever trained, and the moments are 0.
-                moment = self._adam.state[main].get(key)
-                state[f"{key}.{name}"] = torch.zeros_like(main) if moment is None else moment
+            for key in MOMENTS if self._num_updates else ():
+                if key not in self._adam.state[main]:
+                    raise InternalError(f"{type(self._adam).__name__} holds no {key} of {name}")
+                state[f"{key}.{name}"] = self._adam.state[main][key]
         return state
 
     def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
-        """What `state` gave after `num_updates` optimizer updates."""
-        for name, parameter in parameters(self._model):
-            main = getattr(parameter, "main_param", parameter)
+        """What `state` gave after `num_updates` optimizer updates.
+
+        Raises InputError, before anything changes, when it is not of this model.
+        """
+        self._check_state(state, num_updates)
+        for name, main, parameter in self._main_weights():
             with torch.no_grad():
                 main.copy_(state[f"main.{name}"])
                 parameter.copy_(main)
-            entry: dict[str, Any] = {"step": torch.tensor(float(num_updates), device=self.device)}
-            for key in MOMENTS:
-                entry[key] = state[f"{key}.{name}"].to(self.device).clone()
-            self._adam.state[main] = entry
+            if num_updates:
+                # A tensor of its own each: torch's AdamW counts in it, in place.
+                entry: dict[str, Any] = {
+                    "step": torch.tensor(float(num_updates), device=self.device)
+                }
+                for key in MOMENTS:
+                    entry[key] = state[f"{key}.{name}"].to(self.device).clone()
+                self._adam.state[main] = entry
+        for group in self._adam.param_groups:
+            # Where MindSpeed's AdamW and the FusedAdam of TransformerEngine and apex count.
+            group["step"] = num_updates
+        self._num_updates = num_updates
+
+    def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+        kinds = ("main", *MOMENTS) if num_updates else ("main",)
+        wanted = {
+            f"{kind}.{name}": main.shape for name, main, _ in self._main_weights() for kind in kinds
+        }
+        for name, shape in wanted.items():
+            if name not in state:
+                raise InputError(f"the checkpoint lacks {name}, so training cannot go on from it")
+            if state[name].shape != shape:
+                raise InputError(
+                    f"the checkpoint's {name} has shape {tuple(state[name].shape)};"
+                    f" this run's model needs {tuple(shape)}"
+                )
+
+    def _main_weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Name, fp32 main weight and parameter, which are one tensor where fp32 computes."""
+        for name, parameter in parameters(self._model):
+            yield name, getattr(parameter, "main_param", parameter), parameter
 
     @property
     def _adam(self) -> torch.optim.Optimizer:

@@ -1,0 +1,174 @@
+"""Numbers that are not finite: an update with one changes nothing and names its group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from services.trainer.batch import PackedBatch
+from services.trainer.finite import describe
+from services.trainer.learner import StepResult, train_step
+from tests.trainer.batches import random_batch
+from tests.trainer.broken import bad_batch, change, exploding_batch, with_logprob, with_rewards
+from tests.trainer.models import make_model
+from tests.trainer.plain_policy import PlainPolicy
+from trimaran.config import RunConfig
+from trimaran.types import TrainingBatch
+
+MakeConfig = Callable[..., RunConfig]
+NAN, INF = float("nan"), float("inf")
+FAST = {"learning_rate": 0.1}
+PLAIN = {"normalize_std": False}
+
+
+@pytest.fixture
+def policy() -> PlainPolicy:
+    return PlainPolicy(make_model("llama"))
+
+
+def weights_of(policy: PlainPolicy) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()])
+
+
+def check_left_out(policy: PlainPolicy, batch: TrainingBatch, config: RunConfig) -> StepResult:
+    """Nothing changed, and the row can be written."""
+    before = weights_of(policy)
+    result = train_step(policy, batch, config)
+    assert torch.equal(weights_of(policy), before)
+    assert "update" not in policy.events
+    assert (result.num_updates, result.metrics["trainer/nonfinite_updates"]) == (0, 1.0)
+    json.dumps(result.metrics, allow_nan=False)
+    return result
+
+
+@pytest.mark.parametrize("logprob", [NAN, INF, -INF])
+def test_a_rollout_logprob_that_is_not_finite_never_reaches_the_forward_pass(
+    policy: PlainPolicy, make_config: MakeConfig, logprob: float
+) -> None:
+    result = check_left_out(policy, bad_batch(1, logprob), make_config(trainer=FAST))
+    assert not {"logprobs", "reference"} & set(policy.events)
+    fault = f"group 1: completion 0: log-probability {logprob} of token 1, from r"
+    assert result.nonfinite == fault
+
+
+@pytest.mark.parametrize("reward", [NAN, INF, -INF])
+def test_a_reward_that_is_not_finite_is_named(
+    policy: PlainPolicy, make_config: MakeConfig, reward: float
+) -> None:
+    batch = random_batch(1)
+    batch = change(batch, 3, with_rewards(batch.groups[3], 1.0, reward, 0.0))
+    result = check_left_out(policy, batch, make_config(trainer=FAST))
+    assert result.nonfinite == f"group 3: completion 1: reward {reward}"
+
+
+def test_rewards_whose_advantage_is_beyond_float32_are_named(
+    policy: PlainPolicy, make_config: MakeConfig
+) -> None:
+    batch = random_batch(1)
+    batch = change(batch, 0, with_rewards(batch.groups[0], 1e200, 0.0, 0.0))
+    config = make_config(trainer=FAST, algorithm=PLAIN)
+    assert "group 0: completion 0: advantage 6.6" in check_left_out(policy, batch, config).nonfinite
+
+
+@pytest.mark.parametrize("tokens", [1, 4096])
+def test_a_gradient_that_is_not_finite_names_its_group_alone(
+    policy: PlainPolicy, make_config: MakeConfig, tokens: int
+) -> None:
+    """Whether the groups share a micro-batch or not; all losses are finite."""
+    section = {**FAST, "micro_batch_tokens": tokens}
+    config = make_config(trainer=section, algorithm=PLAIN)
+    result = check_left_out(policy, exploding_batch(1), config)
+    assert result.nonfinite == "group 1: its loss or gradient is not finite"
+
+
+class Unsteady(PlainPolicy):
+    """Its log-probability of the token `broken` is not finite, whatever the weights."""
+
+    value = NAN
+    broken = -1
+
+    def _logprobs(self, packed: PackedBatch) -> torch.Tensor:
+        logprobs = super()._logprobs(packed)
+        return torch.where(packed.targets_M == self.broken, self.value, logprobs)
+
+
+@pytest.mark.parametrize("value", [NAN, -INF])
+@pytest.mark.parametrize("kl", [0.0, 0.1])
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_logprob_of_the_trainer_that_is_not_finite_is_found_behind_every_limit(
+    make_config: MakeConfig, value: float, kl: float, updates: int
+) -> None:
+    """Limited exponents make finite losses of infinite log-probabilities."""
+    policy = Unsteady(make_model("llama"))
+    batch = random_batch(1)
+    # A token that only one group has.
+    tokens = [{t for c in g.group.completions_G for t in c.token_ids_T[1:]} for g in batch.groups]
+    policy.value, policy.broken = value, min(tokens[1] - tokens[0] - tokens[2] - tokens[3])
+    algorithm = {"kl_coefficient": kl, "updates_per_batch": updates}
+    before = weights_of(policy)
+    config = make_config(trainer=FAST, algorithm=algorithm)
+    result = train_step(policy, batch, config)
+    assert result.nonfinite == "group 1: its loss or gradient is not finite"
+    assert result.num_updates == updates - 1
+    assert weights_of(policy).isfinite().all()
+    assert torch.equal(weights_of(policy), before) == (updates == 1)
+
+
+def test_the_other_updates_of_a_step_are_made(make_config: MakeConfig) -> None:
+    """Groups 0 and 1 are the first update, with the bad one; 2 and 3 are the second."""
+    config = make_config(trainer=FAST, algorithm={"updates_per_batch": 2})
+    policy = PlainPolicy(make_model("llama"))
+    result = train_step(policy, bad_batch(1), config)
+    assert policy.events == ["old logprobs", "logprobs", "update", "reduce"]
+    assert result.metrics["trainer/nonfinite_updates"] == 1.0
+    alone = PlainPolicy(make_model("llama"))
+    half = TrainingBatch(1, random_batch(1).groups[2:])
+    train_step(alone, half, make_config(trainer=FAST, run={"groups_per_step": 2}))
+    assert torch.equal(weights_of(policy), weights_of(alone))
+
+
+def test_a_rank_whose_own_numbers_are_finite_leaves_the_update_out_with_the_others(
+    make_config: MakeConfig,
+) -> None:
+    class WithABadNeighbour(PlainPolicy):
+        def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
+            self.events.append("any rank")
+            if len(flags) == 1:
+                return torch.ones_like(flags)
+            return flags | torch.tensor([False, False, False, True])
+
+    policy = WithABadNeighbour(make_model("llama"))
+    result = check_left_out(policy, random_batch(1), make_config(trainer=FAST))
+    assert result.nonfinite == "group 3: its loss or gradient is not finite"
+
+
+def test_groups_that_are_not_finite_only_together_are_named_together(
+    make_config: MakeConfig,
+) -> None:
+    class Overflowing(PlainPolicy):
+        def sum_gradients(self) -> float:
+            return INF
+
+    policy = Overflowing(make_model("llama"))
+    result = check_left_out(policy, random_batch(1), make_config(trainer=FAST))
+    assert result.nonfinite == (
+        "groups 0 to 3: the sum of their gradients is not finite, each one's is"
+    )
+
+
+def test_what_does_not_train_is_not_looked_at(policy: PlainPolicy, make_config: MakeConfig) -> None:
+    """An unscored completion, and a group whose rewards are equal."""
+    batch = random_batch(1)
+    batch = change(batch, 2, with_logprob(batch.groups[2], NAN))
+    result = train_step(policy, batch, make_config(trainer=FAST))
+    assert (result.num_updates, result.nonfinite) == (1, "")
+    assert weights_of(policy).isfinite().all()
+
+
+def test_many_faults_are_told_in_one_line() -> None:
+    faults = [f"group {number}: reward nan" for number in range(70)]
+    assert describe(faults).endswith("group 3: reward nan; and 66 more")
+    assert describe([]) == ""

@@ -1,0 +1,144 @@
+"""A trainer rank on megatron-core: steps with numbers that are not finite, on its own and among others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.trainer.rank import TrainerRank
+from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.broken import bad_batch, exploding_batch
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.test_rank import save, started
+from trimaran.config import RunConfig
+from trimaran.errors import InternalError, UnavailableError
+from trimaran.types import TrainingBatch, VersionId
+
+MakeConfig = Callable[..., RunConfig]
+PLAIN = {"normalize_std": False}
+WARM_UP = {"warmup_steps": 4}
+
+
+def state_of(rank: TrainerRank) -> dict[str, torch.Tensor]:
+    """Weights, moments and the optimizer's counts of updates."""
+    adam = rank._policy._adam  # type: ignore[attr-defined]
+    counts = {f"step.{i}": e["step"].clone() for i, e in enumerate(adam.state.values()) if e}
+    return {name: tensor.clone() for name, tensor in rank._policy.state().items()} | counts
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("make_bad", [bad_batch, exploding_batch])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_step_that_is_not_finite_counts_and_changes_nothing(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    dtype: str,
+    make_bad: Callable[[int], TrainingBatch],
+    before: int,
+) -> None:
+    """As the first step, or between two others; it is answered and saved as any other."""
+    config = make_config(model={"dtype": dtype}, algorithm=PLAIN, trainer=WARM_UP)
+    bad = before + 1
+
+    async def scenario() -> None:
+        async with started(config, tmp_path) as rank:
+            for step in range(1, bad):
+                await rank.train(random_batch(step))
+            root, state = rank.version.root, state_of(rank)
+            answer = await rank.train(make_bad(bad))
+            assert same(state_of(rank), state)
+            assert (answer.version.version, answer.version.root) == (VersionId(0, bad), root)
+            assert "group 1: " in answer.nonfinite
+            assert answer == await rank.train(make_bad(bad))
+            assert answer.metrics["trainer/learning_rate"] == pytest.approx(1e-3 * bad / 4)
+            folder = await save(rank, bad)
+            assert json.loads((folder / "state.json").read_text())["num_updates"] == before
+            after = await rank.train(random_batch(bad + 1))
+            assert after.nonfinite == ""
+            assert after.metrics["trainer/learning_rate"] == pytest.approx(1e-3 * (bad + 1) / 4)
+            expected = state_of(rank)
+        async with started(config, tmp_path) as resumed:
+            assert same(state_of(resumed), state)
+            assert answer == await resumed.train(make_bad(bad))
+            assert after.version.root == (await resumed.train(random_batch(bad + 1))).version.root
+            assert same(state_of(resumed), expected)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("single_rank")
+def test_weights_that_are_not_finite_are_neither_answered_nor_saved(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """The gradient is finite; a senseless learning rate takes the weights beyond the numbers."""
+    config = make_config(trainer={"learning_rate": 3e38, "weight_decay": 1.0})
+
+    async def scenario() -> None:
+        async with started(config, tmp_path) as rank:
+            root = rank.version.root
+            folder = await save(rank, 0)
+            with pytest.raises(InternalError, match="weight holds numbers that are not finite"):
+                await rank.train(random_batch(1))
+            assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
+            with pytest.raises(UnavailableError, match="resume the run from its checkpoint"):
+                await save(rank, 0)
+            assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("tensor_parallel", "data_parallel"), [(2, 1), (1, 2)])
+def test_all_ranks_leave_the_same_update_out(
+    make_config: MakeConfig, tmp_path: Path, tensor_parallel: int, data_parallel: int
+) -> None:
+    """Found by every rank in what arrives, or by the one that computes the group. The run with such
+    steps between ends with the weights of the run without them."""
+
+    def layout() -> RunConfig:
+        return make_config(
+            algorithm=PLAIN,
+            trainer={
+                "tensor_parallel": tensor_parallel,
+                "data_parallel": data_parallel,
+                "micro_batch_tokens": 40,
+            },
+            endpoints={"trainer": free_addresses(tensor_parallel * data_parallel)},
+        )
+
+    async def train(folder: Path, *batches: TrainingBatch) -> list[tuple[str, str]]:
+        async with running_ranks(layout(), folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            answers = []
+            for batch in batches:
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                answers.append((answer.version.root, answer.nonfinite))
+            await client.save_checkpoint(len(batches), ANSWER_SECONDS)
+            return [(start.root, ""), *answers]
+
+    def at(step: int, batch: TrainingBatch) -> TrainingBatch:
+        return TrainingBatch(step, batch.groups)
+
+    first, last = random_batch(1), random_batch(2)
+    plain = asyncio.run(train(tmp_path / "plain", first, at(2, last)))
+    mixed = asyncio.run(
+        train(
+            tmp_path / "mixed", at(1, bad_batch(7)), at(2, first), exploding_batch(3), at(4, last)
+        )
+    )
+    roots, faults = zip(*mixed, strict=True)
+    start, one, two = (root for root, _ in plain)
+    assert roots == (start, start, one, one, two)
+    assert faults[1].startswith("group 1: completion 0: log-probability nan")
+    assert faults[3] == "group 1: its loss or gradient is not finite"
+    assert faults[2] == faults[4] == ""
