@@ -50,7 +50,8 @@ lint: install check-protos
 # Generated with an old, pinned tool: its code loads on protobuf 5.29, 6 and 7.
 $(PROTO_VENV)/.installed:
 	$(PYTHON) -m venv $(PROTO_VENV)
-	$(PROTO_VENV)/bin/pip install --quiet grpcio-tools==1.71.2
+	$(PROTO_VENV)/bin/pip install --quiet grpcio-tools==1.71.2 || { \
+	  echo "grpcio-tools cannot be fetched: connect to the internet or name a mirror in PIP_INDEX_URL"; exit 2; }
 	touch $@
 
 GENERATE = $(PROTO_VENV)/bin/python -m grpc_tools.protoc --proto_path=protos --python_out=$(1) \

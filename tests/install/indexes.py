@@ -102,14 +102,11 @@ def serving(handler: type[BaseHTTPRequestHandler], folder: Path | None) -> Itera
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
     """Of nobody: the installer is told to accept it (UV_INSECURE_HOST)."""
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=stand-in"
+    files = "-keyout key.pem -out certificate.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=stand-in", "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-        timeout=60,
+        ["sh", "-c", f"{request} {files}"], cwd=folder, check=True, capture_output=True, timeout=60
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
     return context
