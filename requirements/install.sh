@@ -89,8 +89,8 @@ choose_torch() {
 }
 
 case $lock in
-  cpu) gigabytes=4 cuda_gigabytes=9 ;;
-  *) gigabytes=2 cuda_gigabytes=7 ;;
+  cpu) gigabytes=4 cuda_gigabytes=8 ;;
+  *) gigabytes=2 cuda_gigabytes=6 ;;
 esac
 mkdir -p "$(dirname "$env")"
 check_machine
