@@ -55,7 +55,7 @@ explain() {
   case $output in
     *'No space left on device'*)
       stop "The disk is full: free $gigabytes GB where $env and the caches of pip and uv lie." ;;
-    *'error sending request'* | *'connection broken'*)
+    *'error sending request'* | *'response body'* | *'connection broken'*)
       cause=$(echo "$output" | grep -E 'cause:|connection broken' | tail -n 1 | sed 's/^ *cause: //')
       stop "The Python package index cannot be reached: connect to the internet or name a mirror in PIP_INDEX_URL ($cause)." ;;
   esac
