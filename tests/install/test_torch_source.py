@@ -160,6 +160,37 @@ def test_pips_index_is_uvs(machine: Machine) -> None:
     assert machine.python("import nvidia_cudnn_cu13 as found; print(found.libraries)") == "True"
 
 
+def readme(*parts: str) -> str:
+    """The README's command that has these parts."""
+    text = (ROOT / "README.md").read_text()
+    (line,) = [line for line in text.splitlines() if all(part in line for part in parts)]
+    return line.partition("#")[0].strip()
+
+
+@pytest.mark.parametrize("source", ["local", "cpu", "cuda"])
+def test_the_readmes_commands_for_pip_give_a_torch_that_loads(
+    machine: Machine, tmp_path: Path, source: str
+) -> None:
+    machine.python("import ensurepip; ensurepip.bootstrap(default_pip=True)")
+    machine.variables |= {
+        "PIP_INDEX_URL": machine.variables["UV_DEFAULT_INDEX"],
+        "PIP_REQUIRE_VIRTUALENV": "1",  # never this machine's own packages
+    }
+    commands = [readme("pip install -c", "torch=="), readme("pip install --no-deps -r")]
+    if source == "local":
+        make_wheel(tmp_path / "local", "torch", "2.13.0+cpu", (), "build = 'local'")
+        machine.variables["PIP_FIND_LINKS"] = str(tmp_path / "local")
+    if source == "cpu":
+        commands.insert(
+            0, readme("uv pip install --torch-backend cpu").split("`")[1].split("&&")[1]
+        )
+
+    for command in commands:
+        done = machine.run("sh", "-c", f". {machine.env}/bin/activate && {command}")
+        assert done.returncode == 0, done.stderr
+    assert build(machine) == source
+
+
 def test_the_real_wheel_comes_from_pytorchs_index_and_loads(
     machine: Machine, tmp_path: Path, general: Server, pytorch: Server
 ) -> None:
