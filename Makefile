@@ -13,21 +13,15 @@ PROTO_VENV := .cache/protos
 TRL_VENV := .cache/trl
 MODEL := models/SmolLM2-135M-Instruct
 SEED ?= 1
-# uv does not read pip's settings; hand its local wheels on.
-UV := UV_FIND_LINKS="$$PIP_FIND_LINKS" UV_HTTP_TIMEOUT=300 $(BIN)/uv
+UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
+INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
 .PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights clean
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/cpu.txt pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-	  || { echo "Python 3.11 is needed: make PYTHON=/path/to/python3.11 …"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet uv
-	# Compiled once here: a start would compile 6,000 files anew where Python may not write.
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode \
-	  -r requirements/cpu.txt
+$(VENV)/.installed: requirements/install.sh $(wildcard requirements/*/cpu.txt) pyproject.toml
+	$(INSTALL) $(VENV) cpu
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -56,7 +50,8 @@ lint: install check-protos
 # Generated with an old, pinned tool: its code loads on protobuf 5.29, 6 and 7.
 $(PROTO_VENV)/.installed:
 	$(PYTHON) -m venv $(PROTO_VENV)
-	$(PROTO_VENV)/bin/pip install --quiet grpcio-tools==1.71.2
+	$(PROTO_VENV)/bin/pip install --quiet grpcio-tools==1.71.2 || { \
+	  echo "grpcio-tools cannot be fetched: connect to the internet or name a mirror in PIP_INDEX_URL"; exit 2; }
 	touch $@
 
 GENERATE = $(PROTO_VENV)/bin/python -m grpc_tools.protoc --proto_path=protos --python_out=$(1) \
@@ -71,17 +66,21 @@ check-protos: $(PROTO_VENV)/.installed
 	diff -r --exclude=__init__.py --exclude=__pycache__ .cache/generated/trimaran/v1 trimaran/v1 \
 	  || { echo "generated code is not current: run make protos"; exit 1; }
 
-LOCK = $(UV) pip compile --quiet --python-version 3.11 --no-header \
-	--override requirements/cpu-overrides.txt
+# One lock for each machine that vLLM's CPU build has wheels for, with glibc 2.31 or newer.
+LOCK = $(UV) pip compile --quiet --python-version 3.11 --python-platform $(1)-manylinux_2_31 \
+	--no-header --override requirements/cpu-overrides.txt
 
 lock: install
-	$(LOCK) requirements/cpu.in -o requirements/cpu.txt
-	$(LOCK) --no-annotate requirements/trl.in -o requirements/trl.txt
+	$(call LOCK,x86_64) requirements/cpu.in -o requirements/x86_64/cpu.txt
+	$(call LOCK,x86_64) --no-annotate requirements/trl.in -o requirements/x86_64/trl.txt
+	# uv keeps the versions that it finds, so both machines get the same.
+	cp requirements/x86_64/*.txt requirements/aarch64/
+	$(call LOCK,aarch64) requirements/cpu.in -o requirements/aarch64/cpu.txt
+	$(call LOCK,aarch64) --no-annotate requirements/trl.in -o requirements/aarch64/trl.txt
 
 # TRL in an environment of its own.
-$(TRL_VENV)/.installed: requirements/trl.txt | $(VENV)/.installed
-	$(PYTHON) -m venv $(TRL_VENV)
-	$(UV) pip install --quiet --python $(TRL_VENV)/bin/python --no-deps -r requirements/trl.txt
+$(TRL_VENV)/.installed: requirements/install.sh $(wildcard requirements/*/trl.txt)
+	$(INSTALL) $(TRL_VENV) trl
 	touch $@
 
 bench: install $(MODEL)/model.safetensors $(TRL_VENV)/.installed

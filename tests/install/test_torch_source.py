@@ -1,0 +1,225 @@
+"""Where torch comes from: local wheels, PyTorch's index, the general index."""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.install.indexes import PYTORCH, Index, Proxy, Server, make_certificate, serving
+from tests.install.machine import ROOT, Machine
+from tests.install.wheels import make_wheel
+
+CPU_TORCH = "build = 'cpu'"
+CUDA_TORCH = "import nvidia_cudnn_cu13\nbuild = 'cuda'"
+CUDA_LIBRARIES = "nvidia-cudnn-cu13==9.20.0.48"
+
+
+@pytest.fixture
+def general(tmp_path: Path) -> Iterator[Server]:
+    """The general index: its torch does not load without its CUDA libraries."""
+    wheels = tmp_path / "general"
+    make_wheel(wheels, "torch", "2.13.0", (CUDA_LIBRARIES,), CUDA_TORCH)
+    make_wheel(wheels, "nvidia-cudnn-cu13", "9.20.0.48", (), "libraries = True")
+    with serving(Index, wheels) as server:
+        yield server
+
+
+@pytest.fixture
+def pytorch(tmp_path: Path) -> Iterator[Server]:
+    """PyTorch's index, with the CPU build."""
+    wheels = tmp_path / "pytorch"
+    make_wheel(wheels, "torch", "2.13.0+cpu", (), CPU_TORCH)
+    if not shutil.which("openssl"):
+        pytest.skip("openssl makes the certificate of the index that stands for PyTorch's")
+    with serving(Proxy, wheels) as server:
+        server.certificate = make_certificate(tmp_path)
+        yield server
+
+
+@pytest.fixture
+def machine(tmp_path: Path, general: Server, pytorch: Server) -> Machine:
+    """Reaches both indexes and nothing else, and has no local wheels."""
+    machine = Machine(tmp_path)
+    machine.make_environment()
+    machine.variables |= {
+        "UV_DEFAULT_INDEX": f"{general.url}/simple",
+        "UV_INSECURE_HOST": PYTORCH.partition(":")[0],
+        "HTTPS_PROXY": pytorch.url,
+        "NO_PROXY": "127.0.0.1",
+    }
+    return machine
+
+
+def install(machine: Machine) -> str:
+    """What a good installation said on standard error."""
+    done = machine.install()
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def build(machine: Machine) -> str:
+    return machine.python("import torch; print(torch.build)")
+
+
+def test_local_wheels_come_first_and_no_index_is_asked_for_torch(
+    machine: Machine, tmp_path: Path, general: Server, pytorch: Server
+) -> None:
+    local = tmp_path / "local"
+    make_wheel(local, "torch", "2.13.0+cpu", (), "build = 'local'")
+    machine.variables["PIP_FIND_LINKS"] = str(local)
+
+    assert install(machine) == ""
+    assert build(machine) == "local"
+    assert pytorch.asked == []
+
+
+def test_every_place_of_local_wheels_counts(machine: Machine, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "other", "unrelated", "1.0")
+    make_wheel(tmp_path / "local", "torch", "2.13.0+cpu", (), "build = 'local'")
+    machine.variables["PIP_FIND_LINKS"] = f"{tmp_path / 'other'}  {tmp_path / 'local'} "
+
+    assert install(machine) == ""
+    assert build(machine) == "local"
+
+
+@pytest.mark.parametrize("places", ["other", "missing"])
+def test_local_wheels_without_torch_leave_it_to_pytorchs_index(
+    machine: Machine, tmp_path: Path, places: str
+) -> None:
+    make_wheel(tmp_path / "other", "unrelated", "1.0")
+    machine.variables["PIP_FIND_LINKS"] = str(tmp_path / places)
+
+    assert install(machine) == ""
+    assert build(machine) == "cpu"
+
+
+def test_pytorchs_index_gives_the_cpu_build_where_there_are_no_local_wheels(
+    machine: Machine, general: Server, pytorch: Server
+) -> None:
+    assert install(machine) == ""
+    assert build(machine) == "cpu"
+    assert set(pytorch.asked) >= {PYTORCH, "/whl/cpu/torch/"}
+    assert not [path for path in general.asked if "torch" in path or "nvidia" in path]
+
+
+def test_without_pytorchs_index_the_general_one_gives_torch_with_its_libraries_and_one_line_says_so(
+    machine: Machine, pytorch: Server
+) -> None:
+    pytorch.folder = None
+
+    (line,) = install(machine).splitlines()
+    assert "CUDA build, with 3 GB of CUDA libraries" in line
+    assert build(machine) == "cuda"
+
+
+def test_the_general_index_is_asked_where_pytorchs_has_another_version_only(
+    machine: Machine, tmp_path: Path, pytorch: Server
+) -> None:
+    pytorch.folder = tmp_path / "newer"
+    make_wheel(pytorch.folder, "torch", "2.14.0+cpu", (), CPU_TORCH)
+
+    assert "CUDA build" in install(machine)
+    assert build(machine) == "cuda"
+
+
+def test_an_installation_that_ended_before_the_libraries_came_is_completed(
+    machine: Machine, general: Server, pytorch: Server
+) -> None:
+    pytorch.folder = None
+    assert general.folder
+    libraries = next(general.folder.glob("nvidia*"))
+    hidden = libraries.rename(libraries.with_suffix(".hidden"))
+    assert machine.install().returncode == 2
+    hidden.rename(libraries)
+
+    install(machine)
+    assert build(machine) == "cuda"
+
+
+def test_a_disk_too_small_for_the_libraries_stops_before_they_are_fetched(
+    machine: Machine, general: Server, pytorch: Server
+) -> None:
+    pytorch.folder = None
+    machine.stub("df", f"echo header; echo / 0 0 {5 * 10**6} 0% /")
+
+    done = machine.install()
+    assert done.returncode == 2
+    assert "5 GB are free" in done.stderr
+    assert general.asked == []
+
+
+def test_pips_index_is_uvs(machine: Machine) -> None:
+    machine.variables["PIP_INDEX_URL"] = machine.variables.pop("UV_DEFAULT_INDEX")
+    machine.lock.write_text("torch==2.13.0\nnvidia-cudnn-cu13==9.20.0.48\n")
+
+    install(machine)
+    assert machine.python("import nvidia_cudnn_cu13 as found; print(found.libraries)") == "True"
+
+
+def readme(*parts: str) -> str:
+    """The README's command that has these parts."""
+    text = (ROOT / "README.md").read_text()
+    (line,) = [line for line in text.splitlines() if all(part in line for part in parts)]
+    return line.partition("#")[0].strip()
+
+
+@pytest.mark.parametrize("source", ["local", "cpu", "cuda"])
+def test_the_readmes_commands_for_pip_give_a_torch_that_loads(
+    machine: Machine, tmp_path: Path, source: str
+) -> None:
+    machine.python("import ensurepip; ensurepip.bootstrap(default_pip=True)")
+    machine.variables |= {
+        "PIP_INDEX_URL": machine.variables["UV_DEFAULT_INDEX"],
+        "PIP_REQUIRE_VIRTUALENV": "1",  # never this machine's own packages
+    }
+    commands = [readme("pip install -c", "torch=="), readme("pip install --no-deps -r")]
+    if source == "local":
+        make_wheel(tmp_path / "local", "torch", "2.13.0+cpu", (), "build = 'local'")
+        machine.variables["PIP_FIND_LINKS"] = str(tmp_path / "local")
+    if source == "cpu":
+        commands.insert(
+            0, readme("uv pip install --torch-backend cpu").split("`")[1].split("&&")[1]
+        )
+
+    for command in commands:
+        done = machine.run("sh", "-c", f". {machine.env}/bin/activate && {command}")
+        assert done.returncode == 0, done.stderr
+    assert build(machine) == source
+
+
+def test_the_real_wheel_comes_from_pytorchs_index_and_loads(
+    machine: Machine, tmp_path: Path, general: Server, pytorch: Server
+) -> None:
+    pytorch.folder = local_torch()
+    assert general.folder
+    for need in ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy"):
+        make_wheel(general.folder, need, "77.0.3")
+    make_wheel(general.folder, "typing-extensions", "77.0.3")
+
+    assert install(machine) == ""
+    # What torch imports are our own packages, behind its own.
+    ours = sysconfig.get_path("purelib")
+    print_version = f"import sys; sys.path.append({ours!r}); import torch; print(torch.__version__)"
+    assert machine.python(print_version) == "2.13.0+cpu"
+
+
+def local_torch() -> Path:
+    """The folder of this machine's own wheel of torch."""
+    for place in os.environ.get("PIP_FIND_LINKS", "").split():
+        if any(Path(place).glob("torch-2.13.0+cpu-cp311-*.whl")):
+            return Path(place)
+    pytest.skip("no wheel of torch 2.13.0+cpu among the local wheels (PIP_FIND_LINKS)")
+
+
+@pytest.mark.parametrize(
+    ("target", "what"), [("install", "{env} cpu"), ("bench", "{env} cpu"), ("bench", "{trl} trl")]
+)
+def test_make_installs_with_the_script(tmp_path: Path, target: str, what: str) -> None:
+    env, trl = tmp_path / "env", tmp_path / "trl"
+    command = ["make", "--dry-run", target, f"VENV={env}", f"TRL_VENV={trl}"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"sh requirements/install.sh {what.format(env=env, trl=trl)}\n" in said
