@@ -10,15 +10,15 @@ import re
 from collections.abc import Mapping
 
 from services.reward.rules import formats
-from services.reward.rules.texts import FINAL_MARK, closing_brace, last_box, reference_of
+from services.reward.rules.texts import BOX, FINAL_MARK, closing_brace, last_box, reference_of
 from trimaran.rewards import Sample
 
 MATH_VERIFY, MATHRULER = "math-verify", "mathruler"
 LIBRARIES = (MATH_VERIFY, MATHRULER)
 
-MAX_ANSWER = 2000
-"""Characters. What is longer is wrong, unseen: the libraries take more than linear time, and the
-longest answer of MATH-500 has 159."""
+MAX_ANSWER = 1000
+"""Characters that a library is given. A longer answer is wrong, unseen: the libraries take far more
+than linear time, and the longest answer of MATH-500 has 159."""
 
 TURN = "<|im_start|>assistant"
 STOP = re.compile(r"</s>|<\|im_end\|>|<\|endoftext\|>")
@@ -26,8 +26,8 @@ DELIMITER = re.compile(r"([<>/])")
 
 
 def math_verify(sample: Sample) -> float:
-    """1 when math-verify finds the reference in the text: a final answer, a box, or the last
-    expression.
+    """1 when math-verify finds the reference at the end of the text: a final answer, a box, or the
+    last expression.
 
     A last line "#### <answer>", which it does not know, is read alone.
     """
@@ -85,9 +85,12 @@ def base_acc(sample: Sample, library: str = MATHRULER) -> float:
 
 
 def math_verify_reward(sample: Sample) -> float:
-    """As base_acc, but math-verify finds the answer in the text."""
+    """As base_acc, but math-verify finds the answer in the last <answer>…</answer>."""
     reference = reference_of(sample.answer)
-    return float(formats.is_boxed_answer(sample.text) and _concludes(sample.text, reference))
+    if not formats.is_boxed_answer(sample.text):
+        return 0.0
+    answer = sample.text.removesuffix(formats.ANSWER_END).rpartition(formats.ANSWER)[2]
+    return float(_concludes(answer, reference))
 
 
 def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
@@ -125,7 +128,19 @@ def _equal(given: str, reference: str, library: str) -> bool:
 def _concludes(text: str, reference: str) -> bool:
     from services.reward.rules import by_math_verify
 
-    return by_math_verify.concludes(text, reference)
+    return by_math_verify.concludes(_end(text), reference)
+
+
+def _end(text: str) -> str:
+    """At most MAX_ANSWER characters: the last ones, from the beginning of a line, or those that
+    begin with the last box where it stands before them."""
+    start, box = len(text) - MAX_ANSWER, text.rfind(BOX)
+    if start <= 0:
+        return text
+    if 0 <= box < start:
+        return text[box : box + MAX_ANSWER]
+    line = text.find("\n", start, len(text) if box < 0 else box) + 1
+    return text[line or start :]
 
 
 def _tighten(text: str) -> str:
