@@ -17,7 +17,6 @@ import sympy
 from math_verify import LatexExtractionConfig, grader, parse, verify
 from sympy.core.random import seed
 from sympy.core.relational import Relational
-from sympy.logic.boolalg import Boolean
 
 from services.reward.rules.texts import shown
 from services.reward.rules.values import near, value

@@ -102,9 +102,10 @@ def _power(base: sympy.Expr, exponent: sympy.Expr, digits: int) -> sympy.Expr:
         return sympy.Pow(base, exponent)
     log = sympy.N(sympy.log(sympy.N(base, digits)), digits)
     _bound(exponent * log)
-    bits = abs(exponent * log) * 2
-    if isinstance(base, sympy.Rational) and bits < MAX_EXACT_BITS:
-        return sympy.Pow(base, exponent)
+    if isinstance(base, sympy.Rational):
+        bits = (base.p * base.q).bit_length()
+        if bits * abs(exponent) < MAX_EXACT_BITS:
+            return sympy.Pow(base, exponent)
     return sympy.Pow(sympy.N(base, digits), exponent)
 
 
