@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -29,7 +30,6 @@ _evaluate = grader._sympy_parse
 
 def equal(given: str, reference: str) -> bool:
     """Two answers, both without a box."""
-    seed(0)  # sympy draws lots, also in its questions about signs
     return grader.grade_answer(given, reference)
 
 
@@ -50,14 +50,21 @@ def _are_equal(ground_truth_normalized: str, given_normalized: str) -> bool:
     """Both normalised by mathruler."""
     if not grader.should_allow_eval(f"({ground_truth_normalized})-({given_normalized})"):
         return False
+    seed(0)  # sympy draws lots, also in its questions about signs
     try:
-        gold = grader._sympy_parse(ground_truth_normalized)
+        gold = _evaluate_reference(ground_truth_normalized)
         given = grader._sympy_parse(given_normalized)
         return _are_scalars(gold, given) and near(gold, given) and sympy.simplify(gold - given) == 0
     except MemoryError:
         raise
     except Exception:  # Python may raise anything at such a text; mathruler catches all as well
         return False
+
+
+@lru_cache(maxsize=64)
+def _evaluate_reference(normalized: str) -> Any:
+    """All completions of a group share it."""
+    return grader._sympy_parse(normalized)
 
 
 def _are_scalars(*expressions: Any) -> bool:

@@ -90,7 +90,8 @@ def _apply(expression: sympy.Expr, arguments: list[sympy.Expr], digits: int) -> 
         shown = ", ".join(str(sympy.N(argument, 20)) for argument in arguments)
         return _point(f"{expression.func}({shown})", digits)
     if isinstance(expression, sympy.Pow):
-        return _power(*arguments, digits)
+        base, exponent = arguments
+        return _power(base, exponent, digits)
     if isinstance(expression, sympy.Function) and not isinstance(expression, GROW_SLOWLY):
         for argument in arguments:
             _bound(argument)
