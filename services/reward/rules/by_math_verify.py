@@ -1,17 +1,25 @@
 """Equality as math-verify sees it (https://github.com/huggingface/Math-Verify).
 
 Its own time limits are off: they use signals, and the pool ends a worker that takes too long.
+
+Its comparisons subtract the answer from the reference, or merge sets of them, and infinity
+swallows whatever it meets there. So each of them is asked only where `_comparable` holds.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from typing import Any
 
-from math_verify import LatexExtractionConfig, parse, verify
+import sympy
+from math_verify import LatexExtractionConfig, grader, parse, verify
+from sympy.core.random import seed
+from sympy.core.relational import Relational
 
 from services.reward.rules.texts import shown
+from services.reward.rules.values import near, value
 from trimaran.rewards import ReferenceUnusableError
 
 # It warns that the limits are off.
@@ -38,3 +46,74 @@ def _parse_reference(reference: str) -> list[Any]:
     if not parsed:
         raise ReferenceUnusableError(f"math-verify finds no answer in {shown(reference)}")
     return parsed
+
+
+def _comparable(gold: Any, answer: Any) -> bool:
+    """Numbers have the same value, collections hold the same values, and all that stands in
+    anything else has a value or is an infinite end."""
+    if _is_number(gold) and _is_number(answer):
+        return True
+    if _is_scalar(gold) and _is_scalar(answer):
+        return near(gold, answer)
+    elements, others = _elements(gold), _elements(answer)
+    if elements and others:
+        return len(elements) == len(others) and all(
+            any(a == b or _comparable(b, a) for b in elements) for a in others
+        )
+    return _is_finite(answer)
+
+
+def _is_number(x: Any) -> bool:
+    """Written out, a percentage too: math-verify takes 25% for 0.25 and for 25."""
+    return grader.is_atomic_or_pct_atomic(x, (sympy.Rational, sympy.Float))  # pyright: ignore
+
+
+def _is_scalar(x: Any) -> bool:
+    return isinstance(x, sympy.Expr) and not isinstance(x, sympy.MatrixExpr | sympy.MatrixBase)
+
+
+def _elements(x: Any) -> list[Any]:
+    """Of a matrix, a tuple or a finite set, or of the set that math-verify makes of a number."""
+    if isinstance(x, sympy.MatrixExpr):
+        x = x.doit()
+    if isinstance(x, sympy.MatrixBase):
+        return x.flat()
+    if isinstance(x, sympy.Tuple | sympy.FiniteSet):
+        return list(x.args)
+    return [x] if _is_scalar(x) else []
+
+
+def _is_finite(x: Any) -> bool:
+    if _is_scalar(x):
+        return x in (sympy.oo, -sympy.oo) or value(x) is not None
+    if isinstance(x, sympy.MatrixExpr | sympy.MatrixBase):
+        return all(map(_is_finite, _elements(x)))
+    return isinstance(x, sympy.Basic) and all(map(_is_finite, x.args))
+
+
+def _guarded(compare: Callable[..., bool]) -> Callable[..., bool]:
+    @wraps(compare)
+    def guarded(gold: Any, pred: Any, *precision: int) -> bool:
+        if not (_is_number(gold) and _is_number(pred)):
+            seed(0)  # sympy draws lots, also in its questions about signs
+        return _comparable(gold, pred) and compare(gold, pred, *precision)
+
+    return guarded
+
+
+def _solve(relation: Relational, symbols: Any) -> Any:
+    """Two equations without a solution are not the same equation."""
+    solutions = sympy.solve(relation, symbols)
+    if not solutions:
+        raise ValueError("no solution")  # math-verify takes it for "not equal"
+    return solutions
+
+
+for _name in (
+    "sympy_numeric_eq",
+    "sympy_symbolic_eq",
+    "sympy_compare_sets",
+    "sympy_solve_and_compare",
+):
+    setattr(grader, _name, _guarded(getattr(grader, _name)))
+grader.solve = _solve

@@ -4,15 +4,23 @@ It gives the answer to sympy's parse_expr, which is Python's eval: an answer suc
 ln('…escaped Python…'), with enough open braces to upset the LaTeX reader, runs its text in the
 worker. So what holds anything but arithmetic is kept from eval here; it can still be right by its
 characters, which mathruler compares first.
+
+mathruler evaluates the text "(reference)-(answer)". Here each side is evaluated alone: an answer
+that closes the bracket, or that swallows the reference as infinity does, must not get so far.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
+import sympy
 from mathruler import grader
+from sympy.core.random import seed
+
+from services.reward.rules.values import near
 
 # Quotes, "__", an attribute ("x.name"), comments, line ends: whatever arithmetic does not need.
 NOT_ARITHMETIC = re.compile(r"[^\w+\-*/^()\[\],=<>!|. ]|__|\. *[^\W\d]")
@@ -38,4 +46,30 @@ def _evaluate_arithmetic(expr: str) -> Any:
     return _evaluate(expr)
 
 
+def _are_equal(ground_truth_normalized: str, given_normalized: str) -> bool:
+    """Both normalised by mathruler."""
+    if not grader.should_allow_eval(f"({ground_truth_normalized})-({given_normalized})"):
+        return False
+    seed(0)  # sympy draws lots, also in its questions about signs
+    try:
+        gold = _evaluate_reference(ground_truth_normalized)
+        given = grader._sympy_parse(given_normalized)
+        return _are_scalars(gold, given) and near(gold, given) and sympy.simplify(gold - given) == 0
+    except MemoryError:
+        raise
+    except Exception:  # Python may raise anything at such a text; mathruler catches all as well
+        return False
+
+
+@lru_cache(maxsize=64)
+def _evaluate_reference(normalized: str) -> Any:
+    """All completions of a group share it."""
+    return grader._sympy_parse(normalized)
+
+
+def _are_scalars(*expressions: Any) -> bool:
+    return all(isinstance(x, sympy.Expr) and x.is_commutative for x in expressions)
+
+
 grader._sympy_parse = _evaluate_arithmetic
+grader.are_equal_under_sympy = _are_equal

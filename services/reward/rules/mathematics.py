@@ -13,6 +13,7 @@ from types import ModuleType
 
 from services.reward.rules import formats
 from services.reward.rules.texts import (
+    BOX,
     FINAL_MARK,
     boxes,
     closing_brace,
@@ -25,9 +26,9 @@ from trimaran.rewards import Sample
 MATH_VERIFY, MATHRULER = "math-verify", "mathruler"
 LIBRARIES = (MATH_VERIFY, MATHRULER)
 
-MAX_ANSWER = 2000
-"""Characters. What is longer is wrong, unseen: the libraries take more than linear time, and the
-longest answer of MATH-500 has 159."""
+MAX_ANSWER = 1000
+"""Characters that a library is given. A longer answer is wrong, unseen: the libraries take far more
+than linear time, and the longest answer of MATH-500 has 159."""
 
 TURN = "<|im_start|>assistant"
 STOP = re.compile(r"</s>|<\|im_end\|>|<\|endoftext\|>")
@@ -35,8 +36,8 @@ DELIMITER = re.compile(r"([<>/])")
 
 
 def math_verify(sample: Sample) -> float:
-    """1 when math-verify finds the reference in the text: a final answer, a box, or the last
-    expression.
+    """1 when math-verify finds the reference at the end of the text: a final answer, a box, or the
+    last expression.
 
     A last line "#### <answer>", which it does not know, is read alone.
     """
@@ -94,9 +95,12 @@ def base_acc(sample: Sample, library: str = MATHRULER) -> float:
 
 
 def math_verify_reward(sample: Sample) -> float:
-    """As base_acc, but math-verify finds the answer in the text."""
+    """As base_acc, but math-verify finds the answer in the last <answer>…</answer>."""
     references = _references(sample.answer, MATH_VERIFY)
-    return float(formats.is_boxed_answer(sample.text) and _concludes(sample.text, references))
+    if not formats.is_boxed_answer(sample.text):
+        return 0.0
+    answer = sample.text.removesuffix(formats.ANSWER_END).rpartition(formats.ANSWER)[2]
+    return float(_concludes(answer, references))
 
 
 def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
@@ -173,7 +177,19 @@ def _concludes(text: str, references: tuple[str, ...]) -> bool:
 
     if len(references) > 1 and (given := _all_boxes(text)):
         return _equal(given, references, MATH_VERIFY)
-    return by_math_verify.concludes(text, ", ".join(references))
+    return by_math_verify.concludes(_end(text), ", ".join(references))
+
+
+def _end(text: str) -> str:
+    """At most MAX_ANSWER characters: the last ones, from the beginning of a line, or those that
+    begin with the last box where it stands before them."""
+    start, box = len(text) - MAX_ANSWER, text.rfind(BOX)
+    if start <= 0:
+        return text
+    if 0 <= box < start:
+        return text[box : box + MAX_ANSWER]
+    line = text.find("\n", start, len(text) if box < 0 else box) + 1
+    return text[line or start :]
 
 
 def _tighten(text: str) -> str:

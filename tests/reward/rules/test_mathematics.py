@@ -39,6 +39,16 @@ GOOD = r"<think>a</think><answer>\boxed{%s}</answer>"
         ("math_verify_reward", GOOD % r"\frac{14}{2}", "7", 1),
         ("math_verify_reward", GOOD % "8", "7", 0),
         ("math_verify_reward", r"\boxed{7}", "7", 0),
+        # Only the answer counts, not what the reasoning says.
+        ("math_verify_reward", r"<think>The answer is 7.</think><answer>\boxed{}</answer>", "7", 0),
+        ("math_verify_reward", r"<think>\boxed{7}</think><answer>\boxed{?}</answer>", "7", 0),
+        ("math_verify_reward", r"<think>\boxed{8}</think><answer>\boxed{7}</answer>", "7", 1),
+        (
+            "math_verify_reward",
+            r"<think></think><answer>The answer is 7. \boxed{}</answer><answer>\boxed{}</answer>",
+            "7",
+            0,
+        ),
         ("math", r"<think>a</think>\boxed{7}", "7", 1),
         ("math", "< think > a < / think > \\boxed{7}", "7", 1),
         ("math", r"\boxed{7}", "7", 0.9),
@@ -102,6 +112,31 @@ def test_accuracy_and_format_are_reported_beside_the_score() -> None:
 def test_an_empty_reference_is_not_judged(rule: str, answer: str) -> None:
     with pytest.raises(ReferenceUnusableError, match="empty"):
         score(rule, GOOD % "7", answer)
+
+
+LONG = "word " * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (LONG + r"so it is \boxed{7}", 1),
+        (rf"so it is \boxed{{7}} {LONG}", 1),
+        (f"The answer is $7$.\n{LONG}", 0),
+        (rf"\[ x = {LONG} \]" + "\nThe answer is $7$.", 1),
+        (rf"\boxed{{{LONG}7}}", 0),
+    ],
+)
+def test_math_verify_reads_the_end_of_a_long_text(text: str, value: float) -> None:
+    assert score("math_verify", text, "7") == value
+
+
+@pytest.mark.parametrize("text", ["\\[" * 10_000, "$$x" * 7_000, "\\(" * 10_000])
+@pytest.mark.timeout(60)
+def test_math_verify_is_not_given_more_than_it_can_search(text: str) -> None:
+    """Its patterns take quadratic time: 20 kB took 8 s, ten of them more than a minute."""
+    for _repeated in range(20):
+        assert score("math_verify", text, "7") == 0
 
 
 def test_dapo_refuses_a_reference_that_it_could_not_find() -> None:

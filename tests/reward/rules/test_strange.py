@@ -117,11 +117,9 @@ LONG: dict[str, Callable[[], str]] = {
     "boxes left open": lambda: "<think></think><answer>" + "\\boxed{" * (SIZE // 7) + "</answer>",
     "boxes": lambda: "<think></think><answer>" + "\\boxed{1}" * (SIZE // 9) + "</answer>",
 }
-READS_ALL = {"math_verify", "math_verify_reward"}
-"""math-verify is given the whole text: how long it takes is the library's affair and the pool's."""
 
 
-@pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE - READS_ALL))
+@pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE))
 @pytest.mark.timeout(60)
 def test_long_texts_take_linear_time(rule: str) -> None:
     """Half a million characters: one quadratic pattern, and this takes minutes for each text."""
