@@ -9,6 +9,7 @@ import pytest
 
 from services.rollout.weights import ReplicaWeights
 from services.weight_sync.manifest import build_manifest, list_digests
+from trimaran.config import WeightSyncSection
 from trimaran.errors import DeadlineError, InputError, OutOfOrderError, TransferError
 from trimaran.types import PolicyVersion, Staged, TensorInfo, VersionId, VersionState
 
@@ -70,11 +71,13 @@ class Engine:
         return dict(enumerate(list_digests(self.loaded)))
 
 
-def run(body):
+def run(body, **settings):
+    config = WeightSyncSection(**settings)
+
     async def main():
         events: list[str] = []
         receiver, engine = Receiver(events), Engine(events)
-        weights = ReplicaWeights("rollout-0", engine, receiver)
+        weights = ReplicaWeights("rollout-0", engine, receiver, config)
         await body(weights, receiver, engine)
         return events
 
