@@ -1,19 +1,24 @@
 """What outlives a process: records, append-only streams and fencing epochs, in one SQLite file.
 
 Safe for several processes on one machine. Values are JSON.
+
+A disk that hangs (a network file system without its server) holds whoever writes to
+it or reads from it in the kernel, for ever. So every call is made on the store's own
+thread, and raises UnavailableError after `DISK_SECONDS`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from trimaran.errors import OutOfOrderError
+from trimaran.call_thread import CallThread
+from trimaran.errors import DeadlineError, OutOfOrderError, UnavailableError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -25,31 +30,63 @@ CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL
 """
 
 BUSY_TIMEOUT_SECONDS = 30.0
+"""For another process to end its own transaction."""
+DISK_SECONDS = 60.0
+"""For one call, with those that stand before it."""
+CLOSE_SECONDS = 10.0
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def _on_thread(
+    method: Callable[Concatenate[SqliteStore, P], Result],
+) -> Callable[Concatenate[SqliteStore, P], Result]:
+    """The method runs on the store's thread, one call after the other, under a deadline."""
+
+    @functools.wraps(method)
+    def call(self: SqliteStore, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return self._call(lambda: method(self, *args, **kwargs))
+
+    return call
 
 
 class SqliteStore:
-    """`synchronous=FULL`: when a call returns, its data is on the disk."""
+    """`synchronous=FULL`: when a call returns, its data is on the disk.
+
+    Every method raises UnavailableError, naming the file, when the disk does not answer. A write
+    that was under way then may still reach the disk, should it come back; no later one does.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        path.touch(mode=0o600)  # it holds the relay keys of the replicas
+        self._path = path
+        self._thread = CallThread(f"store {path.name}")
+        self._is_closed = False
+        self._open()
+
+    @_on_thread
+    def _open(self) -> None:
+        self._path.touch(mode=0o600)  # it holds the relay keys of the replicas
         self._connection = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+            self._path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None
         )
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(SCHEMA)
 
+    @_on_thread
     def put(self, key: str, value: Any) -> None:
         self._execute(
             "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
             (key, _dump(value)),
         )
 
+    @_on_thread
     def get(self, key: str) -> Any | None:
         rows = self._execute("SELECT value FROM records WHERE key = ?", (key,))
         return json.loads(rows[0][0]) if rows else None
 
+    @_on_thread
     def append(self, stream: str, value: Any) -> int:
         """Returns the sequence number, from 1 on without gaps."""
         rows = self._execute(
@@ -59,19 +96,21 @@ class SqliteStore:
         )
         return rows[0][0]
 
+    @_on_thread
     def extend(self, stream: str, values: Sequence[Any], after: int) -> None:
         """Append all or none, in one transaction, to a stream whose last sequence is `after`.
 
         Raises OutOfOrderError when it is another one: somebody else writes to the stream.
         """
         rows = [(stream, after + i, _dump(value)) for i, value in enumerate(values, start=1)]
-        with self._lock, self._transaction():
+        with self._transaction():
             query = "SELECT COALESCE(MAX(sequence), 0) FROM streams WHERE stream = ?"
             last = self._connection.execute(query, (stream,)).fetchone()[0]
             if last != after:
                 raise OutOfOrderError(f"{stream}: ends at {last}, not at {after}")
             self._connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
 
+    @_on_thread
     def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
         """(sequence, value) of each entry behind `after`, in order."""
         rows = self._execute(
@@ -80,6 +119,7 @@ class SqliteStore:
         )
         return ((sequence, json.loads(value)) for sequence, value in rows)
 
+    @_on_thread
     def next_epoch(self, name: str) -> int:
         """A fencing epoch newer than every one handed out before, from 1 on."""
         rows = self._execute(
@@ -90,9 +130,26 @@ class SqliteStore:
         return rows[0][0]
 
     def close(self) -> None:
-        # SQLite crashes the process when a connection is closed under a statement.
-        with self._lock:
-            self._connection.close()
+        """Waits for the calls under way: SQLite would crash the process. A disk that hangs keeps the
+        connection; nothing uses it any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.stop(self._connection.close, CLOSE_SECONDS)
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        if self._thread.hangs:
+            raise self._no_answer()
+        try:
+            return self._thread.call(function, DISK_SECONDS)
+        except DeadlineError:
+            if self._is_closed:
+                raise sqlite3.ProgrammingError(f"{self._path}: the store is closed") from None
+            raise self._no_answer() from None
+
+    def _no_answer(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self._path}: its disk has not answered for {DISK_SECONDS:g} s; see that it works again"
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -105,8 +162,7 @@ class SqliteStore:
         self._connection.execute("COMMIT")
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+        return self._connection.execute(statement, values).fetchall()
 
 
 def _dump(value: Any) -> str:

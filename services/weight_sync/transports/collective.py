@@ -8,7 +8,10 @@ hosts the rendezvous on the configured address; group id and nonce stand in
 front of every key, so that nobody joins a group of another time.
 
 Collectives do not isolate faults: after any failure an end is closed for good
-and the next version travels in a new group.
+and the next version travels in a new group. A TCPStore client waits for ever for
+a server that is frozen, and an accelerator's collectives want every call from a
+thread that has the device current: so each end makes all its calls on one thread,
+and its caller waits with a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import BroadcastOptions
 
 from services.weight_sync.layout import buckets
-from services.weight_sync.transports.calls import CallThread
 from services.weight_sync.transports.process_groups import (
     IN_FLIGHT,
     MAKE_PROCESS_GROUP,
@@ -35,6 +37,7 @@ from services.weight_sync.transports.process_groups import (
 )
 from services.weight_sync.transports.rendezvous import connect_store, host_store
 from services.weight_sync.transports.streams import Stream
+from trimaran.call_thread import CallThread
 from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
