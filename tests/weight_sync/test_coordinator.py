@@ -37,11 +37,13 @@ def world(monkeypatch):
 
 
 @asynccontextmanager
-async def running(world, folder, config=CONFIG, first_pause=PAUSE):
+async def running(world, folder, config=CONFIG, first_pause=PAUSE, former_life=False):
     store = RecordingStore(folder / "store.sqlite", world)
     coordinator = Coordinator(
         RUN, config, store, world.connect_senders, world.connect_rollout, first_pause
     )
+    if former_life:
+        await coordinator.forget_gone()  # nobody listens at the relays of fakes
     coordinator.start()
     try:
         yield coordinator
@@ -784,3 +786,26 @@ def test_a_replica_that_registers_again_is_not_waited_for(world, tmp_path):
             await until(lambda: names(coordinator) == ["a", "b"])
 
     asyncio.run(scenario())
+
+
+def test_nobody_is_sent_to_the_replicas_of_a_former_life(world, tmp_path, caplog):
+    """A resumed run: the store names replicas that have ended, and the trainer replays its steps."""
+
+    async def main():
+        async with running(world, tmp_path) as coordinator:
+            for name in "ab":
+                await coordinator.register(RUN, *world.add(name))
+            await coordinator.publish(CALLER, version_of(1))
+        for process in world.replicas.values():
+            process.stage = process.commit = process.proof = "gone"
+        world.trainer = "gone"
+        async with running(world, tmp_path, former_life=True) as coordinator:
+            assert coordinator.routing().routable == ()
+            await coordinator.register(RUN, *world.add("a"))
+            await asyncio.sleep(5 * PAUSE)
+            assert coordinator.routing().unroutable == {"a": ""}
+            world.trainer = "ok"
+            await until(lambda: names(coordinator) == ["a"])
+
+    asyncio.run(main())
+    assert "is not routable" not in caplog.text
