@@ -51,8 +51,15 @@ GRACE_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
 CONDEMNED_SECONDS = 0.2
 """The same for a group that has failed: whoever waits for the next one must not wait for this one."""
+DRAIN_SECONDS = 5.0
+"""What gloo may take beyond the deadline, which is its own too, to end the work under way."""
 POLL_SECONDS = 0.002
 SENDER = 0
+
+
+_ABANDONED: list[Any] = []
+"""Groups with the works that gloo never ended. A group that is dropped with work under way blocks
+the whole interpreter, and a work holds the memory into which gloo may still write."""
 
 
 class Collective:
@@ -77,6 +84,8 @@ class Collective:
         self._process_group: Any = None
         self._thread = CallThread(f"transfer-{group.group_id}-rank-{rank}")
         self._closed = False
+        self._unended: list[Any] = []
+        """Works that gloo was given up on."""
 
     @classmethod
     def host(
@@ -135,7 +144,8 @@ class Collective:
     @property
     def settled(self) -> bool:
         """Closed, and torch reads and writes nothing any more."""
-        return self._closed and not self._thread.alive
+        is_ended = all(work.is_completed() for work in self._unended)
+        return self._closed and not self._thread.alive and is_ended
 
     def close(self) -> None:
         """Idempotent; a broadcast under way raises at once.
@@ -211,9 +221,22 @@ class Collective:
             while pending:
                 finish()
         finally:
-            # A gloo group that is dropped with work under way blocks the whole interpreter.
-            while self._device.on_host and not all(item[-1].is_completed() for item in pending):
-                time.sleep(POLL_SECONDS)
+            if self._device.on_host:
+                self._drain([item[-1] for item in pending], deadline)
+
+    def _drain(self, works: list[Any], deadline: float) -> None:
+        """Returns once gloo has ended the works, as it does by the deadline.
+
+        Raises TimeoutError soon after it; the works then stay with their group.
+        """
+        late = 0.0  # in our own turns: who stood still finds that gloo has stood still, too
+        while not all(work.is_completed() for work in works):
+            if late > DRAIN_SECONDS:
+                self._unended = works
+                _ABANDONED.append((self._process_group, works))
+                raise TimeoutError("gloo has not ended its work by the deadline")
+            time.sleep(POLL_SECONDS)
+            late += POLL_SECONDS if time.monotonic() > deadline else 0.0
 
     def _start(self, tensor: torch.Tensor, deadline: float) -> Any:
         options = BroadcastOptions()
@@ -226,11 +249,12 @@ class Collective:
 
         An accelerator's wait() only queues, and the copy after it would block
         for ever; and a thread that is inside torch when the process ends
-        brings it down with an abort. gloo ends its work by the deadline.
+        brings it down with an abort.
         """
+        if self._device.on_host:
+            self._drain([work], deadline)
         while not work.is_completed():
-            if not self._device.on_host:
-                self._check_alive(deadline)
+            self._check_alive(deadline)
             time.sleep(POLL_SECONDS)
         work.wait()
 
