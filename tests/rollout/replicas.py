@@ -161,9 +161,7 @@ async def _start(config, model, folder, run_folder, script) -> RunningReplica:
             [sys.executable, "-c", script, str(folder / "config.yaml"), str(run_folder)],
             stdout=output,
             stderr=output,
-            env=service_environment(
-                config, "rollout", os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-            ),
+            env=service_environment(config, "rollout", os.environ | {"GLOO_SOCKET_IFNAME": "lo"}),
         )
     # Weight sync comes up after the replica started: registration must be tried again.
     await asyncio.sleep(1)
