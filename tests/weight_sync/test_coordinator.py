@@ -7,6 +7,7 @@ import pytest
 
 from services.weight_sync import catch_up, staging
 from services.weight_sync.coordinator import Coordinator
+from tests.trimaran.test_store import HangingConnection
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,
@@ -786,6 +787,28 @@ def test_a_replica_that_registers_again_is_not_waited_for(world, tmp_path):
             await until(lambda: names(coordinator) == ["a", "b"])
 
     asyncio.run(scenario())
+
+
+def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_serves(
+    world, tmp_path, monkeypatch
+):
+    async def main():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish(coordinator, world, 1)
+            store = coordinator._ledger._store
+            disk = store._connection = HangingConnection(store._connection, "INSERT")
+            monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
+            with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
+                await publish(coordinator, world, 2)
+            assert names(coordinator) == ["a"] and coordinator.routing().live.version.step == 1
+            disk.let_go.set()
+            await until(lambda: not store._thread.hangs)
+            monkeypatch.setattr("trimaran.store.DISK_SECONDS", 60)
+            await publish(coordinator, world, 2)
+            assert coordinator.routing().live.version.step == 2
+
+    asyncio.run(main())
 
 
 def test_nobody_is_sent_to_the_replicas_of_a_former_life(world, tmp_path, caplog):
