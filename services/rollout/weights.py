@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 Result = TypeVar("Result")
 
 THREAD_SECONDS = 15.0
@@ -82,9 +81,9 @@ class ReplicaWeights:
     def check(self) -> None:
         """Call it once a second. Raises InternalError when nothing can be loaded any more.
 
-        So it is when a load fails although the first one that failed has been followed by the time
-        of a whole further try, and when a stage does not end by its own deadline: its thread hangs,
-        and no other stage can begin.
+        That is so when loads keep failing: one fails, and since the first that did there was time
+        for a whole further try. And when a stage runs on beyond its deadline: its thread hangs, and
+        no other stage can begin.
         """
         now = time.monotonic()
         overdue = any(now > deadline for deadline in self._stages.values())

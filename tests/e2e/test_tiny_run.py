@@ -97,13 +97,15 @@ def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_ru
 
 
 def test_a_resumed_run_loses_no_replica_to_its_former_life(write_run, tmp_path):
-    path = write_run(run={"steps": 4}, rollout={"replicas": 2}, validation={"every": 100})
+    """Its replicas are there before the trainer has the live version again."""
+    run = {"steps": 5, "checkpoint_every": 100}
+    path = write_run(run=run, rollout={"replicas": 2}, validation={"every": 100})
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 2,
+        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 3,
         process,
-        "two steps",
+        "three steps",
     )
     runs.kill_tree(process)
     assert runs.survivors(tmp_path) == []

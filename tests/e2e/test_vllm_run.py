@@ -73,7 +73,7 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
     seen = times("rollout-1 holds version")
     core.suspend()
     runs.wait_for(lambda: not first.is_running(), process, "the end of the replica")
-    assert times("rollout-1 lives but cannot load weights", "rollout-1") == 1
+    assert times("rollout-1 lives but cannot load weights", "rollout-1")
     wait_until_back(seen)
 
     seen = times("rollout-1 holds version")

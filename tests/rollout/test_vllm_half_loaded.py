@@ -80,7 +80,7 @@ def test_a_load_that_stood_still_for_too_long_is_made_up_for(replica, weights, o
         async with replica.client() as client:
             await replica.publish(client, weights)
             core, commit = await stop_half_way(replica, client, other_weights)
-            with pytest.raises(TransferError, match="loading 0.2: no end after 3 s"):
+            with pytest.raises(TransferError, match="0.2"):
                 await commit
             with pytest.raises(BehindError):
                 await generate(client, sampling(1, 4))

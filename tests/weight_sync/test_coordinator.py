@@ -796,6 +796,8 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a")
             await publish(coordinator, world, 1)
+            tasks = coordinator._catch_ups._tasks.values()
+            await until(lambda: all(task.done() for _, task in tasks))  # a's proof is recorded
             store = coordinator._ledger._store
             disk = store._connection = HangingConnection(store._connection, "INSERT")
             monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
