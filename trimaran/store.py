@@ -9,13 +9,12 @@ thread, and raises UnavailableError after `DISK_SECONDS`.
 
 from __future__ import annotations
 
-import functools
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, OutOfOrderError, UnavailableError
@@ -35,20 +34,7 @@ DISK_SECONDS = 60.0
 """For one call, with those that stand before it."""
 CLOSE_SECONDS = 10.0
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
-
-
-def _on_thread(
-    method: Callable[Concatenate[SqliteStore, P], Result],
-) -> Callable[Concatenate[SqliteStore, P], Result]:
-    """The method runs on the store's thread, one call after the other, under a deadline."""
-
-    @functools.wraps(method)
-    def call(self: SqliteStore, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return self._call(lambda: method(self, *args, **kwargs))
-
-    return call
 
 
 class SqliteStore:
@@ -62,9 +48,8 @@ class SqliteStore:
         self._path = path
         self._thread = CallThread(f"store {path.name}")
         self._is_closed = False
-        self._open()
+        self._call(self._open)
 
-    @_on_thread
     def _open(self) -> None:
         self._path.touch(mode=0o600)  # it holds the relay keys of the replicas
         self._connection = sqlite3.connect(
@@ -74,19 +59,16 @@ class SqliteStore:
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(SCHEMA)
 
-    @_on_thread
     def put(self, key: str, value: Any) -> None:
         self._execute(
             "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
             (key, _dump(value)),
         )
 
-    @_on_thread
     def get(self, key: str) -> Any | None:
         rows = self._execute("SELECT value FROM records WHERE key = ?", (key,))
         return json.loads(rows[0][0]) if rows else None
 
-    @_on_thread
     def append(self, stream: str, value: Any) -> int:
         """Returns the sequence number, from 1 on without gaps."""
         rows = self._execute(
@@ -96,21 +78,23 @@ class SqliteStore:
         )
         return rows[0][0]
 
-    @_on_thread
     def extend(self, stream: str, values: Sequence[Any], after: int) -> None:
         """Append all or none, in one transaction, to a stream whose last sequence is `after`.
 
         Raises OutOfOrderError when it is another one: somebody else writes to the stream.
         """
         rows = [(stream, after + i, _dump(value)) for i, value in enumerate(values, start=1)]
-        with self._transaction():
-            query = "SELECT COALESCE(MAX(sequence), 0) FROM streams WHERE stream = ?"
-            last = self._connection.execute(query, (stream,)).fetchone()[0]
-            if last != after:
-                raise OutOfOrderError(f"{stream}: ends at {last}, not at {after}")
-            self._connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
 
-    @_on_thread
+        def write() -> None:
+            with self._transaction():
+                query = "SELECT COALESCE(MAX(sequence), 0) FROM streams WHERE stream = ?"
+                last = self._connection.execute(query, (stream,)).fetchone()[0]
+                if last != after:
+                    raise OutOfOrderError(f"{stream}: ends at {last}, not at {after}")
+                self._connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
+
+        self._call(write)
+
     def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
         """(sequence, value) of each entry behind `after`, in order."""
         rows = self._execute(
@@ -119,7 +103,6 @@ class SqliteStore:
         )
         return ((sequence, json.loads(value)) for sequence, value in rows)
 
-    @_on_thread
     def next_epoch(self, name: str) -> int:
         """A fencing epoch newer than every one handed out before, from 1 on."""
         rows = self._execute(
@@ -137,6 +120,7 @@ class SqliteStore:
             self._thread.stop(self._connection.close, CLOSE_SECONDS)
 
     def _call(self, function: Callable[[], Result]) -> Result:
+        """On the store's thread, one call after the other: only there is the connection used."""
         if self._thread.hangs:
             raise self._no_answer()
         try:
@@ -162,7 +146,7 @@ class SqliteStore:
         self._connection.execute("COMMIT")
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        return self._connection.execute(statement, values).fetchall()
+        return self._call(lambda: self._connection.execute(statement, values).fetchall())
 
 
 def _dump(value: Any) -> str:
