@@ -120,8 +120,7 @@ class ReplicaWeights:
 
     def _forget(self, stage: asyncio.Future[Staged]) -> None:
         del self._stages[stage]
-        if not stage.cancelled():
-            stage.exception()  # whoever gave it up does not ask any more: it is nobody's surprise
+        _retrieve(stage)
 
     async def commit(self, version: PolicyVersion, maker: str) -> float:
         """Seconds of the pause; 0 when the version is live and nothing of it waits to be loaded.
@@ -130,7 +129,9 @@ class ReplicaWeights:
         not load within `weight_sync.commit_timeout`; nothing is live then, until a load succeeds.
         """
         # Shielded: a caller that gives up must not leave half a load behind.
-        return await asyncio.shield(asyncio.ensure_future(self._commit(version, maker)))
+        commit = asyncio.ensure_future(self._commit(version, maker))
+        commit.add_done_callback(_retrieve)
+        return await asyncio.shield(commit)
 
     async def _commit(self, version: PolicyVersion, maker: str) -> float:
         async with self._hold(self._commit_timeout):
@@ -155,6 +156,7 @@ class ReplicaWeights:
         except BaseException as error:
             # Also when it is cut off: what the engine holds then, nobody knows.
             self._live = self._manifest = None
+            logger.warning("version %s did not load: %s", version.version, error)
             self._note_failure(error)
             if isinstance(error, DeadlineError):
                 raise TransferError(str(error)) from error
@@ -216,6 +218,12 @@ class ReplicaWeights:
             await self._in_thread("closing its receiver", self._receiver.close)
         except TrimaranError as error:
             logger.warning("%s", error)
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Whoever gave it up does not ask for its error any more: that is nobody's surprise."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _same(left: PolicyVersion, right: PolicyVersion) -> bool:
