@@ -40,7 +40,7 @@ def replica_1(tmp_path):
     return replica
 
 
-def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tmp_path):
+def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tmp_path, request):
     path = write_run(
         run={"steps": 10_000, "max_lag": 1, "checkpoint_every": 1000},
         rollout=VLLM,
@@ -48,6 +48,7 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
         validation={"every": 10_000},
     )
     process = runs.start("train", path, run_folder_parent=tmp_path)
+    request.addfinalizer(process.kill)
     lines = runs.listen(process)
     folder = tmp_path / "runs"
 
