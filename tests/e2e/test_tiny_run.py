@@ -96,27 +96,6 @@ def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_ru
     assert rewards[0] == rewards[1]
 
 
-def test_a_resumed_run_loses_no_replica_to_its_former_life(write_run, tmp_path):
-    """Its replicas are there before the trainer has the live version again."""
-    run = {"steps": 5, "checkpoint_every": 100}
-    path = write_run(run=run, rollout={"replicas": 2}, validation={"every": 100})
-    process = runs.start("train", path, run_folder_parent=tmp_path)
-    folder = tmp_path / "runs"
-    runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 3,
-        process,
-        "three steps",
-    )
-    runs.kill_tree(process)
-    assert runs.survivors(tmp_path) == []
-    run = runs.only_run(folder)
-    (run / "logs" / "weight-sync.log").unlink()
-    code, output = runs.train("--resume", run, run_folder_parent=tmp_path)
-    assert code == 0, output
-    assert "is not routable" not in (run / "logs" / "weight-sync.log").read_text()
-    assert "lost" not in output
-
-
 def test_a_service_that_cannot_start_shows_its_last_lines(write_run, tmp_path, tiny_model):
     broken = tmp_path / "broken-model"
     broken.mkdir()
