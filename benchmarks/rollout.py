@@ -75,7 +75,7 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     engine = VllmEngine(config, device)
     await engine.start()
     receiver = WeightReceiver(device, 0, config.weight_sync)
-    weights = ReplicaWeights("rollout-0", engine, receiver)
+    weights = ReplicaWeights("rollout-0", engine, receiver, config.weight_sync)
     servicer = RolloutServicer("rollout-0", config, engine, weights)
     server = rpc.Server("127.0.0.1:0", [add_service(servicer)])
     await server.start()

@@ -51,6 +51,8 @@ OPTIONS = [
 MAX_EPOCH = 2**62
 """A run's store counts in int64."""
 Issued = Callable[[str], int | None]
+ISSUED_SECONDS = 30.0
+"""For the store to say which epoch is the newest."""
 
 STOP_GRACE_SECONDS = 2.0
 GRPC_DEADLINE = "Deadline Exceeded"
@@ -89,7 +91,12 @@ class EpochFence:
     async def _learn(self, caller: Caller) -> int:
         """The newest epoch of the caller's run. Raises InputError when the caller's is not one."""
         try:
-            issued = await asyncio.to_thread(self._issued, caller.run_id)
+            async with asyncio.timeout(ISSUED_SECONDS):
+                issued = await asyncio.to_thread(self._issued, caller.run_id)
+        except TimeoutError:
+            raise errors.UnavailableError(
+                f"the run's store has not answered for {ISSUED_SECONDS:g} s; see that its disk works"
+            ) from None
         except sqlite3.Error as error:
             raise errors.UnavailableError(f"the run's store cannot be read: {error}") from error
         if issued is None:

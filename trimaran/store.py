@@ -1,19 +1,23 @@
 """What outlives a process: records, append-only streams and fencing epochs, in one SQLite file.
 
 Safe for several processes on one machine. Values are JSON.
+
+A disk that hangs (a network file system without its server) holds whoever writes to
+it or reads from it in the kernel, for ever. So every call is made on the store's own
+thread, and raises UnavailableError after `DISK_SECONDS`.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from trimaran.errors import OutOfOrderError, StaleEpochError
+from trimaran.call_thread import CallThread
+from trimaran.errors import DeadlineError, OutOfOrderError, StaleEpochError, UnavailableError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -26,16 +30,31 @@ CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL
 
 PUT = "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 BUSY_TIMEOUT_SECONDS = 30.0
+"""For another process to end its own transaction."""
+DISK_SECONDS = 60.0
+"""For one call, with those that stand before it."""
+CLOSE_SECONDS = 10.0
+
+Result = TypeVar("Result")
 
 
 class SqliteStore:
-    """`synchronous=FULL`: when a call returns, its data is on the disk."""
+    """`synchronous=FULL`: when a call returns, its data is on the disk.
+
+    Every method raises UnavailableError, naming the file, when the disk does not answer. A write
+    that was under way then may still reach the disk, should it come back; no later one does.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        path.touch(mode=0o600)  # it holds the relay keys of the replicas
+        self._path = path
+        self._thread = CallThread(f"store {path.name}")
+        self._is_closed = False
+        self._call(self._open)
+
+    def _open(self) -> None:
+        self._path.touch(mode=0o600)  # it holds the relay keys of the replicas
         self._connection = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+            self._path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None
         )
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
@@ -50,11 +69,15 @@ class SqliteStore:
         Raises StaleEpochError when a newer one has been handed out.
         """
         rows = [(key, _dump(value)) for key, value in records.items()]
-        with self._lock, self._transaction():
-            newest = _newest_epoch(self._connection, name)
-            if epoch < newest:
-                raise StaleEpochError(f"run {name}: epoch {epoch} was replaced by {newest}")
-            self._connection.executemany(PUT, rows)
+
+        def write() -> None:
+            with self._transaction():
+                newest = _newest_epoch(self._connection, name)
+                if epoch < newest:
+                    raise StaleEpochError(f"run {name}: epoch {epoch} was replaced by {newest}")
+                self._connection.executemany(PUT, rows)
+
+        self._call(write)
 
     def get(self, key: str) -> Any | None:
         rows = self._execute("SELECT value FROM records WHERE key = ?", (key,))
@@ -75,12 +98,16 @@ class SqliteStore:
         Raises OutOfOrderError when it is another one: somebody else writes to the stream.
         """
         rows = [(stream, after + i, _dump(value)) for i, value in enumerate(values, start=1)]
-        with self._lock, self._transaction():
-            query = "SELECT COALESCE(MAX(sequence), 0) FROM streams WHERE stream = ?"
-            last = self._connection.execute(query, (stream,)).fetchone()[0]
-            if last != after:
-                raise OutOfOrderError(f"{stream}: ends at {last}, not at {after}")
-            self._connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
+
+        def write() -> None:
+            with self._transaction():
+                query = "SELECT COALESCE(MAX(sequence), 0) FROM streams WHERE stream = ?"
+                last = self._connection.execute(query, (stream,)).fetchone()[0]
+                if last != after:
+                    raise OutOfOrderError(f"{stream}: ends at {last}, not at {after}")
+                self._connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
+
+        self._call(write)
 
     def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
         """(sequence, value) of each entry behind `after`, in order."""
@@ -101,13 +128,30 @@ class SqliteStore:
 
     def newest_epoch(self, name: str) -> int:
         """The last one that was handed out; 0 before the first."""
-        with self._lock:
-            return _newest_epoch(self._connection, name)
+        return self._call(lambda: _newest_epoch(self._connection, name))
 
     def close(self) -> None:
-        # SQLite crashes the process when a connection is closed under a statement.
-        with self._lock:
-            self._connection.close()
+        """Waits for the calls under way: SQLite would crash the process. A disk that hangs keeps the
+        connection; nothing uses it any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.stop(self._connection.close, CLOSE_SECONDS)
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        """On the store's thread, one call after the other: only there is the connection used."""
+        if self._thread.hangs:
+            raise self._no_answer()
+        try:
+            return self._thread.call(function, DISK_SECONDS)
+        except DeadlineError:
+            if self._is_closed:
+                raise sqlite3.ProgrammingError(f"{self._path}: the store is closed") from None
+            raise self._no_answer() from None
+
+    def _no_answer(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self._path}: its disk has not answered for {DISK_SECONDS:g} s; see that it works again"
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -120,8 +164,7 @@ class SqliteStore:
         self._connection.execute("COMMIT")
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+        return self._call(lambda: self._connection.execute(statement, values).fetchall())
 
 
 def issued_epoch(path: Path, name: str) -> int | None:

@@ -89,7 +89,8 @@ class Engine(Protocol):
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
         """Take a whole version live under the running requests. Returns the pause in seconds.
 
-        Raises TransferError; from then on nothing is generated until a load succeeds.
+        Raises TransferError; from then on nothing is generated until a load succeeds. To be
+        cancelled is a failure like any other: whoever waits for it has a deadline.
         """
         ...
 

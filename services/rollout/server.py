@@ -8,7 +8,8 @@
 
 A replica starts without a live version and registers itself with weight sync,
 which brings it one. Staging that fails leaves the live version as it was; a
-load that fails leaves none, until a later one succeeds.
+load that fails leaves none, until a later one succeeds. A replica on which none
+succeeds for long ends, so that its process is started again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from trimaran.types import Caller, Origin, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
 CHECK_SECONDS = 1.0
-"""How often the engine is asked whether it lives."""
+"""How often is asked whether the engine lives and whether weights can be loaded."""
 SIGNS_PER_DEADLINE = 4
 """Signs of life within one idle timeout, while a request waits for its turn."""
 
@@ -216,7 +217,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
 
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
-    """Serve replica `index` until cancelled. Raises when the engine dies or nobody registers us."""
+    """Serve replica `index` until cancelled.
+
+    Raises when the engine dies, when it can load nothing any more, and when nobody registers us.
+    """
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -227,7 +231,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     name = f"rollout-{index}"
     try:
         receiver = WeightReceiver(device, 0, config.weight_sync)
-        weights = ReplicaWeights(name, engine, receiver)
+        weights = ReplicaWeights(name, engine, receiver, config.weight_sync)
         try:
             await asyncio.to_thread(receiver.start)
             servicer = RolloutServicer(name, config, engine, weights)
@@ -238,7 +242,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
             try:
                 caller, replica = Caller(run_folder.name, 0), Replica(name, server.address)
                 await _until_first_end(
-                    _watch(engine),
+                    _watch(engine, weights),
                     stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
                 )
             finally:
@@ -249,9 +253,10 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         await engine.close()
 
 
-async def _watch(engine: Engine) -> None:
+async def _watch(engine: Engine, weights: ReplicaWeights) -> None:
     while True:
         engine.check()
+        weights.check()
         await asyncio.sleep(CHECK_SECONDS)
 
 

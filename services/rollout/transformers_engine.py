@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.batch import Batch
 from services.rollout.chat import ChatTokenizer
+from services.rollout.deadlines import within
 from services.rollout.engine import Event, GenerationRequest
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, InternalError, TransferError
@@ -47,6 +49,10 @@ class TransformersEngine:
         self._computing = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._live: VersionId | None = None
+        self._loading: object | None = None
+        """The load that is waited for. One that was given up must not take its version live."""
+        self._outcome = threading.Lock()
+        """Held for moments: a load is either given up or through."""
         self._num_loads = 0
         self._batches: set[Batch] = set()
 
@@ -56,7 +62,8 @@ class TransformersEngine:
 
     async def start(self) -> None:
         self._chat = ChatTokenizer(self._config.model.path)
-        await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
+        async with within(self._config.start_timeout, "the start of the transformers engine"):
+            await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
 
     def _build(self) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -144,9 +151,15 @@ class TransformersEngine:
         return output.logits[:, -1].float().cpu(), output.past_key_values
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
-        return await self._between_steps(lambda: self._load(shadow, version))
+        self._loading = load = object()
+        try:
+            return await self._between_steps(lambda: self._load(shadow, version, load))
+        except BaseException:
+            with self._outcome:
+                self._loading = self._live = None
+            raise
 
-    def _load(self, shadow: Shadow, version: VersionId) -> float:
+    def _load(self, shadow: Shadow, version: VersionId, load: object) -> float:
         started = time.monotonic()
         self._live = None
         self._num_loads += 1
@@ -156,7 +169,10 @@ class TransformersEngine:
             raise TransferError(
                 f"version {version} did not load into transformers: {error}"
             ) from error
-        self._live = version
+        with self._outcome:
+            if self._loading is not load:
+                raise TransferError(f"version {version} loaded after it was given up")
+            self._live = version
         return time.monotonic() - started
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
@@ -171,6 +187,7 @@ class TransformersEngine:
         return join(manifest, ranges, found)
 
     async def _between_steps(self, function: Callable[[], T]) -> T:
+        """What has not begun when its caller stops waiting is not done any more."""
         done: Future[T] = Future()
         self._work.put((function, done))
         # A running group does it between two steps; an idle thread does it at once.

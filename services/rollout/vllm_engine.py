@@ -23,13 +23,20 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from services.rollout.chat import ChatTokenizer
+from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
 from services.rollout.vllm_plugin import BACKEND, register
 from services.rollout.vllm_settings import engine_arguments, inspect_models_here, set_environment
 from services.rollout.vllm_stream import Stream, merge
 from services.rollout.vllm_workers import VllmWorkers
 from trimaran.config import RunConfig
-from trimaran.errors import BehindError, InternalError, TransferError, UnavailableError
+from trimaran.errors import (
+    BehindError,
+    DeadlineError,
+    InternalError,
+    TransferError,
+    UnavailableError,
+)
 from trimaran.launch.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
@@ -41,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK_SECONDS = 1.0
 """A completion that goes on is passed on about this often."""
+SUBMIT_SECONDS = 20.0
+"""For vLLM to take a request or its end, before its core has done anything with it."""
 
 
 class VllmEngine:
@@ -78,8 +87,9 @@ class VllmEngine:
         os.register_at_fork(after_in_child=_in_child)
         self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         self._workers = VllmWorkers(self.llm, transfer)
-        await self._workers.start()
-        if on_host and not await self._workers.install_fast_sampler():
+        start_timeout = self._config.start_timeout
+        await self._workers.start(start_timeout)
+        if on_host and not await self._workers.install_fast_sampler(start_timeout):
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
         logger.info(
             "vllm is up: imports %.1f s, engine %.1f s",
@@ -134,7 +144,7 @@ class VllmEngine:
         finally:
             self._streams.discard(stream)
             if stream.open and not self.llm.errored:
-                await self.llm.abort(stream.request_id)
+                await self._abort(stream)
 
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
@@ -144,22 +154,32 @@ class VllmEngine:
         given = {index: len(start) for index, start in starts.items()}
         prefix = next(iter(starts.values()))
         tokens = [*request.prompt_token_ids, *prefix]
-        async with self._lock:
+        async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
             stream = Stream(f"{request.number}-{next(self._numbers)}", given, self._live)
             params = self._sampling_params(request.sampling, len(starts), len(prefix))
             try:
-                stream.collector = await self.llm.add_request(
-                    stream.request_id, TokensPrompt(prompt_token_ids=tokens), params
-                )
+                # Bounded: a load waits for the same lock.
+                async with within(SUBMIT_SECONDS, "vllm, handed a request"):
+                    stream.collector = await self.llm.add_request(
+                        stream.request_id, TokensPrompt(prompt_token_ids=tokens), params
+                    )
             except _dead_error() as error:
                 raise UnavailableError("the vllm engine is dead; its log says why") from error
-            except asyncio.CancelledError:
-                await self.llm.abort(stream.request_id)
+            except (asyncio.CancelledError, DeadlineError):
+                await self._abort(stream)
                 raise
             self._streams.add(stream)
         return stream
+
+    async def _abort(self, stream: Stream) -> None:
+        """A core that does not take even this is found by whoever waits for its answers."""
+        try:
+            async with asyncio.timeout(SUBMIT_SECONDS):
+                await self.llm.abort(stream.request_id)
+        except TimeoutError:
+            logger.warning("vllm did not take the end of request %s", stream.request_id)
 
     def _sampling_params(self, sampling: Sampling, num_samples: int, given: int) -> Any:
         from vllm import SamplingParams
@@ -184,25 +204,27 @@ class VllmEngine:
             raise UnavailableError("the vllm engine is dead; its log says why") from error
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
-        description = shadow.description()
-        async with self._lock, self._workers.turn:
-            started = time.monotonic()
-            try:
-                async with asyncio.timeout(self._config.weight_sync.commit_timeout):
-                    await self._pause()
-                    await self._workers.load(shadow.path, description)
-                    await self._pass_outputs()
-            except Exception as error:
-                self._fail_streams(version)
-                raise TransferError(
-                    f"version {version} did not load into vllm: {error!r}"
-                ) from error
-            made = self._count_made()
-            for stream in self._streams:
-                stream.mark(made[stream.request_id], version)
-            self._live = version
-            await self.llm.resume_generation()
-            return time.monotonic() - started
+        try:
+            async with self._lock, self._workers.turn:
+                return await self._load(shadow, version)
+        except BaseException as error:
+            # Also when it is cut off: nobody knows how far the core has come with it.
+            self._fail_streams(version)
+            if not isinstance(error, Exception):
+                raise
+            raise TransferError(f"version {version} did not load into vllm: {error!r}") from error
+
+    async def _load(self, shadow: Shadow, version: VersionId) -> float:
+        started = time.monotonic()
+        await self._pause()
+        await self._workers.load(shadow.path, shadow.description())
+        await self._pass_outputs()
+        made = self._count_made()
+        for stream in self._streams:
+            stream.mark(made[stream.request_id], version)
+        self._live = version
+        await self.llm.resume_generation()
+        return time.monotonic() - started
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         return await self._workers.read_back(manifest, ranges)

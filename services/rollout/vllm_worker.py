@@ -58,7 +58,7 @@ class WorkerExtension:
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
 
     def abandon_update(self) -> None:
-        """After an update that failed: some workers keep it open, and would refuse the next."""
+        """Before an update, when the one before it did not end: this worker may have it open still."""
         if getattr(self, "_weight_update_active", False):
             self.finish_weight_update()
 

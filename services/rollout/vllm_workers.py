@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from services.rollout.deadlines import within
 from services.rollout.read_back import SLICE_SECONDS, join
 from services.rollout.vllm_plugin import BACKEND
 from services.weight_sync.manifest import manifest_to_json
@@ -23,30 +24,41 @@ class VllmWorkers:
         self.turn = asyncio.Lock()
         """An update holds it, and so does each slice of a read-back: no slice falls into a pause."""
         self._reading = asyncio.Lock()
+        self._is_update_open = False
+        """An update was started and is not known to have ended."""
 
-    async def start(self) -> None:
-        await self._llm.collective_rpc("end_with_parent")
-        if self._transfer == BACKEND:
-            init = {"init_info": {}}
-            await self._llm.collective_rpc("init_weight_transfer_engine", kwargs=init)
+    async def start(self, timeout: float) -> None:
+        """Raises DeadlineError when the workers do not answer within `timeout` seconds."""
+        async with within(timeout, "the start of vllm's workers"):
+            await self._llm.collective_rpc("end_with_parent")
+            if self._transfer == BACKEND:
+                init = {"init_info": {}}
+                await self._llm.collective_rpc("init_weight_transfer_engine", kwargs=init)
 
-    async def install_fast_sampler(self) -> bool:
-        return all(await self._llm.collective_rpc("install_fast_sampler"))
+    async def install_fast_sampler(self, timeout: float) -> bool:
+        """Raises DeadlineError as `start` does."""
+        async with within(timeout, "vllm's workers, asked for the fast sampler"):
+            return all(await self._llm.collective_rpc("install_fast_sampler"))
 
     async def load(self, path: str, description: dict[str, Any]) -> None:
-        """By vLLM's own calls where it has them. Hold `turn`."""
+        """By vLLM's own calls where it has them. Hold `turn`.
+
+        A load that failed, or whose caller stopped waiting for it, may have left its update open
+        in some workers, which would refuse the next one: so the next load abandons it first. A
+        worker that stood still meanwhile has the calls in their order.
+        """
         call = self._llm.collective_rpc
         if self._transfer is None:
             await call("load_shadow", args=(path, description))
             return
-        await call("start_weight_update")
-        try:
-            update = {"path": path, "description": description}
-            await call("update_weights", kwargs={"update_info": update})
-        except Exception:
+        if self._is_update_open:
             await call("abandon_update")
-            raise
+        self._is_update_open = True
+        await call("start_weight_update")
+        update = {"path": path, "description": description}
+        await call("update_weights", kwargs={"update_info": update})
         await call("finish_weight_update")
+        self._is_update_open = False
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         """See `Engine.read_back`."""

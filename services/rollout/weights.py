@@ -6,17 +6,33 @@
 
 A load that is under way reads a shadow, and a stage may write to any shadow
 that is not: so the two exclude each other, while everything else goes on.
+
+Every wait here ends. What that leaves behind may not be mendable: an engine that
+never answers again, a thread that hangs in a system call. `check` finds such a
+replica, which lives but can load nothing, so that its process ends and is started
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from services.rollout.deadlines import hold, within
 from services.rollout.engine import Engine
-from trimaran.errors import DeadlineError, InputError, OutOfOrderError, TransferError
+from trimaran.config import WeightSyncSection
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    InternalError,
+    OutOfOrderError,
+    TransferError,
+    TrimaranError,
+)
 from trimaran.types import Manifest, PolicyVersion, Ranges, Source, Staged, VersionId
 
 if TYPE_CHECKING:
@@ -24,12 +40,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
+THREAD_SECONDS = 15.0
+"""For what the receiver does in moments, or ends by itself after ten seconds."""
+NUM_OVERDUE_CHECKS = 30
+"""Checks in a row, a second each, that find a stage running beyond its own deadline. They are
+counted, not timed: in a process that stood still itself, everything is late for a moment."""
+
 
 class ReplicaWeights:
-    def __init__(self, name: str, engine: Engine, receiver: WeightReceiver) -> None:
+    def __init__(
+        self, name: str, engine: Engine, receiver: WeightReceiver, config: WeightSyncSection
+    ) -> None:
         self._name = name
         self._engine = engine
         self._receiver = receiver
+        self._commit_timeout = config.commit_timeout
+        self._patience = config.stage_timeout + config.commit_timeout
         self._live: PolicyVersion | None = None
         self.maker = ""
         """Stamped on the tokens of the weights that were loaded last."""
@@ -37,12 +65,36 @@ class ReplicaWeights:
         """The live version's."""
         self._loading = asyncio.Lock()
         self._num_loads = 0
-        self._stages: set[asyncio.Future[Staged]] = set()
+        self._failing_since: float | None = None
+        """When the first load failed of those that have failed since one succeeded."""
+        self._unloadable = ""
+        """Why this process will not load any more."""
+        self._stages: dict[asyncio.Future[Staged], float] = {}
+        """Under way, with their deadlines."""
+        self._num_overdue = 0
 
     @property
     def live(self) -> PolicyVersion | None:
         """None until a version was loaded, and after a load that failed."""
         return self._live
+
+    def check(self) -> None:
+        """Call it once a second. Raises InternalError when nothing can be loaded any more.
+
+        That is so when loads keep failing: one fails, and since the first that did there was time
+        for a whole further try. And when a stage runs on beyond its deadline: its thread hangs, and
+        no other stage can begin.
+        """
+        now = time.monotonic()
+        overdue = any(now > deadline for deadline in self._stages.values())
+        self._num_overdue = self._num_overdue + 1 if overdue else 0
+        if self._num_overdue > NUM_OVERDUE_CHECKS:
+            self._unloadable = "a stage hangs beyond its deadline and keeps every other one off"
+        if self._unloadable:
+            raise InternalError(
+                f"{self._name} lives but cannot load weights: {self._unloadable}; it ends, to be"
+                " started again"
+            )
 
     async def stage(
         self,
@@ -54,51 +106,74 @@ class ReplicaWeights:
         attempt: str = "",
         keep_live: bool = False,
     ) -> Staged:
-        """Raises what `WeightReceiver.stage` raises; the live version stays as it was."""
-        async with self._loading:
+        """Raises what `WeightReceiver.stage` raises, and DeadlineError when a load or the stage
+        itself does not end; the live version stays as it was."""
+        async with self._hold(timeout):
             stage = asyncio.ensure_future(
                 asyncio.to_thread(
                     *(self._receiver.stage, version, manifest, sources, bucket_bytes, timeout),
                     *(attempt, keep_live),
                 )
             )
-            self._stages.add(stage)
+            self._stages[stage] = time.monotonic() + timeout
         stage.add_done_callback(self._forget)
         # Shielded: the thread outlives a caller that gives up, until the next stage or an abort.
-        return await asyncio.shield(stage)
+        async with within(timeout + THREAD_SECONDS, f"{self._name}, staging {version.version}"):
+            return await asyncio.shield(stage)
 
     def _forget(self, stage: asyncio.Future[Staged]) -> None:
-        self._stages.discard(stage)
-        if not stage.cancelled():
-            stage.exception()  # whoever gave it up does not ask any more: it is nobody's surprise
+        del self._stages[stage]
+        _retrieve(stage)
 
     async def commit(self, version: PolicyVersion, maker: str) -> float:
         """Seconds of the pause; 0 when the version is live and nothing of it waits to be loaded.
 
         Raises OutOfOrderError for a version that is neither staged nor live under `maker`, and TransferError when it does
-        not load; nothing is live then, until a load succeeds.
+        not load within `weight_sync.commit_timeout`; nothing is live then, until a load succeeds.
         """
         # Shielded: a caller that gives up must not leave half a load behind.
-        return await asyncio.shield(asyncio.ensure_future(self._commit(version, maker)))
+        commit = asyncio.ensure_future(self._commit(version, maker))
+        commit.add_done_callback(_retrieve)
+        return await asyncio.shield(commit)
 
     async def _commit(self, version: PolicyVersion, maker: str) -> float:
-        async with self._loading:
+        async with self._hold(self._commit_timeout):
             staged = self._staged(version)
             if staged is None:
                 if self._live and _same(self._live, version) and self.maker == maker:
                     return 0.0
                 raise OutOfOrderError(f"{version.version} is not staged on {self._name}")
             self._num_loads += 1
-            try:
-                pause = await self._engine.load_weights(staged.shadow, version.version)
-            except TransferError:
-                self._live = self._manifest = None
-                raise
+            pause = await self._load(staged, version)
             self._live, self._manifest = version, staged.shadow.manifest
             self.maker = maker
-            await asyncio.to_thread(self._receiver.keep, version.version)
+            self._failing_since = None
+            await self._in_thread("keeping a version", self._receiver.keep, version.version)
             logger.info("version %s is live after a pause of %.3f s", version.version, pause)
             return pause
+
+    async def _load(self, staged: StagedWeights, version: PolicyVersion) -> float:
+        try:
+            async with within(self._commit_timeout, f"{self._name}, loading {version.version}"):
+                return await self._engine.load_weights(staged.shadow, version.version)
+        except BaseException as error:
+            # Also when it is cut off: what the engine holds then, nobody knows.
+            self._live = self._manifest = None
+            logger.warning("version %s did not load: %s", version.version, error)
+            self._note_failure(error)
+            if isinstance(error, DeadlineError):
+                raise TransferError(str(error)) from error
+            raise
+
+    def _note_failure(self, error: BaseException) -> None:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since > self._patience:
+            self._unloadable = (
+                f"every load has failed for {now - self._failing_since:.0f} s, the last one with"
+                f" {str(error) or type(error).__name__}"
+            )
 
     def _staged(self, version: PolicyVersion) -> StagedWeights | None:
         if self._stages:
@@ -108,8 +183,8 @@ class ReplicaWeights:
 
     async def abort(self, version: VersionId, attempt: str = "") -> None:
         """Interrupts that attempt's stage under way; waits for a commit, which reads the shadow."""
-        async with self._loading:
-            await asyncio.to_thread(self._receiver.discard, version, attempt)
+        async with self._hold(self._commit_timeout):
+            await self._in_thread("discarding a version", self._receiver.discard, version, attempt)
 
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float
@@ -119,25 +194,39 @@ class ReplicaWeights:
         Raises OutOfOrderError unless `version` is live from the first block to the last one,
         InputError for blocks that do not exist, DeadlineError.
         """
-        async with self._loading:
+        async with self._hold(timeout):
             manifest, num_loads = self._manifest, self._num_loads
             live = self._live.version if self._live else None
         if manifest is None or live != version:
             raise OutOfOrderError(f"{self._name} holds {live}, not {version}: nothing to read back")
         _check_blocks(blocks, manifest)
-        try:
-            async with asyncio.timeout(timeout):
-                digests = await self._engine.read_back(manifest, blocks)
-        except TimeoutError:
-            raise DeadlineError(
-                f"{self._name}: its engine did not read back in {timeout:g} s"
-            ) from None
+        async with within(timeout, f"{self._name}, reading back {version}"):
+            digests = await self._engine.read_back(manifest, blocks)
         if self._num_loads != num_loads:
             raise OutOfOrderError(f"{self._name} took another version while {version} was read")
         return tuple(digests[number] for number in sorted(digests))
 
+    def _hold(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        return hold(self._loading, seconds, f"a load that is under way on {self._name}")
+
+    async def _in_thread(
+        self, what: str, function: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        async with within(THREAD_SECONDS, f"{self._name}, {what}"):
+            return await asyncio.to_thread(function, *arguments)
+
     async def close(self) -> None:
-        await asyncio.to_thread(self._receiver.close)
+        """A receiver that does not end is left behind: the process ends anyway."""
+        try:
+            await self._in_thread("closing its receiver", self._receiver.close)
+        except TrimaranError as error:
+            logger.warning("%s", error)
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Whoever gave it up does not ask for its error any more: that is nobody's surprise."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _same(left: PolicyVersion, right: PolicyVersion) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from services.weight_sync.catch_up import FIRST_PAUSE_SECONDS, CatchUp, CatchUps
+from services.weight_sync.former_life import find_gone
 from services.weight_sync.ledger import Ledger
 from services.weight_sync.offers import Connect
 from services.weight_sync.pool import Pool, Rollout
@@ -83,6 +84,13 @@ class Coordinator:
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
         """By epoch and version: what a controller began that was replaced is not its successor's."""
         self._sweeping: asyncio.Task[None] | None = None
+
+    async def forget_gone(self) -> None:
+        """Before `start`. After a resume the replicas that are recorded are of the run's former
+        life: nobody may be sent to them. Each comes back by registering."""
+        for member in await find_gone(self._pool.members):
+            logger.info("%s is gone since weight sync last ran", member.name)
+            self._pool.members.forget(member)
 
     def start(self) -> None:
         """Goes on where a former process stopped."""

@@ -51,6 +51,8 @@ class Member:
 class Members:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
+        self._forgotten: dict[str, Member] = {}
+        """Only what a later incarnation takes over from them counts."""
         self._seen: dict[str, float] = {}
         self._disputes: dict[str, tuple[PolicyVersion | None, PolicyVersion | None]] = {}
 
@@ -68,7 +70,7 @@ class Members:
         return self._members.get(name)
 
     def register(self, replica: Replica, peer: Peer, now: float) -> Member:
-        before = self._members.get(replica.name)
+        before = self._members.get(replica.name) or self._forgotten.pop(replica.name, None)
         member = Member(replica, peer, 1)
         if before is not None:
             member = replace(
@@ -81,6 +83,10 @@ class Members:
         self._seen[replica.name] = now
         self._disputes.pop(replica.name, None)
         return member
+
+    def forget(self, member: Member) -> None:
+        """It is no member any more, until it registers."""
+        self._forgotten[member.name] = self._members.pop(member.name)
 
     def mark_held(self, member: Member, version: PolicyVersion | None) -> None:
         self._update(member, held=version)
@@ -167,8 +173,9 @@ class Members:
                 "reason": m.reason,
                 "must_load": m.must_load,
                 "num_wrong": m.num_wrong,
+                "forgotten": m.name in self._forgotten,
             }
-            for m in self
+            for m in (*self, *self._forgotten.values())
         ]
 
     @classmethod
@@ -181,7 +188,8 @@ class Members:
             if row["held"]:
                 run_id, lineage, step, root = row["held"]
                 held = PolicyVersion(run_id, VersionId(lineage, step), root, VersionState.ACTIVE)
-            members._members[replica.name] = Member(
+            kept = members._forgotten if row.get("forgotten") else members._members
+            kept[replica.name] = Member(
                 *(replica, Peer(*row["peer"]), row["incarnation"]),
                 *(held, row["proven"], row["reason"]),
                 must_load=row["must_load"],

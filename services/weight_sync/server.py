@@ -108,6 +108,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
 
     server = rpc.Server(address, [add], store.newest_epoch)
     try:
+        await coordinator.forget_gone()
         coordinator.start()
         await server.start()
         await asyncio.Event().wait()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,13 @@ def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
         text=True,
         env={**os.environ, "TRIMARAN_TEST_MARK": str(run_folder_parent)},
     )
+
+
+def listen(process: subprocess.Popen) -> list[str]:
+    """What it prints, line by line as it comes: a pipe that nobody reads stops a long run."""
+    lines: list[str] = []
+    threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True).start()
+    return lines
 
 
 def finish(process: subprocess.Popen) -> str:

@@ -1,6 +1,7 @@
-"""The same with vLLM: two replicas, one killed in mid-run; and a resumed run that replays."""
+"""The same with vLLM: replicas that are killed or freeze in mid-run; and a resumed run that replays."""
 
 import json
+import signal
 
 import pytest
 
@@ -20,17 +21,71 @@ def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
         process,
         "two steps",
     )
-    (replica,) = [
-        found
-        for found in runs.processes(tmp_path, "serve", "rollout")
-        if found.cmdline()[found.cmdline().index("--index") + 1] == "1"
-    ]
-    replica.kill()
+    replica_1(tmp_path).kill()
     output = runs.finish(process)
     assert process.returncode == 0, output
     run = runs.only_run(folder)
     assert json.loads((run / "summary.json").read_text())["steps"] == 12
     assert "rollout-1" in output
+    assert runs.survivors(tmp_path) == []
+
+
+def replica_1(tmp_path):
+    """Its process; the engine's core is a child of it, under another name."""
+    (replica,) = [
+        found
+        for found in runs.processes(tmp_path, "serve", "rollout")
+        if found.cmdline()[found.cmdline().index("--index") + 1] == "1"
+    ]
+    return replica
+
+
+def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tmp_path, request):
+    path = write_run(
+        run={"steps": 10_000, "max_lag": 1, "checkpoint_every": 1000},
+        rollout=VLLM,
+        weight_sync={"stage_timeout": 10, "commit_timeout": 6},
+        validation={"every": 10_000},
+    )
+    process = runs.start("train", path, run_folder_parent=tmp_path)
+    request.addfinalizer(process.kill)
+    lines = runs.listen(process)
+    folder = tmp_path / "runs"
+
+    def times(text: str, service: str = "weight-sync") -> int:
+        run = runs.only_run(folder)
+        log = run / "logs" / f"{service}.log" if run else None
+        return log.read_text().count(text) if log and log.exists() else 0
+
+    def wait_until_back(after: int) -> None:
+        back = "rollout-1 holds version"
+        runs.wait_for(lambda: times(back) > after, process, "rollout-1 to be proven again")
+
+    runs.wait_for(lambda: times("rollout-1 holds version"), process, "a proven rollout-1")
+    first = replica_1(tmp_path)
+    (core,) = first.children()
+
+    core.suspend()
+    runs.wait_for(lambda: times("rollout-1 is not routable"), process, "a commit that failed")
+    seen = times("rollout-1 holds version")
+    core.resume()
+    wait_until_back(seen)
+    assert first.is_running(), "what only stood still need not be started again"
+
+    seen = times("rollout-1 holds version")
+    core.suspend()
+    runs.wait_for(lambda: not first.is_running(), process, "the end of the replica")
+    assert times("rollout-1 lives but cannot load weights", "rollout-1")
+    wait_until_back(seen)
+
+    seen = times("rollout-1 holds version")
+    (core,) = replica_1(tmp_path).children()
+    core.kill()
+    wait_until_back(seen)
+
+    process.send_signal(signal.SIGINT)
+    process.wait(runs.TIMEOUT_SECONDS)
+    assert sum("rollout-1 died (exit code 1)" in line for line in lines) == 2, lines
     assert runs.survivors(tmp_path) == []
 
 

@@ -18,6 +18,7 @@ from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import WeightSyncSection, dump_config, parse_config
 from trimaran.device import pick
+from trimaran.launch.environment import service_environment
 from trimaran.types import (
     Caller,
     Message,
@@ -123,8 +124,10 @@ class RunningReplica:
         return (await rpc.call(client._stub.GetReplica, request, TIMEOUT)).num_running
 
 
-def start_replica(engine: str, model, folder) -> RunningReplica:
-    """Returns once the replica has registered itself."""
+def start_replica(
+    engine: str, model, folder, script: str = SERVE, weight_sync: dict | None = None
+) -> RunningReplica:
+    """Returns once the replica has registered itself. `script` serves it."""
     sync_port, port = free_ports(2)
     config = parse_config(
         {
@@ -139,6 +142,7 @@ def start_replica(engine: str, model, folder) -> RunningReplica:
                 "max_concurrency": 16,
                 "kv_cache_gib": 0.05,
             },
+            "weight_sync": weight_sync or {},
             "endpoints": {
                 "weight_sync": f"127.0.0.1:{sync_port}",
                 "rollout": [f"127.0.0.1:{port}"],
@@ -148,19 +152,19 @@ def start_replica(engine: str, model, folder) -> RunningReplica:
     (folder / "config.yaml").write_text(dump_config(config))
     run_folder = folder / CALLER.run_id
     run_folder.mkdir()
-    return asyncio.run(_start(config, model, folder, run_folder))
+    return asyncio.run(_start(config, model, folder, run_folder, script))
 
 
-async def _start(config, model, folder, run_folder) -> RunningReplica:
+async def _start(config, model, folder, run_folder, script) -> RunningReplica:
     fake = FakeWeightSync()
     server = rpc.Server(config.endpoints.weight_sync, [fake.add_to])
     log = folder / "log.txt"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(folder / "config.yaml"), str(run_folder)],
+            [sys.executable, "-c", script, str(folder / "config.yaml"), str(run_folder)],
             stdout=output,
             stderr=output,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            env=service_environment(config, "rollout", os.environ | {"GLOO_SOCKET_IFNAME": "lo"}),
         )
     # Weight sync comes up after the replica started: registration must be tried again.
     await asyncio.sleep(1)

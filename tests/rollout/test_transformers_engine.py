@@ -1,6 +1,7 @@
 """What the transformers engine promises beyond the port: the same tokens whatever else happens."""
 
 import asyncio
+import threading
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from services.weight_sync.manifest import list_digests
 from tests.rollout.versions import shadow_of
 from trimaran.config import parse_config
 from trimaran.device import pick
+from trimaran.errors import BehindError, DeadlineError
 from trimaran.types import Message, Sampling, VersionId
 
 MESSAGES = (Message("user", "What is 1 + 2?"),)
@@ -19,18 +21,10 @@ MESSAGES = (Message("user", "What is 1 + 2?"),)
 @pytest.fixture(scope="module")
 def with_engine(model):
     """with_engine(body) -> await body(engine), with random weights loaded as version 0.0."""
-    config = parse_config(
-        {
-            "model": {"path": str(model), "dtype": "float32"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {"engine": "transformers", "device": "cpu"},
-        }
-    )
 
     def run(body):
         async def main():
-            engine = create_engine(config, pick("cpu"))
+            engine = create_engine(config_of(model), pick("cpu"))
             await engine.start()
             try:
                 await engine.load_weights(first_version(model), VersionId(0, 0))
@@ -41,6 +35,17 @@ def with_engine(model):
         return asyncio.run(main())
 
     return run
+
+
+def config_of(model):
+    return parse_config(
+        {
+            "model": {"path": str(model), "dtype": "float32"},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {"engine": "transformers", "device": "cpu"},
+        }
+    )
 
 
 def first_version(model):
@@ -117,6 +122,60 @@ def test_a_read_back_beside_decoding_changes_no_token(with_engine, model):
 
     beside, alone = with_engine(body)
     assert beside == alone
+
+
+class HangingShadow:
+    """Of a version of which half comes, and the rest when it is let go."""
+
+    def __init__(self, shadow):
+        self._tensors = list(shadow.tensors())
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    def tensors(self):
+        for number, (name, tensor) in enumerate(self._tensors):
+            if number == len(self._tensors) // 2:
+                self.reached.set()
+                assert self.let_go.wait(60)
+            yield name, tensor
+
+
+def test_a_load_that_was_given_up_never_makes_its_version_live(with_engine, model):
+    hanging = HangingShadow(first_version(model))
+
+    async def body(engine):
+        load = asyncio.create_task(engine.load_weights(hanging, VersionId(0, 1)))
+        assert await asyncio.to_thread(hanging.reached.wait, 60)
+        load.cancel()  # as a deadline does
+        with pytest.raises(asyncio.CancelledError):
+            await load
+        # It stands behind the load that hangs, and is given up before it has begun.
+        behind = asyncio.create_task(engine.load_weights(first_version(model), VersionId(0, 2)))
+        await asyncio.sleep(0)
+        behind.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await behind
+        hanging.let_go.set()
+        with pytest.raises(BehindError):
+            await tokens_of(engine, 5)
+        await engine.load_weights(first_version(model), VersionId(0, 3))
+        return await tokens_of(engine, 5)
+
+    assert with_engine(body)
+
+
+def test_a_start_that_hangs_ends_at_its_deadline(model, monkeypatch):
+    config = config_of(model).model_copy(update={"start_timeout": 0.05})
+    may_build = threading.Event()
+
+    async def main():
+        engine = create_engine(config, pick("cpu"))
+        monkeypatch.setattr(engine, "_build", lambda: may_build.wait(60))
+        with pytest.raises(DeadlineError, match="start of the transformers engine"):
+            await engine.start()
+        may_build.set()
+        await engine.close()
+
+    asyncio.run(main())
 
 
 def test_inverse_cdf_takes_the_first_token_beyond_the_draw():

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
-from services.rollout.weights import ReplicaWeights
+from services.rollout.weights import NUM_OVERDUE_CHECKS, ReplicaWeights
 from services.weight_sync.manifest import build_manifest, list_digests
-from trimaran.errors import DeadlineError, InputError, OutOfOrderError, TransferError
+from trimaran.config import WeightSyncSection
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    InternalError,
+    OutOfOrderError,
+    TransferError,
+)
 from trimaran.types import PolicyVersion, Staged, TensorInfo, VersionId, VersionState
 
 
@@ -70,11 +79,13 @@ class Engine:
         return dict(enumerate(list_digests(self.loaded)))
 
 
-def run(body):
+def run(body, **settings):
+    config = WeightSyncSection(**settings)
+
     async def main():
         events: list[str] = []
         receiver, engine = Receiver(events), Engine(events)
-        weights = ReplicaWeights("rollout-0", engine, receiver)
+        weights = ReplicaWeights("rollout-0", engine, receiver, config)
         await body(weights, receiver, engine)
         return events
 
@@ -149,8 +160,6 @@ def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
 
 
 def test_nothing_is_loaded_while_a_stage_is_under_way():
-    import threading
-
     async def body(weights, receiver, engine):
         await weights.stage(ONE, FIRST, [], 1, 10)
         receiver.gate = threading.Semaphore(0)
@@ -221,5 +230,150 @@ def test_an_engine_that_does_not_answer_ends_at_the_deadline():
         engine.may_read = asyncio.Event()
         with pytest.raises(DeadlineError, match="rollout-0"):
             await weights.read_back(ONE.version, EVERYTHING, 0.01)
+
+    run(body)
+
+
+def test_a_load_that_does_not_end_fails_at_the_commits_deadline_and_leaves_nothing_live():
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        engine.may_load = asyncio.Event()
+        await weights.stage(TWO, SECOND, [], 1, 10)
+        with pytest.raises(TransferError, match="rollout-0, loading 0.2: no end after 0.05 s"):
+            await weights.commit(TWO, MAKER)
+        assert weights.live is None
+        engine.may_load.set()
+        assert await publish(weights, TWO, SECOND) == 0.25
+
+    run(body, commit_timeout=0.05)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("unforeseen"), asyncio.CancelledError()])
+def test_whatever_cuts_a_load_off_leaves_nothing_live(failure):
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+
+        async def load_weights(shadow, version):
+            raise failure
+
+        engine.load_weights = load_weights
+        await weights.stage(TWO, SECOND, [], 1, 10)
+        with pytest.raises(type(failure)):
+            await weights.commit(TWO, MAKER)
+        assert weights.live is None
+
+    run(body)
+
+
+def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        await weights._loading.acquire()
+        for waiting in (
+            weights.stage(TWO, SECOND, [], 1, 0.05),
+            weights.commit(ONE, MAKER),
+            weights.abort(ONE.version),
+            weights.read_back(ONE.version, EVERYTHING, 0.05),
+        ):
+            with pytest.raises(DeadlineError, match="a load that is under way on rollout-0"):
+                await waiting
+        assert weights.live == ONE
+
+    run(body, commit_timeout=0.05)
+
+
+def test_a_stage_whose_thread_hangs_ends_for_its_caller(monkeypatch):
+    monkeypatch.setattr("services.rollout.weights.THREAD_SECONDS", 0.05)
+
+    async def body(weights, receiver, engine):
+        receiver.gate = threading.Semaphore(0)
+        with pytest.raises(DeadlineError, match="rollout-0, staging 0.1"):
+            await weights.stage(ONE, FIRST, [], 1, 0.05)
+        receiver.gate.release()
+
+    run(body)
+
+
+@pytest.mark.parametrize("method", ["keep", "discard", "close"])
+def test_a_receiver_that_hangs_ends_for_its_caller(monkeypatch, method, caplog):
+    monkeypatch.setattr("services.rollout.weights.THREAD_SECONDS", 0.05)
+
+    async def body(weights, receiver, engine):
+        await weights.stage(ONE, FIRST, [], 1, 10)
+        gate = threading.Event()
+        setattr(receiver, method, lambda *_: gate.wait(10))
+        if method == "close":
+            await weights.close()
+            assert "closing its receiver: no end" in caplog.text
+        else:
+            with pytest.raises(DeadlineError, match=f"{method}ing a version"):
+                await (
+                    weights.commit(ONE, MAKER) if method == "keep" else weights.abort(ONE.version)
+                )
+        gate.set()
+
+    run(body)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock.now in seconds, which stands still by itself."""
+    clock = SimpleNamespace(now=1000.0)
+    monotonic = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr("services.rollout.weights.time", monotonic)
+    return clock
+
+
+def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
+    async def body(weights, receiver, engine):
+        engine.fails = True
+        for seconds in (0, 29, 200):
+            weights.check()  # not yet, or nobody has tried since
+            clock.now += seconds
+            with pytest.raises(TransferError):
+                await publish(weights, ONE, FIRST)
+        with pytest.raises(InternalError, match="rollout-0 lives but cannot load .* 229 s.* torn"):
+            weights.check()
+
+    run(body, stage_timeout=20, commit_timeout=10)
+
+
+def test_a_replica_that_loads_again_stays(clock):
+    async def body(weights, receiver, engine):
+        for engine.fails in (True, False, True):
+            with suppress(TransferError):
+                await publish(weights, ONE, FIRST)
+            clock.now += 1000
+            weights.check()
+
+    run(body)
+
+
+def test_a_replica_whose_stage_hangs_beyond_its_deadline_ends():
+    async def body(weights, receiver, engine):
+        receiver.gate = threading.Semaphore(0)
+        stage = asyncio.create_task(weights.stage(ONE, FIRST, [], 1, 0.05))
+        await asyncio.sleep(0.1)
+        for _ in range(NUM_OVERDUE_CHECKS):
+            weights.check()
+        with pytest.raises(InternalError, match="a stage hangs beyond its deadline"):
+            weights.check()
+        receiver.gate.release()
+        await stage
+
+    run(body)
+
+
+def test_a_stage_that_ends_late_is_no_reason_to_end():
+    async def body(weights, receiver, engine):
+        receiver.gate = threading.Semaphore(0)
+        for _ in range(2):
+            stage = asyncio.create_task(weights.stage(ONE, FIRST, [], 1, 0.05))
+            await asyncio.sleep(0.1)
+            for _ in range(NUM_OVERDUE_CHECKS):
+                weights.check()
+            receiver.gate.release()
+            await stage
+            weights.check()
 
     run(body)

@@ -1,6 +1,7 @@
 """The boundary of every service: errors, fencing, deadlines, health, reflection."""
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -194,6 +195,21 @@ def test_a_store_that_cannot_be_read_is_unavailable(tmp_path):
                 await client.score_group(GROUP, timeout=10)
 
     asyncio.run(run())
+
+
+def test_a_store_whose_disk_hangs_is_unavailable(monkeypatch):
+    monkeypatch.setattr(rpc, "ISSUED_SECONDS", 0.05)
+    back = threading.Event()
+    fence = rpc.EpochFence(lambda run_id: back.wait(60) and None)
+
+    async def body():
+        try:
+            with pytest.raises(errors.UnavailableError, match="has not answered"):
+                await fence.check(Caller("run-1", 1))
+        finally:
+            back.set()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
 
 
 def test_a_request_without_a_caller_is_refused():

@@ -1,12 +1,15 @@
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.errors import StaleEpochError
+from trimaran.errors import StaleEpochError, UnavailableError
 from trimaran.store import SqliteStore, issued_epoch
 
 
@@ -124,3 +127,82 @@ def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path):
     assert issued_epoch(path, "run") == 2
     assert issued_epoch(path, "another") == 0
     store.close()
+
+
+class HangingConnection:
+    """A disk that holds the statement that begins with `word`, until `let_go`."""
+
+    def __init__(self, connection, word):
+        self._connection, self._word = connection, word
+        self.let_go, self.statements = threading.Event(), []
+
+    def execute(self, statement, *values):
+        self.statements.append(statement)
+        if statement.startswith(self._word):
+            assert self.let_go.wait(60)
+        return self._connection.execute(statement, *values)
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+
+CALLS = {
+    "put": lambda store: store.put("key", 1),
+    "get": lambda store: store.get("key"),
+    "append": lambda store: store.append("stream", 1),
+    "extend": lambda store: store.extend("stream", [1], after=0),
+    "read": lambda store: store.read("stream"),
+    "next_epoch": lambda store: store.next_epoch("run"),
+    "newest_epoch": lambda store: store.newest_epoch("run"),
+    "put_fenced": lambda store: store.put_fenced({"key": 1}, "run", 1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, monkeypatch, call):
+    path = tmp_path / "store.sqlite"
+    store = SqliteStore(path)
+    monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
+    monkeypatch.setattr("trimaran.store.CLOSE_SECONDS", 0.05)
+    disk = store._connection = HangingConnection(store._connection, "")
+    with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
+        CALLS[call](store)
+    store.close()  # nor does it hold the end
+    disk.let_go.set()
+
+
+def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.1)
+    disk = store._connection = HangingConnection(store._connection, "INSERT")
+    for key in ("under way", "refused at once"):
+        with pytest.raises(UnavailableError):
+            store.put(key, 1)
+    assert len(disk.statements) == 1
+    disk.let_go.set()
+    monkeypatch.setattr("trimaran.store.DISK_SECONDS", 60)
+    while store._thread.hangs:
+        time.sleep(0.01)
+    store.put("back", 2)
+    assert [store.get(key) for key in ("under way", "refused at once", "back")] == [1, None, 2]
+    store.close()
+
+
+def test_a_disk_that_hangs_does_not_hold_the_process(tmp_path):
+    """A thread inside the kernel cannot be ended; the interpreter must not wait for it."""
+    code = f"""
+import threading
+from pathlib import Path
+from trimaran import store
+from trimaran.errors import UnavailableError
+store.DISK_SECONDS = store.CLOSE_SECONDS = 0.1
+found = store.SqliteStore(Path({str(tmp_path / "store.sqlite")!r}))
+try:
+    found._call(threading.Event().wait)
+except UnavailableError as error:
+    print(error)
+found.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "store.sqlite: its disk has not answered" in done.stdout

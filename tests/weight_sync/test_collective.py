@@ -13,6 +13,9 @@ import pytest
 import torch
 
 from services.weight_sync.receiver import WeightReceiver
+from services.weight_sync.transports import collective
+from services.weight_sync.transports.streams import Stream
+from services.weight_sync.transports.terms import Terms
 from tests.weight_sync.ends import (
     ALL,
     BUCKET,
@@ -448,3 +451,36 @@ def test_a_late_abort_does_not_end_the_next_attempt(pool, ends):
     assert staged.result(timeout=10).root == snapshot.manifest.root
     aborted.result(timeout=10)
     assert holds(receiver, snapshot)
+
+
+class EndlessWork:
+    """Of a gloo that does not keep its own deadline."""
+
+    def is_completed(self):
+        return False
+
+
+class EndlessGroup:
+    def __init__(self):
+        self.works = []
+
+    def broadcast(self, tensors, options):
+        self.works.append(EndlessWork())
+        return self.works[-1]
+
+
+def test_work_that_gloo_never_ends_holds_neither_the_caller_nor_its_thread(monkeypatch):
+    monkeypatch.setattr(collective, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(collective, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(collective, "_ABANDONED", [])
+    snapshot, group = make_snapshot(), EndlessGroup()
+    end = collective.Collective(CPU, 0, "127.0.0.1", group_of(1, 2), 0)
+    end._process_group = group
+    stream = Stream(snapshot.layout, snapshot.buffer, snapshot.layout)
+    terms = Terms.of(snapshot.manifest.root, "", snapshot.layout, BUCKET)
+    with pytest.raises(TransferError, match="could not broadcast within 0.1 s"):
+        end.broadcast(stream, terms, timeout=0.1)
+    until(lambda: not end._thread.alive)
+    assert not end.settled  # what it may still write to must not be used again
+    kept = [(kept_group, work) for kept_group, works in collective._ABANDONED for work in works]
+    assert {(group, work) for work in group.works} == set(kept)

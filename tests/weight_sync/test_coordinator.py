@@ -7,6 +7,7 @@ import pytest
 
 from services.weight_sync import catch_up, staging
 from services.weight_sync.coordinator import Coordinator
+from tests.trimaran.test_store import HangingConnection
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,
@@ -38,11 +39,13 @@ def world(monkeypatch):
 
 
 @asynccontextmanager
-async def running(world, folder, config=CONFIG, first_pause=PAUSE):
+async def running(world, folder, config=CONFIG, first_pause=PAUSE, former_life=False):
     store = RecordingStore(folder / "store.sqlite", world)
     coordinator = Coordinator(
         RUN, config, store, world.connect_senders, world.connect_rollout, first_pause
     )
+    if former_life:
+        await coordinator.forget_gone()  # nobody listens at the relays of fakes
     coordinator.start()
     try:
         yield coordinator
@@ -786,3 +789,50 @@ def test_a_replica_that_registers_again_is_not_waited_for(world, tmp_path):
             await until(lambda: names(coordinator) == ["a", "b"])
 
     asyncio.run(scenario())
+
+
+def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_serves(
+    world, tmp_path, monkeypatch
+):
+    async def main():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish(coordinator, world, 1)
+            tasks = coordinator._catch_ups._tasks.values()
+            await until(lambda: all(task.done() for _, task in tasks))  # a's proof is recorded
+            store = coordinator._ledger._store
+            disk = store._connection = HangingConnection(store._connection, "INSERT")
+            monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
+            with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
+                await publish(coordinator, world, 2)
+            assert names(coordinator) == ["a"] and coordinator.routing().live.version.step == 1
+            disk.let_go.set()
+            await until(lambda: not store._thread.hangs)
+            monkeypatch.setattr("trimaran.store.DISK_SECONDS", 60)
+            await publish(coordinator, world, 2)
+            assert coordinator.routing().live.version.step == 2
+
+    asyncio.run(main())
+
+
+def test_nobody_is_sent_to_the_replicas_of_a_former_life(world, tmp_path, caplog):
+    """A resumed run: the store names replicas that have ended, and the trainer replays its steps."""
+
+    async def main():
+        async with running(world, tmp_path) as coordinator:
+            for name in "ab":
+                await coordinator.register(RUN, *world.add(name))
+            await coordinator.publish(CALLER, version_of(1))
+        for process in world.replicas.values():
+            process.stage = process.commit = process.proof = "gone"
+        world.trainer = "gone"
+        async with running(world, tmp_path, former_life=True) as coordinator:
+            assert coordinator.routing().routable == ()
+            await coordinator.register(RUN, *world.add("a"))
+            await asyncio.sleep(5 * PAUSE)
+            assert coordinator.routing().unroutable == {"a": ""}
+            world.trainer = "ok"
+            await until(lambda: names(coordinator) == ["a"])
+
+    asyncio.run(main())
+    assert "is not routable" not in caplog.text

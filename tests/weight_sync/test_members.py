@@ -121,3 +121,16 @@ def test_they_come_back_from_the_store_as_they_were(changes):
     assert list(back) == [replace(member, failures=0) for member in members]
     assert all(not member.reason for member in back.silent(81.0, 30))
     assert back.silent(79.0, 30) == ()
+
+
+def test_who_is_forgotten_is_no_member_until_it_registers_and_what_it_did_wrong_stays():
+    members, a = with_one()
+    members.mark_held(a, live_of(1))
+    members.mark_wrong(a)
+    members.forget(members.get("a"))
+    for kept in (members, Members.from_json(members.to_json(), 0.0)):
+        assert list(kept) == [] and kept.find("a") is None
+        assert kept.note_sign("a", 1, None, 1.0) == (None, False)
+        again = kept.register(a.replica, peer_of("new"), 1.0)
+        assert (again.incarnation, again.num_wrong, again.must_load) == (2, 1, True)
+        assert Members.from_json(kept.to_json(), 0.0).get("a") == again

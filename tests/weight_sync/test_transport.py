@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from services.weight_sync.arrival import Verifier, check_sources
 from services.weight_sync.layout import make_layout, numbers_of, to_ranges
-from services.weight_sync.transports.calls import CallThread, Stop
+from services.weight_sync.transports.calls import Stop
 from services.weight_sync.transports.carrier import WrongBlockError
 from services.weight_sync.transports.delta_stream import delta_layout, join_deltas
 from services.weight_sync.transports.stock import Holding, Stock
 from services.weight_sync.transports.streams import Stream
 from tests.weight_sync.ends import ALL, LONG, TENSORS, make_snapshot
+from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, TransferError
 from trimaran.types import Delta, Source, Transport
 

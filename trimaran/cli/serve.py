@@ -62,12 +62,17 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
 
         def stop(number: signal.Signals) -> None:
             logger.info("%s: stopping", number.name)
-            _cut_short_after(STOP_SECONDS)
+            _cut_short_after(STOP_SECONDS, "")
             task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
-        await module.serve(config, folder, index)
+        try:
+            await module.serve(config, folder, index)
+        except Exception as error:
+            # What has failed may have left a thread that hangs; it must not hold the process.
+            _cut_short_after(STOP_SECONDS, f"; it ends because of: {error}")
+            raise
 
     try:
         asyncio.run(until_stopped())
@@ -83,9 +88,9 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
     return 0
 
 
-def _cut_short_after(seconds: float) -> None:
+def _cut_short_after(seconds: float, cause: str) -> None:
     def cut_short() -> None:
-        logger.error("still not stopped after %g s: ending now", seconds)
+        logger.error("still not stopped after %g s: ending now%s", seconds, cause)
         os._exit(1)
 
     timer = threading.Timer(seconds, cut_short)

@@ -1,94 +1,12 @@
-"""Ending what may block: a thread for calls without a deadline, and a stop for several threads.
-
-A TCPStore client waits for ever for a server that is frozen, and an
-accelerator's collectives want every call from a thread that has the device
-current. So each end of a group makes all its calls on one thread, and the
-caller waits with a deadline.
-"""
+"""Ending work that is under way in several threads."""
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from contextlib import contextmanager
 
-from trimaran.errors import DeadlineError, TransferError
-
-Result = TypeVar("Result")
-
-
-class CallThread:
-    """A daemon: a call that never returns leaves its thread behind, and does not hold the process."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._waiting: set[Future[Any]] = set()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def busy(self) -> bool:
-        """Somebody waits for a call."""
-        return bool(self._waiting)
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def call(self, function: Callable[[], Result], timeout: float) -> Result:
-        """Raises DeadlineError after `timeout` seconds; the thread is then still busy."""
-        future: Future[Result] = Future()
-        self._waiting.add(future)
-        self._jobs.put((function, future))
-        if self._stopped:
-            future.cancel()  # it stands behind the last call
-        try:
-            return future.result(timeout)
-        except CancelledError:
-            raise DeadlineError(f"{self._name}: given up by its caller") from None
-        except TimeoutError:
-            if future.done():
-                raise
-            raise DeadlineError(f"{self._name}: no end after {timeout:.3g} s") from None
-        finally:
-            self._waiting.discard(future)
-
-    def give_up(self) -> None:
-        """From another thread: calls under way raise DeadlineError at once."""
-        for future in tuple(self._waiting):
-            future.cancel()
-
-    def stop(self, last: Callable[[], None], timeout: float) -> bool:
-        """Run `last` as the last call. False when the thread is still busy after `timeout` seconds."""
-        self._stopped = True
-        self._jobs.put((last, Future()))
-        self._jobs.put(None)
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            function, future = job
-            try:
-                result = function()
-            except Exception as error:
-                _settle(future.set_exception, error)
-            else:
-                _settle(future.set_result, result)
-                del result
-            del job, function, future  # or the last call's buffers live until the next one
-
-
-def _settle(settle: Callable[[Any], None], value: Any) -> None:
-    with suppress(InvalidStateError):  # given up: nobody waits for it any more
-        settle(value)
+from trimaran.errors import TransferError
 
 
 class Stop:

@@ -8,7 +8,10 @@ hosts the rendezvous on the configured address; only who knows the group's nonce
 finds the others there, so that nobody joins a group of another time.
 
 Collectives do not isolate faults: after any failure an end is closed for good
-and the next version travels in a new group.
+and the next version travels in a new group. A TCPStore client waits for ever for
+a server that is frozen, and an accelerator's collectives want every call from a
+thread that has the device current: so each end makes all its calls on one thread,
+and its caller waits with a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import BroadcastOptions
 
 from services.weight_sync.layout import buckets
-from services.weight_sync.transports.calls import CallThread
 from services.weight_sync.transports.process_groups import (
     IN_FLIGHT,
     MAKE_PROCESS_GROUP,
@@ -41,6 +43,7 @@ from services.weight_sync.transports.rendezvous import (
 )
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
+from trimaran.call_thread import CallThread
 from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
@@ -54,8 +57,15 @@ GRACE_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
 CONDEMNED_SECONDS = 0.2
 """The same for a group that has failed: whoever waits for the next one must not wait for this one."""
+DRAIN_SECONDS = 5.0
+"""What gloo may take beyond the deadline, which is its own too, to end the work under way."""
 POLL_SECONDS = 0.002
 SENDER = 0
+
+
+_ABANDONED: list[Any] = []
+"""Groups with the works that gloo never ended. A group that is dropped with work under way blocks
+the whole interpreter, and a work holds the memory into which gloo may still write."""
 
 
 class Collective:
@@ -82,6 +92,8 @@ class Collective:
         self._process_group: Any = None
         self._thread = CallThread(f"transfer-{group.group_id}-rank-{rank}")
         self._closed = False
+        self._unended: list[Any] = []
+        """Works that gloo was given up on."""
 
     @classmethod
     def host(
@@ -147,7 +159,8 @@ class Collective:
     @property
     def settled(self) -> bool:
         """Closed, and torch reads and writes nothing any more."""
-        return self._closed and not self._thread.alive
+        is_ended = all(work.is_completed() for work in self._unended)
+        return self._closed and not self._thread.alive and is_ended
 
     def close(self) -> None:
         """Idempotent; a broadcast under way raises at once.
@@ -235,9 +248,22 @@ class Collective:
             while pending:
                 finish()
         finally:
-            # A gloo group that is dropped with work under way blocks the whole interpreter.
-            while self._device.on_host and not all(item[-1].is_completed() for item in pending):
-                time.sleep(POLL_SECONDS)
+            if self._device.on_host:
+                self._drain([item[-1] for item in pending], deadline)
+
+    def _drain(self, works: list[Any], deadline: float) -> None:
+        """Returns once gloo has ended the works, as it does by the deadline.
+
+        Raises TimeoutError soon after it; the works then stay with their group.
+        """
+        late = 0.0  # in our own turns: who stood still finds that gloo has stood still, too
+        while not all(work.is_completed() for work in works):
+            if late > DRAIN_SECONDS:
+                self._unended = works
+                _ABANDONED.append((self._process_group, works))
+                raise TimeoutError("gloo has not ended its work by the deadline")
+            time.sleep(POLL_SECONDS)
+            late += POLL_SECONDS if time.monotonic() > deadline else 0.0
 
     def _start(self, tensor: torch.Tensor, deadline: float) -> Any:
         options = BroadcastOptions()
@@ -250,11 +276,12 @@ class Collective:
 
         An accelerator's wait() only queues, and the copy after it would block
         for ever; and a thread that is inside torch when the process ends
-        brings it down with an abort. gloo ends its work by the deadline.
+        brings it down with an abort.
         """
+        if self._device.on_host:
+            self._drain([work], deadline)
         while not work.is_completed():
-            if not self._device.on_host:
-                self._check_alive(deadline)
+            self._check_alive(deadline)
             time.sleep(POLL_SECONDS)
         work.wait()
 

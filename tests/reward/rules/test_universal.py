@@ -19,7 +19,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.reward.rules import RULES
-from services.reward.rules.texts import last_number
 from tests.reward.rules.calling import DATA, needs_data, score
 
 NUM_REFERENCES = 100
@@ -126,7 +125,7 @@ def usable(rule: str, references: list[str]) -> list[str]:
         return [re.escape(reference) for reference in references]
     if rule in OF_NUMBERS:
         numbers = [reference for reference in references if re.fullmatch("-?[0-9]+", reference)]
-        return list({last_number(number): number for number in numbers}.values())
+        return list({int(number): number for number in numbers}.values())
     return references
 
 

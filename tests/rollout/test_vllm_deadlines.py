@@ -1,0 +1,187 @@
+"""Every wait of the vLLM engine ends, whatever of vLLM hangs. vLLM itself is a fake here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from services.rollout import vllm_engine
+from services.rollout.engine import GenerationRequest
+from services.rollout.vllm_engine import VllmEngine
+from services.rollout.vllm_plugin import BACKEND
+from services.rollout.vllm_stream import Stream
+from services.rollout.vllm_workers import VllmWorkers
+from trimaran.config import parse_config
+from trimaran.errors import BehindError, DeadlineError, TransferError
+from trimaran.types import Sampling, VersionId
+
+OLD, NEW = VersionId(0, 1), VersionId(0, 2)
+REQUEST = GenerationRequest(1, (5, 6), Sampling(1.0, 8, 1, 0), {0: ()})
+SHADOW = SimpleNamespace(path="/nowhere", description=dict)
+
+
+class Llm:
+    """Records its calls. `hangs` and `fails` name those that never end, or end with an error."""
+
+    def __init__(self):
+        self.events: list[str] = []
+        self.hangs: set[str] = set()
+        self.fails: set[str] = set()
+        self.errored = False
+        self.engine_core = SimpleNamespace()
+        self.output_processor = SimpleNamespace(request_states={})
+
+    async def call(self, name):
+        self.events.append(name)
+        if name in self.hangs:
+            await asyncio.Event().wait()
+        if name in self.fails:
+            raise RuntimeError(f"{name} failed")
+
+    async def collective_rpc(self, method, args=(), kwargs=None):
+        await self.call(method)
+        return [True]
+
+    async def pause_generation(self, mode, clear_cache):
+        await self.call("pause")
+
+    async def resume_generation(self):
+        await self.call("resume")
+
+    async def add_request(self, request_id, prompt, params):
+        await self.call("add")
+        return SimpleNamespace(put=self.events.append)
+
+    async def abort(self, request_id):
+        await self.call("abort")
+
+
+@pytest.fixture
+def llm():
+    return Llm()
+
+
+@pytest.fixture
+def engine(llm, monkeypatch):
+    """One that holds OLD, with a request under way."""
+    config = parse_config(
+        {
+            "model": {"path": "unused"},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {"idle_timeout": 0.05},
+        }
+    )
+    engine = VllmEngine(config, SimpleNamespace(on_host=True))
+    engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
+    monkeypatch.setattr(vllm_engine, "SUBMIT_SECONDS", 0.05)
+    inputs = ModuleType("vllm.inputs")
+    inputs.TokensPrompt = dict
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.inputs", inputs)
+    monkeypatch.setattr(engine, "_sampling_params", lambda *_: None)
+    monkeypatch.setattr(vllm_engine, "_dead_error", lambda: BrokenPipeError)
+
+    async def pass_outputs():
+        await llm.call("outputs")
+
+    monkeypatch.setattr(engine, "_pass_outputs", pass_outputs)
+    monkeypatch.setattr(engine, "_count_made", lambda: defaultdict(dict))
+    stream = Stream("running", {0: 0}, OLD)
+    stream.collector = SimpleNamespace(put=lambda error: llm.events.append(type(error)))
+    engine._streams.add(stream)
+    return engine
+
+
+async def given_up(coroutine):
+    """Cancelled after a moment, as a deadline does."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await coroutine
+
+
+UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
+
+
+@pytest.mark.parametrize("call", ["pause", *UPDATE, "outputs", "resume"])
+def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew(engine, llm, call):
+    async def main():
+        llm.hangs = {call}
+        await given_up(engine.load_weights(SHADOW, NEW))
+        assert llm.events[-1] is BehindError  # the request under way has ended
+        with pytest.raises(BehindError, match="no version"):
+            await engine._submit(REQUEST, {0: ()})
+        llm.hangs, llm.events = set(), []
+        await engine.load_weights(SHADOW, NEW)
+        await engine._submit(REQUEST, {0: ()})
+
+    asyncio.run(main())
+    is_open = call in UPDATE
+    abandoned = ["abandon_update"] if is_open else []
+    assert llm.events == ["pause", *abandoned, *UPDATE, "outputs", "resume", "add"]
+
+
+def test_an_update_that_failed_is_abandoned_before_the_next_one(engine, llm):
+    async def main():
+        llm.fails = {"update_weights"}
+        with pytest.raises(TransferError, match="0.2 did not load .*update_weights failed"):
+            await engine.load_weights(SHADOW, NEW)
+        llm.fails, llm.events = set(), []
+        for _ in range(2):
+            await engine.load_weights(SHADOW, NEW)
+
+    asyncio.run(main())
+    load = ["pause", *UPDATE, "outputs", "resume"]
+    assert llm.events == ["pause", "abandon_update", *load[1:], *load]
+
+
+@pytest.mark.parametrize("lock", ["_lock", "_workers.turn"])
+def test_a_load_that_waits_for_its_turn_can_be_cut_off(engine, llm, lock):
+    async def main():
+        held = engine._lock if lock == "_lock" else engine._workers.turn
+        await held.acquire()
+        await given_up(engine.load_weights(SHADOW, NEW))
+        held.release()
+        with pytest.raises(BehindError):
+            await engine._submit(REQUEST, {0: ()})
+
+    asyncio.run(main())
+    assert llm.events == [BehindError]
+
+
+def test_a_request_behind_a_load_that_hangs_ends_at_its_deadline(engine, llm):
+    async def main():
+        await engine._lock.acquire()
+        with pytest.raises(DeadlineError, match="a load of weights"):
+            await engine._submit(REQUEST, {0: ()})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("hangs", [{"add"}, {"add", "abort"}])
+def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, hangs):
+    async def main():
+        llm.hangs = hangs
+        with pytest.raises(DeadlineError, match="handed a request"):
+            await engine._submit(REQUEST, {0: ()})
+        await engine.load_weights(SHADOW, NEW)
+
+    asyncio.run(main())
+    assert llm.events[:2] == ["add", "abort"]
+
+
+@pytest.mark.parametrize("call", ["end_with_parent", "init_weight_transfer_engine"])
+def test_workers_that_do_not_answer_at_the_start_end_it(llm, call):
+    llm.hangs = {call}
+    with pytest.raises(DeadlineError, match="start of vllm's workers"):
+        asyncio.run(VllmWorkers(llm, BACKEND).start(0.05))
+
+
+def test_workers_that_do_not_take_the_sampler_end_the_start(llm):
+    llm.hangs = {"install_fast_sampler"}
+    with pytest.raises(DeadlineError, match="fast sampler"):
+        asyncio.run(VllmWorkers(llm, None).install_fast_sampler(0.05))
