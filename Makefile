@@ -3,6 +3,7 @@
 # make test   set everything up, check the code and run every test on the CPU
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
+# make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
 
@@ -16,7 +17,7 @@ SEED ?= 1
 # uv does not read pip's settings; hand its local wheels on.
 UV := UV_FIND_LINKS="$$PIP_FIND_LINKS" UV_HTTP_TIMEOUT=300 $(BIN)/uv
 
-.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights clean
+.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -97,6 +98,9 @@ bench-reward: install
 faults-weights: install
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 200 --engine stand-in; first=$$?; \
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 20 --engine vllm && exit $$first
+
+mutate-weights: install
+	$(BIN)/python -m tests.mutations
 
 clean:
 	rm -rf $(VENV) .cache

@@ -115,10 +115,13 @@ async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> b
         former.freeze()
         if moment.reached and case.place != "idle":
             await _queue_behind(stand, Caller(run_id, epoch), step, moment)
-        stand.house.start(CONTROLLER)
+        stand.house.start(CONTROLLER, beside=True)
         await stand.until(lambda: stand.audit.epoch > epoch, CALL_SECONDS, "a new controller")
         former.thaw()
-    await stand.until(lambda: not former.alive, CALL_SECONDS, "the former controller to end")
+    try:
+        await stand.until(lambda: not former.alive, CALL_SECONDS, "the former controller to end")
+    finally:
+        former.kill()
     if "replaced" not in (error := stand.audit.ended_with()) and "another controller" not in error:
         raise Broken(f"a controller that was replaced ended with another error: {error!r}")
     return moment.reached
@@ -243,25 +246,26 @@ async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
     suspect = await stand.maker(name), VersionId(0, stand.step + 1)
     stand.judge.suspects.add(suspect)
     orders.give(stand.house.run_folder, name, "loaded", "corrupt")
-    before = set(stand.audit.spoilt)
+    before, audit = set(stand.audit.spoilt), stand.audit
+
+    def is_full() -> bool:
+        return audit.consumed > stand.step and audit.num_waiting == GROUPS_PER_STEP
+
+    # What waits is right then, and what is wrong has to wait for a batch that is not due yet.
+    await stand.until(is_full, REACH_SECONDS, "the next batch but one")
     await stand.open_step()
-
-    def is_scored() -> bool:
-        audit = stand.audit
-        found_before = audit.reported == stand.step and audit.num_waiting == GROUPS_PER_STEP
-        return audit.spoilt > before or found_before
-
-    await stand.until(is_scored, REACH_SECONDS, f"wrong tokens of {name}")
+    await stand.until(is_full, REACH_SECONDS, f"wrong tokens of {name}")
     async with stand.weight_sync() as client:
-        proofs, unroutable = await client.verify_replicas([name], REACH_SECONDS)
-    if not any(proof.fault for proof in proofs) and name not in unroutable:
+        proofs, _ = await client.verify_replicas([name], REACH_SECONDS)
+    # A sample may have found it before; what it loaded since bears another maker's name.
+    if any(proof.replica == suspect[0] and not proof.fault for proof in proofs):
         raise Broken(f"{name} has a flipped bit in its engine and was read back as good: {proofs}")
     await stand.recover()  # it is mended at the same version, of which it has made wrong tokens
-    spoilt = stand.audit.spoilt - before
+    spoilt = audit.spoilt - before
     for _ in range(2):  # until their batch is due
         await stand.open_step()
         await stand.recover()
-    if left := spoilt - stand.audit.made_again:
+    if left := spoilt - audit.made_again:
         raise Broken(f"groups with wrong tokens of {name} were not made again: {left}")
     return bool(spoilt)
 

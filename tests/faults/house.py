@@ -97,8 +97,9 @@ class House:
     def is_alive(self, name: str) -> bool:
         return name in self.children and self.children[name].alive
 
-    def start(self, name: str) -> Child:
-        assert not self.is_alive(name), f"{name} runs already"
+    def start(self, name: str, beside: bool = False) -> Child:
+        """`beside` a former one that still runs, which the caller ends."""
+        assert beside or not self.is_alive(name), f"{name} runs already"
         config, log = self.folder / "config.yaml", self.folder / f"{name}.log"
         if name == CONTROLLER:
             config = self.folder / "controller.yaml"
