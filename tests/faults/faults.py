@@ -242,6 +242,10 @@ async def fill_disk(stand: Stand, case: Case, dice: random.Random) -> bool:
 async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
     """A bit flips as the engine takes a version: its tokens wait, scored, when reading back finds
     it, and must not train."""
+    await stand.open_step()
+    await (
+        stand.recover()
+    )  # a controller that was just resumed has no groups of the batch after next
     name = stand.house.replicas[0]  # of equals it is asked first
     suspect = await stand.maker(name), VersionId(0, stand.step + 1)
     stand.judge.suspects.add(suspect)

@@ -17,6 +17,7 @@ from tests.faults.proxy import Door
 from tests.faults.reward import make_reward
 from trimaran import rpc
 from trimaran.config import RunConfig, dump_config, parse_config
+from trimaran.store import SqliteStore
 from trimaran.types import Replica
 
 CONTROLLER = "controller"
@@ -193,6 +194,7 @@ def make_house(folder: Path, setting: Setting, seed: int, model: Path) -> House:
     doors = {name: Door(folder / "run" / f"{name}.relay") for name in names}
     config = parse_config(_configure(folder, setting, seed, model))
     (folder / "run").mkdir()
+    _take_over(folder / "run")
     (folder / "config.yaml").write_text(dump_config(config))
     # The last replica comes and goes: the controller does not wait for it.
     tree = config.model_dump(mode="json")
@@ -249,6 +251,13 @@ def _configure(folder: Path, setting: Setting, seed: int, model: Path) -> dict[s
         },
         "start_timeout": START_SECONDS,
     }
+
+
+def _take_over(run_folder: Path) -> None:
+    """The controller that comes is not the run's first: there is an older epoch."""
+    store = SqliteStore(run_folder / "store.sqlite")
+    store.next_epoch(run_folder.name)
+    store.close()
 
 
 def write_model(folder: Path) -> Path:

@@ -66,7 +66,7 @@ MUTATIONS = (
             "tests/weight_sync/test_coordinator.py"
             "::test_an_older_epoch_is_refused_also_after_a_restart",
         ),
-        Drive("leftovers, epoch", "publish of epoch 0: obeyed"),
+        Drive("leftovers, epoch", "publish of epoch 1: obeyed"),
     ),
     Mutation(
         "a publication that waited for its turn looks at its epoch again",
