@@ -165,6 +165,7 @@ async def part(
     witness = Witness(home, judge, lambda: stand.caller)
     asking = asyncio.create_task(witness.run())
     try:
+        await stand.start_controller()
         await stand.recover()
         made = 0
         while made < count:

@@ -97,7 +97,7 @@ async def kill_controller(stand: Stand, case: Case, dice: random.Random) -> bool
     stand.may_end = True
     async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
         stand.house.children[CONTROLLER].kill()
-        stand.house.start(CONTROLLER)
+        await stand.start_controller()
     return moment.reached
 
 
@@ -115,8 +115,7 @@ async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> b
         former.freeze()
         if moment.reached and case.place != "idle":
             await _queue_behind(stand, Caller(run_id, epoch), step, moment)
-        stand.house.start(CONTROLLER, beside=True)
-        await stand.until(lambda: stand.audit.epoch > epoch, CALL_SECONDS, "a new controller")
+        await stand.start_controller(beside=True)
         former.thaw()
     try:
         await stand.until(lambda: not former.alive, CALL_SECONDS, "the former controller to end")
@@ -292,7 +291,7 @@ async def flip_in_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
     if orders.is_open(stand.house.run_folder, name):
         return False
     await stand.until_served(stand.step - 1)
-    await stand.house.resume()  # the version cannot be had any more: its trainers make it anew
+    await stand.resume()  # the version cannot be had any more: its trainers make it anew
     return True
 
 

@@ -126,18 +126,12 @@ class House:
             self.start(name)
         await rpc.wait_until_serving(self.config.endpoints.trainer[0], START_SECONDS)
 
-    async def resume(self) -> None:
-        """As `trimaran train --resume` does, but that replicas and weight sync go on."""
-        if self.is_alive(CONTROLLER):
-            self.children[CONTROLLER].kill()
-        await self.start_trainers()
-        self.start(CONTROLLER)
-
     def permit(self, step: int) -> None:
         """The controller may train up to this step."""
         children.write(children.gate_of(self.run_folder), str(step))
 
     async def open(self) -> None:
+        """All but the controller."""
         for door in self.doors.values():
             await door.open()
         address = self.config.endpoints.reward
@@ -149,7 +143,6 @@ class House:
         for name in self.replicas[:-1]:
             self.start(name)
         await self.start_trainers()
-        self.start(CONTROLLER)
 
     async def close(self) -> list[str]:
         """Ends everything as an operator would; the names of what had to be killed."""

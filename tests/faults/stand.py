@@ -18,7 +18,7 @@ from tests.faults.house import CONTROLLER, WEIGHT_SYNC, House
 from tests.faults.oracle import Judge
 from trimaran import rpc
 from trimaran.clients import TrainerClient, WeightSyncClient
-from trimaran.errors import DeadlineError, StaleEpochError, UnavailableError
+from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.types import Caller, Routing
 
 RECOVERY_SECONDS = 60.0
@@ -27,8 +27,8 @@ CALL_SECONDS = 20.0
 BATCH_SECONDS = 40.0
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.5
-AWAY = (UnavailableError, DeadlineError, StaleEpochError)
-"""Weight sync is being restarted or stands still, or the newest controller was not seen yet."""
+AWAY = (UnavailableError, DeadlineError)
+"""Weight sync is being restarted, or stands still."""
 
 
 def replica_of(maker: str) -> str:
@@ -79,6 +79,19 @@ class Stand:
                 raise Broken(self.hangs[-1])
             await asyncio.sleep(POLL_SECONDS)
 
+    async def start_controller(self, beside: bool = False) -> None:
+        """Returns once it has taken over from whoever was before it."""
+        before = self.audit.epoch
+        self.house.start(CONTROLLER, beside)
+        await self.until(lambda: self.audit.epoch > before, CALL_SECONDS, "a new controller")
+
+    async def resume(self) -> None:
+        """As `trimaran train --resume` does, but that replicas and weight sync go on."""
+        if self.house.is_alive(CONTROLLER):
+            self.house.children[CONTROLLER].kill()
+        await self.house.start_trainers()
+        await self.start_controller()
+
     async def open_step(self) -> None:
         """The controller has a proven batch; from here on it trains it, and publishes the version."""
 
@@ -114,7 +127,7 @@ class Stand:
             self._revive()
             if not all(map(self.house.is_alive, [CONTROLLER, *self.house.trainers])):
                 self._check_controller()
-                await self.house.resume()
+                await self.resume()
             missing = await self._missing(self.step)
             if not missing:
                 break
