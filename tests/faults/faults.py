@@ -128,17 +128,15 @@ async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> b
 
 async def _queue_behind(stand: Stand, old: Caller, step: int, moment: Moment) -> None:
     """A publication waits for its turn behind the one under way, and its epoch ends meanwhile."""
-    new = Caller(old.run_id, stand.audit.store.next_epoch(old.run_id))  # of one that died young
-    async with (
-        WeightSyncClient(stand.weight_sync_address, old) as before,
-        WeightSyncClient(stand.weight_sync_address, new) as after,
-    ):
-        live = (await before.get_routing()).live
+    async with WeightSyncClient(stand.weight_sync_address, old) as client:
+        live = (await client.get_routing()).live
         assert live
         version = replace(live, version=VersionId(live.version.lineage, step + 1), root="0" * 32)
-        queued = asyncio.ensure_future(before.publish_version(version, 3 * CALL_SECONDS))
+        queued = asyncio.ensure_future(client.publish_version(version, 3 * CALL_SECONDS))
         await asyncio.sleep(0.1)  # its epoch is looked at before it waits
-        await after.get_routing()
+        new = Caller(old.run_id, stand.audit.store.next_epoch(old.run_id))
+        async with WeightSyncClient(stand.weight_sync_address, new) as successor:
+            await successor.get_routing()
         moment.go_on()
         await expect(StaleEpochError, queued, "a publication whose controller was replaced")
 
@@ -244,7 +242,7 @@ async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
     await stand.open_step()
     await (
         stand.recover()
-    )  # a controller that was just resumed has no groups of the batch after next
+    )  # a resumed controller makes no groups before its pending batch has trained
     name = stand.house.replicas[0]  # of equals it is asked first
     suspect = await stand.maker(name), VersionId(0, stand.step + 1)
     stand.judge.suspects.add(suspect)

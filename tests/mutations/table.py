@@ -49,8 +49,8 @@ MUTATIONS = (
     Mutation(
         "a service refuses an epoch older than the newest that it has heard of",
         "trimaran/rpc.py",
-        "        self._newest[caller.run_id] = caller.epoch\n",
-        "",
+        "        if caller.epoch < newest:\n",
+        "        if caller.epoch < 0:\n",
         (
             "tests/trimaran/test_rpc.py"
             "::test_an_older_epoch_is_refused_and_other_runs_are_not_touched",
