@@ -38,7 +38,13 @@ os.environ.update(ENVIRONMENT)  # before torch, here and in the processes that a
 from tests.faults import faults, house, oracle, processes  # noqa: E402
 from tests.faults.audit import Audit  # noqa: E402
 from tests.faults.faults import Case  # noqa: E402
-from tests.faults.house import House, Setting, make_house  # noqa: E402
+from tests.faults.house import (  # noqa: E402
+    STAND_IN_SETTINGS,
+    VLLM_SETTINGS,
+    House,
+    Setting,
+    make_house,
+)
 from tests.faults.processes import Usage  # noqa: E402
 from tests.faults.stand import Stand  # noqa: E402
 from tests.faults.witness import Witness  # noqa: E402
@@ -47,21 +53,6 @@ MARK = "TRIMARAN_TEST_MARK"
 """In the environment of every process of this run, whoever started it."""
 GROWTH_ALLOWED = 10
 """Descriptors or threads: less than one a fault."""
-
-STAND_IN_SETTINGS = [
-    Setting("stand-in", "collective", False, 2, 4),
-    Setting("stand-in", "auto", False, 2, 4),
-    Setting("stand-in", "relay", True, 1, 4),
-    Setting("stand-in", "collective", True, 2, 4),
-    Setting("stand-in", "relay", False, 2, 4),
-    Setting("stand-in", "collective", False, 1, 3),
-    Setting("stand-in", "auto", True, 1, 3),
-]
-VLLM_SETTINGS = [
-    Setting("vllm", "collective", False, 2, 3),
-    Setting("vllm", "auto", False, 1, 3),
-    Setting("vllm", "relay", True, 2, 3),
-]
 
 
 @dataclass(slots=True)

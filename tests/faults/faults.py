@@ -258,7 +258,6 @@ async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
     await stand.until(is_full, REACH_SECONDS, f"wrong tokens of {name}")
     async with stand.weight_sync() as client:
         proofs, _ = await client.verify_replicas([name], REACH_SECONDS)
-    # A sample may have found it before; what it loaded since bears another maker's name.
     if any(proof.replica == suspect[0] and not proof.fault for proof in proofs):
         raise Broken(f"{name} has a flipped bit in its engine and was read back as good: {proofs}")
     await stand.recover()  # it is mended at the same version, of which it has made wrong tokens

@@ -63,6 +63,22 @@ class Setting:
         return f"{self.transport}{delta}, {self.num_senders} senders, {self.num_replicas} replicas"
 
 
+STAND_IN_SETTINGS = [
+    Setting("stand-in", "collective", False, 2, 4),
+    Setting("stand-in", "auto", False, 2, 4),
+    Setting("stand-in", "relay", True, 1, 4),
+    Setting("stand-in", "collective", True, 2, 4),
+    Setting("stand-in", "relay", False, 2, 4),
+    Setting("stand-in", "collective", False, 1, 3),
+    Setting("stand-in", "auto", True, 1, 3),
+]
+VLLM_SETTINGS = [
+    Setting("vllm", "collective", False, 2, 3),
+    Setting("vllm", "auto", False, 1, 3),
+    Setting("vllm", "relay", True, 2, 3),
+]
+
+
 @dataclass(slots=True)
 class House:
     folder: Path
