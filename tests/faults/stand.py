@@ -144,9 +144,10 @@ class Stand:
         though no controller has spoken to it since."""
         await rpc.wait_until_serving(self.weight_sync_address, CALL_SECONDS)
         async with self.weight_sync() as client:
-            newest = (await client.list_versions(1))[0].policy.version.step
+            records = await client.list_versions(1)
+        newest = records[0].policy.version.step if records else "no version at all"
         if newest != step:
-            raise Broken(f"weight sync recovered to step {newest}; step {step} was committed")
+            raise Broken(f"weight sync recovered to {newest}; step {step} was committed")
         await self.until_served(step)
         await self.check_loaded(step)
 
