@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from tests.mutations.table import MUTATIONS, Drive, Mutation
@@ -100,21 +102,23 @@ def run(copy: Path, module: list[str], seconds: float) -> tuple[int, str]:
         "PYTHONDONTWRITEBYTECODE": "1",  # two changes of one second and size must not be confused
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", *module]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", *module],
         cwd=copy,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         return -1, ""
+    finally:  # whatever it has started, too
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     return process.returncode, output
 
 
