@@ -93,6 +93,7 @@ async def old_epoch(stand: Stand, dice: random.Random) -> None:
 
 async def old_key(stand: Stand, dice: random.Random) -> None:
     """A puller with a key of a peer's former life is greeted, and gets nothing after its claim."""
+    await stand.recover()  # everybody listens where it says
     name = dice.choice([*stand.house.trainers, *stand.house.replicas[:-1]])
     peer = Peer(**json.loads((stand.house.run_folder / f"{name}.relay").read_text()))
 
