@@ -3,6 +3,7 @@
 # make test   set everything up, check the code and run every test on the CPU
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
+# make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
 
@@ -16,7 +17,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights clean
+.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -96,6 +97,9 @@ bench-reward: install
 faults-weights: install
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 200 --engine stand-in; first=$$?; \
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 20 --engine vllm && exit $$first
+
+mutate-weights: install
+	$(BIN)/python -m tests.mutations
 
 clean:
 	rm -rf $(VENV) .cache

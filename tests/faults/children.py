@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, replace
 from functools import wraps
 from pathlib import Path
@@ -19,10 +19,13 @@ from typing import Any
 
 import torch
 
+from services.controller import server as controller
+from services.controller.loop import Loop
 from services.rollout import server as rollout
 from services.trainer import rank as trainer_rank
 from services.trainer import server as trainer
 from services.weight_sync import server as weight_sync
+from services.weight_sync import shadow
 from services.weight_sync.arrival import Verifier
 from services.weight_sync.ledger import Ledger
 from services.weight_sync.receiver import WeightReceiver
@@ -32,7 +35,9 @@ from tests.faults.orders import Orders
 from tests.faults.policy import StandInPolicy
 from trimaran.config import load_config
 from trimaran.telemetry import setup_logging
-from trimaran.types import Peer, TransferGroup
+from trimaran.types import Peer, TrainingBatch, TransferGroup
+
+GATE_SECONDS = 0.02
 
 Door = str
 """host:port that stands in a peer's announcement instead of its own."""
@@ -55,6 +60,8 @@ def serve_replica(
     orders = _begin(run_folder, f"rollout-{index}")
     if stand_in:
         rollout.create_engine = lambda config, device: StandInEngine(orders)
+    else:
+        _wrap_load(orders)
     _announce(WeightReceiver, run_folder / f"rollout-{index}.relay", door)
     _wrap_stage(orders)
     _serve(rollout.serve, config_path, run_folder, index)
@@ -64,6 +71,17 @@ def serve_weight_sync(config_path: Path, run_folder: Path) -> None:
     orders = _begin(run_folder, "weight-sync")
     _patch(Ledger).commit = _reaching(orders, "record", Ledger.commit, "recorded")
     _serve(weight_sync.serve, config_path, run_folder, 0)
+
+
+def serve_controller(config_path: Path, run_folder: Path) -> None:
+    _begin(run_folder, "controller")
+    _wrap_train(gate_of(run_folder))
+    _serve(controller.serve, config_path, run_folder, 0)
+
+
+def gate_of(run_folder: Path) -> Path:
+    """The file that says up to which step the controller may train."""
+    return run_folder / "gate"
 
 
 def _begin(run_folder: Path, name: str) -> Orders:
@@ -96,7 +114,7 @@ def _announce(kind: Any, file: Path, door: Door) -> None:
 
     def peer(self: Any) -> Peer:
         found = own(self)
-        _write(file, json.dumps(asdict(found)))
+        write(file, json.dumps(asdict(found)))
         return replace(found, relay=door)
 
     kind.peer = property(peer)
@@ -105,6 +123,19 @@ def _announce(kind: Any, file: Path, door: Door) -> None:
 def _patch(kind: Any) -> Any:
     """Says that the wrapper takes what the wrapped one takes, though its signature does not."""
     return kind
+
+
+def _wrap_train(gate: Path) -> None:
+    """The controller goes on, but for this, until the driver permits the step."""
+    train = Loop.train
+
+    @wraps(train)
+    async def wrapped(self: Loop, batch: TrainingBatch) -> Any:
+        while int(gate.read_text()) < batch.step:
+            await asyncio.sleep(GATE_SECONDS)
+        return await train(self, batch)
+
+    _patch(Loop).train = wrapped
 
 
 def _wrap_hold(orders: Orders) -> None:
@@ -145,7 +176,7 @@ def _note_groups(file: Path) -> None:
     @wraps(open_group)
     def wrapped(self: WeightSender, *arguments: Any) -> TransferGroup:
         group = open_group(self, *arguments)
-        _write(file, json.dumps(asdict(group)))
+        write(file, json.dumps(asdict(group)))
         return group
 
     _patch(WeightSender).open = wrapped
@@ -170,7 +201,24 @@ def _wrap_stage(orders: Orders) -> None:
     _patch(WeightReceiver).stage, _patch(Verifier).check = staging, checking
 
 
-def _write(file: Path, text: str) -> None:
+def _wrap_load(orders: Orders) -> None:
+    """ "half": vLLM's core, which is forked from here, has loaded half of the tensors."""
+    open_shadow = shadow.open_shadow
+
+    @wraps(open_shadow)
+    def opening(*arguments: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        tensors = list(open_shadow(*arguments))
+        for number, tensor in enumerate(tensors):
+            if number == len(tensors) // 2:
+                orders.reach("half")
+            yield tensor
+
+    # Before vLLM's side imports it from there.
+    _patch(shadow).open_shadow = opening
+
+
+def write(file: Path, text: str) -> None:
+    """Whole or not at all."""
     part = file.with_suffix(f".{threading.get_native_id()}.part")
     part.write_text(text)
     part.rename(file)

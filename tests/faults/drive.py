@@ -36,31 +36,23 @@ ENVIRONMENT = {
 os.environ.update(ENVIRONMENT)  # before torch, here and in the processes that are forked
 
 from tests.faults import faults, house, oracle, processes  # noqa: E402
+from tests.faults.audit import Audit  # noqa: E402
 from tests.faults.faults import Case  # noqa: E402
-from tests.faults.generation import Generation  # noqa: E402
-from tests.faults.house import House, Setting, make_house, second_caller  # noqa: E402
+from tests.faults.house import (  # noqa: E402
+    STAND_IN_SETTINGS,
+    VLLM_SETTINGS,
+    House,
+    Setting,
+    make_house,
+)
 from tests.faults.processes import Usage  # noqa: E402
 from tests.faults.stand import Stand  # noqa: E402
+from tests.faults.witness import Witness  # noqa: E402
 
 MARK = "TRIMARAN_TEST_MARK"
 """In the environment of every process of this run, whoever started it."""
 GROWTH_ALLOWED = 10
 """Descriptors or threads: less than one a fault."""
-
-STAND_IN_SETTINGS = [
-    Setting("stand-in", "collective", False, 2, 4),
-    Setting("stand-in", "auto", False, 2, 4),
-    Setting("stand-in", "relay", True, 1, 4),
-    Setting("stand-in", "collective", True, 2, 4),
-    Setting("stand-in", "relay", False, 2, 4),
-    Setting("stand-in", "collective", False, 1, 3),
-    Setting("stand-in", "auto", True, 1, 3),
-]
-VLLM_SETTINGS = [
-    Setting("vllm", "collective", False, 2, 3),
-    Setting("vllm", "auto", False, 1, 3),
-    Setting("vllm", "relay", True, 2, 3),
-]
 
 
 @dataclass(slots=True)
@@ -109,8 +101,8 @@ class Report:
         yield f"hangs: {len(self.hangs)}"
         yield (
             f"tokens checked: {self.num_tokens} ({self.num_trained} trained;"
-            f" {self.num_spoilt} foreseen wrong ones of spoilt engines, {self.num_refused} groups"
-            " refused for want of a good proof)"
+            f" {self.num_spoilt} foreseen wrong ones of spoilt engines, {self.num_refused} spoilt groups"
+            " made again)"
         )
         yield f"tokens from unproven weights: {len(self.wrong)}"
         yield "survivors at the live root: " + "; ".join(self.survivors or ["none was asked"])
@@ -158,25 +150,26 @@ async def part(
     config = home.config
     kinds = {"stand-in": oracle.ChecksumOracle, "vllm": oracle.LogprobOracle}
     truth = kinds[report.engine](config.model.path, config.model.dtype, config.run.seed)
-    caller = second_caller(home)
-    generation = Generation(home, truth, caller)
-    stand = Stand(home, generation, caller)
-    generating = asyncio.create_task(generation.run())
+    judge = oracle.Judge(truth)
+    audit = Audit(home.run_folder, judge)
+    stand = Stand(home, judge, audit)
+    witness = Witness(home, judge, lambda: stand.caller)
+    asking = asyncio.create_task(witness.run())
     try:
-        await stand.start()
+        await stand.start_controller()
+        await stand.recover()
         made = 0
         while made < count:
             case = faults.choose(home.setting, later, report.only, seen, dice)
             seen[case] += 1
             made += await one_fault(report, stand, case, dice)
-            if generating.done():
-                generating.result()
-            if generation.wrong or generation.hangs:
+            if asking.done():
+                asking.result()
+            if judge.wrong or audit.wrong or witness.hangs:
                 break
-        assert stand.version
         report.survivors.append(
-            f"{len(home.alive)} of {len(home.alive)} at {stand.version.version}"
-            f" {stand.version.root[:8]}"
+            f"{len(home.alive)} of {len(home.alive)} at step {stand.step}"
+            f" {audit.roots[stand.step][:8]}"
         )
         grown = {f"{home.folder.name} {name}": life for name, life in home.growth().items()}
         report.growth |= grown
@@ -187,15 +180,16 @@ async def part(
             ):
                 report.broken.append(f"{name} grew from {young} to {old}")
     finally:
-        generating.cancel()
-        await asyncio.gather(generating, return_exceptions=True)
-        report.num_tokens += generation.num_tokens
-        report.num_trained += stand.num_trained
-        report.num_spoilt += generation.num_spoilt
-        report.num_refused += stand.num_refused
-        report.longest_silence = max(report.longest_silence, generation.longest_silence)
-        report.wrong += generation.wrong
-        report.hangs += generation.hangs + stand.hangs
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        audit.close()
+        report.num_tokens += judge.num_tokens
+        report.num_trained += audit.num_trained
+        report.num_spoilt += judge.num_spoilt
+        report.num_refused += len(audit.made_again)
+        report.longest_silence = max(report.longest_silence, witness.longest_silence)
+        report.wrong += judge.wrong + audit.wrong
+        report.hangs += witness.hangs + stand.hangs
 
 
 async def one_fault(report: Report, stand: Stand, case: Case, dice: random.Random) -> int:

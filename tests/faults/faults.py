@@ -1,7 +1,7 @@
 """The faults: what is done to whom, and where in a sync.
 
-Each is a coroutine that breaks something while a version is being published and
-leaves the rest to `Stand.recover`. `Case`s name the combinations; the seed
+Each is a coroutine that breaks something while the controller publishes a version
+and leaves the rest to `Stand.recover`. `Case`s name the combinations; the seed
 chooses their order, their victims and their moments.
 """
 
@@ -13,20 +13,25 @@ import resource
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.faults import leftovers, orders
-from tests.faults.house import WEIGHT_SYNC, Setting
+from tests.faults.house import CONTROLLER, GROUPS_PER_STEP, WEIGHT_SYNC, Setting
+from tests.faults.leftovers import expect
 from tests.faults.processes import Child
 from tests.faults.proxy import Harm
-from tests.faults.stand import Broken, Stand
-from trimaran.errors import TrimaranError
+from tests.faults.stand import CALL_SECONDS, Broken, Stand
+from trimaran.clients import WeightSyncClient
+from trimaran.errors import StaleEpochError
+from trimaran.types import Caller, VersionId
 
 REACH_SECONDS = 20.0
 """In which a process must get to the place it was ordered to stop at."""
 FROZEN_SECONDS = (0.2, 2.5)
 """From shorter than every deadline to longer than a commit's."""
 NO_ROOM_BYTES = 1 << 20
+BEFORE_RECORD = ("stage", "landed", "staged", "record")
+"""Places of a sync at which the version before it is the one that is committed."""
 
 Act = Callable[[Stand, "Case", random.Random], Awaitable[bool]]
 """False when the moment for the fault never came, so that it was not made."""
@@ -54,41 +59,113 @@ async def kill_replica(stand: Stand, case: Case, dice: random.Random) -> bool:
     return moment.reached
 
 
-async def freeze_replica(stand: Stand, case: Case, dice: random.Random) -> bool:
+async def kill_core(stand: Stand, case: Case, dice: random.Random) -> bool:
+    """Only vLLM's core, in the middle of its load: the replica has to notice, and to end."""
     name = dice.choice(stand.house.replicas[:-1])
     child = stand.house.children[name]
     async with syncing(stand, name, case.place, dice) as moment:
-        moment.freeze(child, dice.uniform(*FROZEN_SECONDS))
+        for core in child.stopped():
+            core.kill()
+    if moment.reached:
+        await stand.until(lambda: not child.alive, CALL_SECONDS, f"{name} to end with its core")
     return moment.reached
 
 
+async def freeze_replica(stand: Stand, case: Case, dice: random.Random) -> bool:
+    name = dice.choice(stand.house.replicas[:-1])
+    return await _freeze(stand, name, name, case, dice)
+
+
 async def kill_trainer(stand: Stand, case: Case, dice: random.Random) -> bool:
+    """The launcher ends the run then, and somebody resumes it."""
     victim = stand.house.children[dice.choice(stand.house.trainers)]
     holder = victim.name if case.place == "send" else dice.choice(stand.house.replicas[:-1])
+    stand.may_end = True
     async with syncing(stand, holder, case.place, dice) as moment:
         victim.kill()
     return moment.reached
 
 
 async def freeze_trainer(stand: Stand, case: Case, dice: random.Random) -> bool:
-    victim = stand.house.children[dice.choice(stand.house.trainers)]
-    holder = victim.name if case.place == "send" else dice.choice(stand.house.replicas[:-1])
-    async with syncing(stand, holder, case.place, dice) as moment:
-        moment.freeze(victim, dice.uniform(*FROZEN_SECONDS))
+    victim = dice.choice(stand.house.trainers)
+    holder = victim if case.place == "send" else dice.choice(stand.house.replicas[:-1])
+    return await _freeze(stand, victim, holder, case, dice)
+
+
+async def kill_controller(stand: Stand, case: Case, dice: random.Random) -> bool:
+    """The run is resumed from its ledger, with the trainer where it stands."""
+    stand.may_end = True
+    async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
+        stand.house.children[CONTROLLER].kill()
+        await stand.start_controller()
     return moment.reached
 
 
-async def kill_weight_sync(stand: Stand, case: Case, dice: random.Random) -> bool:
-    victim = stand.house.children[WEIGHT_SYNC]
+async def freeze_controller(stand: Stand, case: Case, dice: random.Random) -> bool:
+    return await _freeze(stand, CONTROLLER, _marker(stand, case, dice), case, dice)
+
+
+async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> bool:
+    """It is frozen, taken for dead and replaced. Then it comes back and must end, and what it had
+    asked for before must not be done: each because it was replaced."""
+    former = stand.house.children[CONTROLLER]
+    run_id, epoch, step = stand.house.run_folder.name, stand.audit.epoch, stand.step + 1
+    stand.may_end = True
     async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
-        victim.kill()
+        former.freeze()
+        if moment.reached and case.place != "idle":
+            await _queue_behind(stand, Caller(run_id, epoch), step, moment)
+        await stand.start_controller(beside=True)
+        former.thaw()
+    try:
+        await stand.until(lambda: not former.alive, CALL_SECONDS, "the former controller to end")
+    finally:
+        former.kill()
+    if "replaced" not in (error := stand.audit.ended_with()) and "another controller" not in error:
+        raise Broken(f"a controller that was replaced ended with another error: {error!r}")
+    return moment.reached
+
+
+async def _queue_behind(stand: Stand, old: Caller, step: int, moment: Moment) -> None:
+    """A publication waits for its turn behind the one under way, and its epoch ends meanwhile."""
+    async with WeightSyncClient(stand.weight_sync_address, old) as client:
+        live = (await client.get_routing()).live
+        assert live
+        version = replace(live, version=VersionId(live.version.lineage, step + 1), root="0" * 32)
+        queued = asyncio.ensure_future(client.publish_version(version, 3 * CALL_SECONDS))
+        await asyncio.sleep(0.1)  # its epoch is looked at before it waits
+        new = Caller(old.run_id, stand.audit.store.next_epoch(old.run_id))
+        async with WeightSyncClient(stand.weight_sync_address, new) as successor:
+            await successor.get_routing()
+        moment.go_on()
+        await expect(StaleEpochError, queued, "a publication whose controller was replaced")
+
+
+async def kill_weight_sync(stand: Stand, case: Case, dice: random.Random) -> bool:
+    """It comes back with what it had committed, before any controller says a word."""
+    victim, controller = (stand.house.children[name] for name in (WEIGHT_SYNC, CONTROLLER))
+    async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
+        if moment.reached:
+            controller.freeze()
+            victim.kill()
+            moment.go_on()
+            stand.house.start(WEIGHT_SYNC)
+            await stand.check_left(stand.step - (case.place in BEFORE_RECORD))
+            controller.thaw()
     return moment.reached
 
 
 async def freeze_weight_sync(stand: Stand, case: Case, dice: random.Random) -> bool:
-    victim = stand.house.children[WEIGHT_SYNC]
-    async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
-        moment.freeze(victim, dice.uniform(*FROZEN_SECONDS))
+    return await _freeze(stand, WEIGHT_SYNC, _marker(stand, case, dice), case, dice)
+
+
+async def _freeze(stand: Stand, victim: str, holder: str, case: Case, dice: random.Random) -> bool:
+    commit = stand.house.config.weight_sync.commit_timeout
+    # In the middle of a load it outlasts the deadline, which cuts the load off.
+    seconds = (commit, 1.5 * commit) if case.place == "half" else FROZEN_SECONDS
+    child = stand.house.children[victim]
+    async with syncing(stand, holder, case.place, dice) as moment:
+        moment.freeze(child, dice.uniform(*seconds))
     return moment.reached
 
 
@@ -129,12 +206,11 @@ async def fill_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
     stand.house.children[name].kill()
     orders.give(stand.house.run_folder, name, "stage")
     child = stand.house.start(name)
-    publishing = asyncio.ensure_future(_train_and_publish(stand))
-    if not await stand.until_stopped(name, None, REACH_SECONDS):
+    await stand.open_step()
+    if not await stand.until_stopped(name, REACH_SECONDS, until_over=False):
         raise Broken(f"{name} came back and was not given a version within {REACH_SECONDS:g} s")
     resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (NO_ROOM_BYTES, resource.RLIM_INFINITY))
     child.thaw()
-    await publishing
     await _until_unroutable(stand, name)
     resource.prlimit(
         child.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -143,60 +219,77 @@ async def fill_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
 
 
 async def fill_disk(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """Weight sync cannot write to its store for a while."""
+    """Weight sync cannot write to its store for a while: nothing is live without its record."""
     child = stand.house.children[WEIGHT_SYNC]
     endless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     try:
         async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
             resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            moment.go_on()
+            await asyncio.sleep(dice.uniform(0.5, 2.0))
+            async with stand.weight_sync() as client:
+                live = (await client.get_routing()).live
+            if moment.reached and live and live.version.step >= stand.step:
+                raise Broken("a version was committed without a record on the disk")
     finally:
         resource.prlimit(child.pid, resource.RLIMIT_FSIZE, endless)
-    if moment.reached and moment.error is None and case.place != "recorded":
-        raise Broken("a version was committed without a record on the disk")
     return moment.reached
 
 
 async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """A bit flips in what the engine has loaded: reading back finds it, its tokens never train."""
-    name = dice.choice(stand.house.replicas[:-1])
-    assert stand.version
-    generation = stand.generation
-    suspect = await stand.maker(name), stand.version.version
-    generation.suspects.add(suspect)
-    orders.give(stand.house.run_folder, name, "token", "corrupt")
-    spoilt = await generation.next_spoilt(suspect, REACH_SECONDS)
+    """A bit flips as the engine takes a version: its tokens wait, scored, when reading back finds
+    it, and must not train."""
+    # A resumed controller makes no groups before its pending batch has trained. The version that is
+    # spoilt is an odd one, of which no sample is taken: its tokens come before anybody knows.
+    for _ in range(2 - stand.step % 2):
+        await stand.open_step()
+        await stand.recover()
+    name = stand.house.replicas[0]  # of equals it is asked first
+    suspect = await stand.maker(name), VersionId(0, stand.step + 1)
+    stand.judge.suspects.add(suspect)
+    orders.give(stand.house.run_folder, name, "loaded", "corrupt")
+    before, audit = set(stand.audit.spoilt), stand.audit
+
+    def is_full() -> bool:
+        return audit.consumed > stand.step and audit.num_waiting == GROUPS_PER_STEP
+
+    # What waits is right then, and what is wrong has to wait for a batch that is not due yet.
+    await stand.until(is_full, REACH_SECONDS, "the next batch but one")
+    await stand.open_step()
+    await stand.until(is_full, REACH_SECONDS, f"wrong tokens of {name}")
     async with stand.weight_sync() as client:
-        proofs, unroutable = await client.verify_replicas([name], REACH_SECONDS)
-    if not any(proof.fault for proof in proofs) and name not in unroutable:
+        proofs, _ = await client.verify_replicas([name], REACH_SECONDS)
+    if any(proof.replica == suspect[0] and not proof.fault for proof in proofs):
         raise Broken(f"{name} has a flipped bit in its engine and was read back as good: {proofs}")
     await stand.recover()  # it is mended at the same version, of which it has made wrong tokens
-    generation.groups.append(spoilt)
-    before = stand.num_refused
-    await _train_and_publish(stand)
-    if stand.num_refused == before:
-        raise Broken(f"a group of {name} with wrong tokens was not refused")
-    return True
+    spoilt = audit.spoilt - before
+    for _ in range(2):  # until their batch is due
+        await stand.open_step()
+        await stand.recover()
+    if left := spoilt - audit.made_again:
+        raise Broken(f"groups with wrong tokens of {name} were not made again: {left}")
+    return bool(spoilt)
 
 
 async def flip_in_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
     """A sender's memory goes bad after it was digested: nobody may take what it sends."""
     name = dice.choice(stand.house.trainers)
     orders.give(stand.house.run_folder, name, "snapshot", "flip")
-    error = await _train_and_publish(stand)
+    await stand.open_step()
+    section = stand.house.config.weight_sync
+    deadline = asyncio.get_running_loop().time() + section.join_timeout + section.stage_timeout
+    while asyncio.get_running_loop().time() < deadline:
+        live = (await stand.routing()).live
+        assert live
+        if live.version.step == stand.step:
+            if stand.house.setting.delta:  # what changed is all that travels, and that was right
+                return True
+            raise Broken("a version with a flipped bit was published")
+        await asyncio.sleep(0.2)
     if orders.is_open(stand.house.run_folder, name):
         return False
-    if error is None:
-        if stand.house.setting.delta:  # what changed is all that travels, and that was right
-            return True
-        raise Broken("a version with a flipped bit was published")
-    routing = await stand.routing()
-    blamed = [name for name in stand.house.alive if "digest" in routing.unroutable.get(name, "")]
-    if blamed or not routing.routable:
-        raise Broken(
-            "a version could not be staged anywhere, and the one before it is not served by"
-            f" everybody who answered: {routing.describe_unroutable()}"
-        )
-    await stand.train()  # the version cannot be had any more, so the next one must be published
+    await stand.until_served(stand.step - 1)
+    await stand.resume()  # the version cannot be had any more: its trainers make it anew
     return True
 
 
@@ -204,44 +297,40 @@ async def flip_in_send(stand: Stand, case: Case, dice: random.Random) -> bool:
     """One broadcast carries a flipped bit."""
     name = dice.choice(stand.house.trainers)
     orders.give(stand.house.run_folder, name, "send", "flip")
-    await _train_and_publish(stand)
+    await stand.open_step()
+    await stand.recover()
     return not orders.is_open(stand.house.run_folder, name)
 
 
 async def harm_relay(stand: Stand, case: Case, dice: random.Random) -> bool:
     """On the wire of one relay; where others are the main transport, of one who comes back."""
-    harm = Harm(case.place)
     doors = [stand.house.doors[name] for name in stand.house.trainers]
     if stand.house.setting.transport != "relay":
         name = dice.choice(stand.house.replicas[:-1])
         stand.house.children[name].kill()
         doors = [*doors, *(stand.house.doors[other] for other in stand.house.alive)]
     for door in doors:
-        door.order(harm, int(10 ** dice.uniform(1.5, 4)))
-    await _train_and_publish(stand)
-    if stand.house.setting.transport != "relay":
-        await stand.recover()
+        door.order(Harm(case.place), int(10 ** dice.uniform(1.5, 4)))
+    await stand.open_step()
+    await stand.recover()
     done = any(door.done.is_set() for door in doors)
     for door in doors:
         door.withdraw()
     return done
 
 
-async def stale_group(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """Somebody left over from before tries to take part: with an old nonce, group or epoch."""
-    publishing = asyncio.ensure_future(_train_and_publish(stand))
-    try:
-        await leftovers.LEFTOVERS[case.place](stand, dice)
-    finally:
-        await publishing
+async def leave_over(stand: Stand, case: Case, dice: random.Random) -> bool:
+    """Somebody left over from before tries to take part: with an old nonce, group, key or epoch, or
+    with tokens that nobody has proven."""
+    await stand.open_step()
+    await leftovers.LEFTOVERS[case.place](stand, dice)
     return True
 
 
 @dataclass(slots=True)
 class Moment:
+    holder: Child
     reached: bool = True
-    error: TrimaranError | None = None
-    """With which the publication ended."""
     frozen: dict[Child, asyncio.Task[None]] = field(default_factory=dict)
 
     def freeze(self, child: Child, seconds: float) -> None:
@@ -249,39 +338,37 @@ class Moment:
             await asyncio.sleep(seconds)
             child.thaw()
 
-        child.freeze()
+        if not child.stopped():
+            child.freeze()
         self.frozen[child] = asyncio.create_task(thaw())
+
+    def go_on(self) -> None:
+        """Whoever shows that the sync is at the place stands there no longer."""
+        if self.holder not in self.frozen:
+            self.holder.thaw()
 
 
 @asynccontextmanager
 async def syncing(
     stand: Stand, holder: str, place: str, dice: random.Random
 ) -> AsyncIterator[Moment]:
-    """Trains a version and publishes it; the body runs while `holder` stands at `place`."""
-    await stand.train()
-    moment = Moment()
+    """The next version is trained and published; the body runs while `holder` stands at `place`."""
+    moment = Moment(stand.house.children[holder])
     if place == "idle":
         yield moment
-        moment.error = await stand.publish()
+        if not stand.may_end:
+            await stand.open_step()
     else:
-        child, folder = stand.house.children[holder], stand.house.run_folder
+        folder = stand.house.run_folder
         orders.give(folder, holder, place, passes=dice.randrange(12) if place == "landed" else 0)
-        publishing = asyncio.create_task(stand.publish())
+        await stand.open_step()
+        moment.reached = await stand.until_stopped(holder, REACH_SECONDS)
+        orders.withdraw(folder, holder)
         try:
-            moment.reached = await stand.until_stopped(holder, publishing, REACH_SECONDS)
-            orders.withdraw(folder, holder)
             yield moment
-            if child not in moment.frozen:
-                child.thaw()
-            moment.error = await publishing
         finally:
-            publishing.cancel()
+            moment.go_on()
     await asyncio.gather(*moment.frozen.values())
-
-
-async def _train_and_publish(stand: Stand) -> TrimaranError | None:
-    await stand.train()
-    return await stand.publish()
 
 
 async def _until_unroutable(stand: Stand, name: str) -> None:
@@ -302,6 +389,10 @@ def _stand_in(setting: Setting) -> bool:
     return setting.engine == "stand-in"
 
 
+def _vllm(setting: Setting) -> bool:
+    return setting.engine == "vllm"
+
+
 def _cases(
     kind: str, act: Act, places: str, fits: Callable[[Setting], bool] = lambda setting: True
 ) -> list[Case]:
@@ -309,27 +400,31 @@ def _cases(
 
 
 CASES = [
-    *_cases("kill a replica", kill_replica, "idle stage landed staged"),
-    *_cases("kill a replica", kill_replica, "load half loaded", _stand_in),
-    *_cases("freeze a replica", freeze_replica, "idle stage landed staged"),
-    *_cases("freeze a replica", freeze_replica, "load half loaded", _stand_in),
+    *_cases("kill a replica", kill_replica, "idle stage landed staged half"),
+    *_cases("kill a replica", kill_replica, "load loaded", _stand_in),
+    *_cases("kill a replica's core", kill_core, "half", _vllm),
+    *_cases("freeze a replica", freeze_replica, "idle stage landed staged half"),
+    *_cases("freeze a replica", freeze_replica, "load loaded", _stand_in),
     *_cases("kill a trainer rank", kill_trainer, "idle landed staged"),
     *_cases("kill a trainer rank", kill_trainer, "send", _collective),
     *_cases("freeze a trainer rank", freeze_trainer, "idle landed"),
     *_cases("freeze a trainer rank", freeze_trainer, "send", _collective),
-    *_cases("kill weight sync", kill_weight_sync, "idle stage landed staged record recorded"),
-    *_cases("kill weight sync", kill_weight_sync, "half loaded", _stand_in),
+    *_cases("kill the controller", kill_controller, "idle stage staged record recorded half"),
+    *_cases("freeze the controller", freeze_controller, "idle staged recorded"),
+    *_cases("replace the controller", replace_controller, "idle stage staged"),
+    *_cases("kill weight sync", kill_weight_sync, "record recorded idle stage landed staged half"),
+    *_cases("kill weight sync", kill_weight_sync, "loaded", _stand_in),
     *_cases("freeze weight sync", freeze_weight_sync, "idle landed record recorded"),
     *_cases("a replica joins or comes back", join, "idle stage landed staged"),
     *_cases("a replica leaves", leave, "idle stage landed"),
     *_cases("no memory for a shadow", fill_memory, "stage"),
     *_cases("disk of weight sync full", fill_disk, "landed record"),
-    *_cases("flipped bit in the engine", corrupt_engine, "token", _stand_in),
+    *_cases("flipped bit in the engine", corrupt_engine, "loaded", _stand_in),
     *_cases("flipped bit in a sender's memory", flip_in_memory, "snapshot"),
     *_cases("flipped bit in a broadcast", flip_in_send, "send", _collective),
     *_cases("harm on a relay's wire", harm_relay, "flip cut stall", _wired),
-    *_cases("leftovers", stale_group, "epoch key"),
-    *_cases("leftovers", stale_group, "group nonce", _collective),
+    *_cases("leftovers", leave_over, "epoch key tokens"),
+    *_cases("leftovers", leave_over, "group nonce", _collective),
 ]
 
 

@@ -1,4 +1,5 @@
-"""One run's processes: weight sync, trainer ranks and replicas, each behind a door of its own."""
+"""One run's processes: the controller, weight sync, trainer ranks and replicas, the last two behind
+a door each. The reward service is here, in the driver."""
 
 from __future__ import annotations
 
@@ -8,20 +9,26 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults import children, processes
 from tests.faults.processes import Child, Usage, typical
 from tests.faults.proxy import Door
+from tests.faults.reward import make_reward
 from trimaran import rpc
 from trimaran.config import RunConfig, dump_config, parse_config
 from trimaran.store import SqliteStore
-from trimaran.types import Caller, Replica
+from trimaran.types import Replica
 
+CONTROLLER = "controller"
 WEIGHT_SYNC = "weight-sync"
 GROUPS_PER_STEP = 2
+MAX_LAG = 1
+"""So that groups wait, scored, while their proofs may still turn bad."""
 GROUP_SIZE = 2
 MAX_TOKENS = 32
 START_SECONDS = 60.0
+NUM_PROMPTS = 64
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 LONG_LIFE = 12
 """Faults."""
@@ -56,6 +63,22 @@ class Setting:
         return f"{self.transport}{delta}, {self.num_senders} senders, {self.num_replicas} replicas"
 
 
+STAND_IN_SETTINGS = [
+    Setting("stand-in", "collective", False, 2, 4),
+    Setting("stand-in", "auto", False, 2, 4),
+    Setting("stand-in", "relay", True, 1, 4),
+    Setting("stand-in", "collective", True, 2, 4),
+    Setting("stand-in", "relay", False, 2, 4),
+    Setting("stand-in", "collective", False, 1, 3),
+    Setting("stand-in", "auto", True, 1, 3),
+]
+VLLM_SETTINGS = [
+    Setting("vllm", "collective", False, 2, 3),
+    Setting("vllm", "auto", False, 1, 3),
+    Setting("vllm", "relay", True, 2, 3),
+]
+
+
 @dataclass(slots=True)
 class House:
     folder: Path
@@ -64,6 +87,7 @@ class House:
     config: RunConfig
     doors: dict[str, Door]
     children: dict[str, Child] = field(default_factory=dict)
+    reward: rpc.Server | None = None
     lives: dict[int, list[Usage]] = field(default_factory=dict)
     """By process id: what the process used after each fault that it lived through."""
 
@@ -90,10 +114,14 @@ class House:
     def is_alive(self, name: str) -> bool:
         return name in self.children and self.children[name].alive
 
-    def start(self, name: str) -> Child:
-        assert not self.is_alive(name), f"{name} runs already"
+    def start(self, name: str, beside: bool = False) -> Child:
+        """`beside` a former one that still runs, which the caller ends."""
+        assert beside or not self.is_alive(name), f"{name} runs already"
         config, log = self.folder / "config.yaml", self.folder / f"{name}.log"
-        if name == WEIGHT_SYNC:
+        if name == CONTROLLER:
+            config = self.folder / "controller.yaml"
+            child = processes.start(name, log, children.serve_controller, config, self.run_folder)
+        elif name == WEIGHT_SYNC:
             child = processes.start(name, log, children.serve_weight_sync, config, self.run_folder)
         else:
             place = (config, self.run_folder, _index(name), self.doors[name].address)
@@ -114,9 +142,19 @@ class House:
             self.start(name)
         await rpc.wait_until_serving(self.config.endpoints.trainer[0], START_SECONDS)
 
+    def permit(self, step: int) -> None:
+        """The controller may train up to this step."""
+        children.write(children.gate_of(self.run_folder), str(step))
+
     async def open(self) -> None:
+        """All but the controller."""
         for door in self.doors.values():
             await door.open()
+        address = self.config.endpoints.reward
+        assert address
+        self.reward = make_reward(address)
+        await self.reward.start()
+        self.permit(0)
         self.start(WEIGHT_SYNC)
         for name in self.replicas[:-1]:
             self.start(name)
@@ -125,7 +163,7 @@ class House:
     async def close(self) -> list[str]:
         """Ends everything as an operator would; the names of what had to be killed."""
         killed = []
-        for name in [*self.replicas, *self.trainers, WEIGHT_SYNC]:
+        for name in [CONTROLLER, *self.replicas, *self.trainers, WEIGHT_SYNC]:
             if not self.is_alive(name):
                 continue
             try:
@@ -135,12 +173,9 @@ class House:
                 killed.append(name)
         for door in self.doors.values():
             await door.close()
+        if self.reward is not None:
+            await self.reward.stop()
         return killed
-
-    def kill_all(self) -> None:
-        for child in self.children.values():
-            if child.alive:
-                child.kill()
 
     def note_usage(self) -> None:
         for child in self.children.values():
@@ -161,65 +196,77 @@ class House:
         return found
 
 
-def second_caller(house: House) -> Caller:
-    """A controller that took over from another one; both drew their epochs from the run's store."""
-    store = SqliteStore(house.run_folder / "store.sqlite")
-    run_id = house.run_folder.name
-    epochs = [store.next_epoch(run_id) for _ in range(2)]
-    store.close()
-    return Caller(run_id, epochs[-1])
-
-
 def make_house(folder: Path, setting: Setting, seed: int, model: Path) -> House:
     folder.mkdir(parents=True)
     names = [f"trainer-{index}" for index in range(setting.num_senders)]
     names += [f"rollout-{index}" for index in range(setting.num_replicas)]
     doors = {name: Door(folder / "run" / f"{name}.relay") for name in names}
-    config = _configure(setting, seed, model)
+    config = parse_config(_configure(folder, setting, seed, model))
     (folder / "run").mkdir()
+    _take_over(folder / "run")
     (folder / "config.yaml").write_text(dump_config(config))
+    # The last replica comes and goes: the controller does not wait for it.
+    tree = config.model_dump(mode="json")
+    tree["rollout"]["replicas"] -= 1
+    tree["endpoints"]["rollout"].pop()
+    (folder / "controller.yaml").write_text(dump_config(parse_config(tree)))
+    row = {"prompt": "What is 1 + 2?", "answer": "3"}
+    (folder / "train.jsonl").write_text((json.dumps(row) + "\n") * NUM_PROMPTS)
     return House(folder, setting, config, doors)
 
 
-def _configure(setting: Setting, seed: int, model: Path) -> RunConfig:
-    addresses = _free_addresses(1 + setting.num_senders + setting.num_replicas)
+def _configure(folder: Path, setting: Setting, seed: int, model: Path) -> dict[str, Any]:
+    addresses = _free_addresses(2 + setting.num_senders + setting.num_replicas)
     stand_in = setting.engine == "stand-in"
-    return parse_config(
-        {
-            "run": {"seed": seed, "groups_per_step": GROUPS_PER_STEP, "keep_checkpoints": 1},
-            "model": {"path": str(model), "dtype": "bfloat16" if stand_in else "float32"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {
-                "replicas": setting.num_replicas,
-                "device": "cpu",
-                "group_size": GROUP_SIZE,
-                "max_tokens": MAX_TOKENS,
-                "max_prompt_tokens": 64,
-                "max_concurrency": 8,
-                "kv_cache_gib": 0.05,
-                "idle_timeout": 4 if stand_in else 20,
-            },
-            "trainer": {"device": "cpu", "tensor_parallel": setting.num_senders},
-            "weight_sync": {
-                "transport": setting.transport,
-                "delta": setting.delta,
-                "bucket_mib": 1,
-                "stage_timeout": 3 if stand_in else 8,
-                "commit_timeout": 2 if stand_in else 8,
-                "join_timeout": 6 if stand_in else 15,
-                "prove_timeout": 3 if stand_in else 10,
-                "heartbeat_timeout": 1.5 if stand_in else 4,
-                "sample_share": 0.25,
-            },
-            "endpoints": {
-                "weight_sync": addresses[0],
-                "trainer": addresses[1 : 1 + setting.num_senders],
-                "rollout": addresses[1 + setting.num_senders :],
-            },
-            "start_timeout": START_SECONDS,
-        }
-    )
+    return {
+        "run": {
+            "seed": seed,
+            "steps": 1_000_000,
+            "groups_per_step": GROUPS_PER_STEP,
+            "max_lag": MAX_LAG,
+            "checkpoint_every": 2,
+        },
+        "model": {"path": str(model), "dtype": "bfloat16" if stand_in else "float32"},
+        "data": {"train": str(folder / "train.jsonl")},
+        "reward": {"rules": {"last_integer": 1.0}},
+        "rollout": {
+            "replicas": setting.num_replicas,
+            "device": "cpu",
+            "group_size": GROUP_SIZE,
+            "max_tokens": MAX_TOKENS,
+            "max_prompt_tokens": 64,
+            "max_concurrency": 8,
+            "kv_cache_gib": 0.05,
+            "idle_timeout": 4 if stand_in else 20,
+        },
+        "trainer": {"device": "cpu", "tensor_parallel": setting.num_senders},
+        "weight_sync": {
+            "transport": setting.transport,
+            "delta": setting.delta,
+            "bucket_mib": 1,
+            "stage_timeout": 3 if stand_in else 8,
+            "commit_timeout": 2 if stand_in else 8,
+            "join_timeout": 6 if stand_in else 15,
+            "prove_timeout": 3 if stand_in else 10,
+            "heartbeat_timeout": 1.5 if stand_in else 4,
+            "sample_share": 0.25,
+        },
+        "endpoints": {
+            "controller": "127.0.0.1:0",  # nobody calls it, and one may replace another
+            "reward": addresses[0],
+            "weight_sync": addresses[1],
+            "trainer": addresses[2 : 2 + setting.num_senders],
+            "rollout": addresses[2 + setting.num_senders :],
+        },
+        "start_timeout": START_SECONDS,
+    }
+
+
+def _take_over(run_folder: Path) -> None:
+    """The controller that comes is not the run's first: there is an older epoch."""
+    store = SqliteStore(run_folder / "store.sqlite")
+    store.next_epoch(run_folder.name)
+    store.close()
 
 
 def write_model(folder: Path) -> Path:

@@ -1,4 +1,8 @@
-"""Those who belong to an earlier time and try to take part in a sync that is under way."""
+"""Those who belong to an earlier time, or speak without right, while a run goes on.
+
+A refusal counts only with the reason that is meant: an address where nobody
+listens, or a version that is too old, refuses nobody.
+"""
 
 from __future__ import annotations
 
@@ -9,88 +13,139 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from services.weight_sync.layout import make_layout
 from services.weight_sync.transports.collective import Collective
-from services.weight_sync.transports.relay_wire import Connection, introduce
+from services.weight_sync.transports.relay_wire import Connection, ProtocolError, introduce
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
-from tests.faults.stand import Broken, Stand
-from trimaran.clients import RolloutClient, WeightSyncClient
+from tests.faults.house import CONTROLLER, WEIGHT_SYNC
+from tests.faults.stand import CALL_SECONDS, Broken, Stand
+from trimaran import rpc
+from trimaran.clients import RolloutClient, TrainerClient, WeightSyncClient
 from trimaran.device import pick
-from trimaran.errors import StaleEpochError, TransferError, TrimaranError
-from trimaran.types import Caller, Peer, Source, TensorInfo, TransferGroup, Transport
+from trimaran.errors import (
+    StaleEpochError,
+    TransferError,
+    TrimaranError,
+    UnprovenError,
+)
+from trimaran.types import (
+    Caller,
+    Group,
+    Peer,
+    Proof,
+    Source,
+    TensorInfo,
+    TrainingBatch,
+    TransferGroup,
+    Transport,
+    VersionId,
+)
 
 SECONDS = 1.0
 
 
+async def expect(error: type[TrimaranError], call: Awaitable[Any], what: str) -> TrimaranError:
+    """Raises Broken when the call is obeyed, or refused for any other reason."""
+    try:
+        answer = await call
+    except error as refusal:
+        return refusal
+    except TrimaranError as other:
+        raise Broken(f"{what}: refused with {other!r} instead of {error.__name__}") from None
+    raise Broken(f"{what}: obeyed, with {answer!r}")
+
+
 async def old_epoch(stand: Stand, dice: random.Random) -> None:
-    """A controller that was replaced, and a weight sync that speaks for it."""
-    assert stand.version
-    old = Caller(stand.caller.run_id, stand.caller.epoch - 1)
+    """A controller that was replaced speaks first after weight sync has died and come back."""
+    await stand.recover()
+    folder, child = stand.house.run_folder, stand.house.children[CONTROLLER]
+    old = Caller(folder.name, stand.audit.epoch - 1)
     name = dice.choice(stand.house.replicas[:-1])
-    async with (
-        WeightSyncClient(stand.weight_sync_address, old) as weight_sync,
-        RolloutClient(stand.house.replica(name).address, old) as replica,
-    ):
-        refused = (
-            weight_sync.publish_version(stand.version, SECONDS),
-            weight_sync.report_replica(name, "an old controller says so"),
-            replica.commit_weights(stand.version, "leftover", SECONDS),
-            replica.abort_weights(stand.version.version, "leftover"),
-        )
-        for call in refused:
-            with suppress(StaleEpochError):
-                await call
-                raise Broken(
-                    f"a call of epoch {old.epoch} was obeyed; {stand.caller.epoch} is known"
-                )
+    child.freeze()
+    try:
+        stand.house.children[WEIGHT_SYNC].kill()
+        stand.house.start(WEIGHT_SYNC)
+        await rpc.wait_until_serving(stand.weight_sync_address, CALL_SECONDS)
+        async with (
+            WeightSyncClient(stand.weight_sync_address, old) as weight_sync,
+            RolloutClient(stand.house.replica(name).address, old) as replica,
+            TrainerClient(stand.house.config.endpoints.trainer[0], old) as trainer,
+        ):
+            live = (await weight_sync.list_versions(1))[0].policy
+            for what, call in {
+                "publish": weight_sync.publish_version(live, CALL_SECONDS),
+                "report": weight_sync.report_replica(name, "an old controller says so"),
+                "commit": replica.commit_weights(live, "leftover", CALL_SECONDS),
+                "abort": replica.abort_weights(live.version, "leftover"),
+                "checkpoint": trainer.save_checkpoint(live.version.step, CALL_SECONDS),
+            }.items():
+                await expect(StaleEpochError, call, f"{what} of epoch {old.epoch}")
+    finally:
+        child.thaw()
 
 
 async def old_key(stand: Stand, dice: random.Random) -> None:
-    """A puller with a key of a peer's former life: not a byte is for it."""
+    """A puller with a key of a peer's former life is greeted, and gets nothing after its claim."""
+    await stand.recover()  # everybody listens where it says
     name = dice.choice([*stand.house.trainers, *stand.house.replicas[:-1]])
     peer = Peer(**json.loads((stand.house.run_folder / f"{name}.relay").read_text()))
 
-    def pull() -> None:
+    def pull() -> str:
         host, _, port = peer.relay.rpartition(":")
         with socket.create_connection((host, int(port)), SECONDS) as sock:
-            status = introduce(Connection(sock, time.monotonic() + SECONDS), secrets.token_hex(32))
-        raise Broken(f"{name} answered a puller with a wrong key: {status}")
+            greeting = Greeting(sock, time.monotonic() + CALL_SECONDS)
+            try:
+                status = introduce(greeting, secrets.token_hex(32))
+            except ProtocolError as error:
+                return str(error)
+            except ConnectionError:
+                return "" if greeting.claimed else "it was not greeted"
+        return f"it was answered: {status}"
 
-    with suppress(OSError):  # it closes the connection without a word
-        await asyncio.to_thread(pull)
+    if fault := await asyncio.to_thread(pull):
+        raise Broken(f"{name}, asked by a puller with a wrong key: {fault}")
+
+
+class Greeting(Connection):
+    """Knows whether it got as far as the claim."""
+
+    claimed = False
+
+    def send(self, data: bytes | memoryview) -> None:
+        super().send(data)
+        self.claimed = True
 
 
 async def old_group(stand: Stand, dice: random.Random) -> None:
     """A replica is told a group that has ended: it fails by the deadline and stages nothing."""
-    assert stand.version
+    await stand.recover()
     async with stand.trainer() as trainer:
-        version, manifest = await trainer.get_policy_version(SECONDS)
+        version, manifest = await trainer.get_policy_version(CALL_SECONDS)
     name = dice.choice(stand.house.replicas[:-1])
-    group = replace(_group(stand, dice), nonce=secrets.token_hex(16))
-    blocks = ((0, manifest.num_blocks),)
-    source = Source(Transport.COLLECTIVE, blocks, replace(group, world_size=2), 1)
+    group = replace(_group(stand, dice), nonce=secrets.token_hex(16), world_size=2)
+    source = Source(Transport.COLLECTIVE, ((0, manifest.num_blocks),), group, 1)
     started = time.monotonic()
     async with RolloutClient(stand.house.replica(name).address, stand.caller) as replica:
-        try:
-            await replica.stage_weights(version, manifest, [source], 1 << 20, SECONDS, "leftover")
-        except TrimaranError:
-            pass
-        else:
-            raise Broken(f"{name} staged a version from a group that had ended")
+        await expect(
+            TransferError,
+            replica.stage_weights(version, manifest, [source], 1 << 20, SECONDS, "leftover"),
+            f"{name} was told to stage from a group that had ended",
+        )
     if time.monotonic() - started > SECONDS + 6:
         raise Broken(f"{name} noticed only after {time.monotonic() - started:.1f} s")
 
 
 async def old_nonce(stand: Stand, dice: random.Random) -> None:
-    """A receiver of another time joins at the rendezvous of the group that is open now."""
-    group = replace(_group(stand, dice), nonce=secrets.token_hex(16))
+    """A receiver of another time joins at the rendezvous of the newest group."""
+    group = replace(await _open_group(stand, dice), nonce=secrets.token_hex(16))
 
     def intrude() -> None:
         end = Collective(pick("cpu"), 0, "127.0.0.1", group, 1)
@@ -105,9 +160,56 @@ async def old_nonce(stand: Stand, dice: random.Random) -> None:
     await asyncio.to_thread(intrude)
 
 
+async def unproven_tokens(stand: Stand, dice: random.Random) -> None:
+    """Whoever forgets to look at proofs gets nothing trained."""
+    await stand.recover()
+    await stand.until(
+        lambda: stand.audit.consumed > stand.step, CALL_SECONDS, "a batch to train without right"
+    )
+    groups, step = stand.audit.batch, stand.audit.consumed
+    makers = {maker for scored in groups for maker in scored.group.makers}
+    async with stand.weight_sync() as client:
+        proofs = await client.list_proofs(sorted({version for version, _ in makers}))
+    proofs = tuple(proof for proof in proofs if (proof.version, proof.replica) in makers)
+    one = dice.choice(proofs)
+    others = [proof for proof in proofs if proof != one]
+    foreign = VersionId(one.version.lineage + 1, one.version.step)
+    alien = tuple(replace(s, group=_restamped(s.group, foreign)) for s in groups)
+    tries: dict[str, tuple[tuple[Any, ...], list[Proof]]] = {
+        "a proof is missing": (tuple(groups), others),
+        "a proof has a fault": (tuple(groups), [*others, replace(one, fault="a wrong block")]),
+        "a proof is of other weights": (tuple(groups), [*others, replace(one, root="0" * 32)]),
+        "nobody made the version": (alien, [replace(p, version=foreign) for p in proofs]),
+    }
+    async with stand.trainer() as trainer:
+        for what, (batch, given) in tries.items():
+            call = trainer.train_batch(TrainingBatch(step, batch), CALL_SECONDS, 0, given)
+            await expect(UnprovenError, call, what)
+
+
+def _restamped(group: Group, version: VersionId) -> Group:
+    completions = (
+        replace(c, segments=tuple(replace(part, version=version) for part in c.segments))
+        for c in group.completions_G
+    )
+    return replace(group, completions_G=tuple(completions))
+
+
 def _group(stand: Stand, dice: random.Random) -> TransferGroup:
     files = sorted(Path(stand.house.run_folder).glob("trainer-*.group"))
     return TransferGroup(**json.loads(dice.choice(files).read_text()))
+
+
+async def _open_group(stand: Stand, dice: random.Random) -> TransferGroup:
+    """One whose rendezvous answers: else nobody would be refused there."""
+    for _ in range(3):
+        await stand.recover()
+        group = _group(stand, dice)
+        host, _, port = group.rendezvous.rpartition(":")
+        with suppress(OSError), closing(socket.create_connection((host, int(port)), SECONDS)):
+            return group
+        await stand.open_step()  # the last version went by relay
+    raise Broken("three versions in a row left no open transfer group")
 
 
 def _nothing() -> tuple[Stream, Terms]:
@@ -121,4 +223,5 @@ LEFTOVERS: dict[str, Callable[[Stand, random.Random], Awaitable[None]]] = {
     "key": old_key,
     "group": old_group,
     "nonce": old_nonce,
+    "tokens": unproven_tokens,
 }

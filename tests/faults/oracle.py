@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import torch
 
 from tests.faults.versions import DTYPES, Weights, llama_shapes
 from trimaran.model_folder import read_model_folder
-from trimaran.types import Completion, Segment
+from trimaran.types import Completion, Group, Segment, VersionId
 
 NUM_KEPT = 8
 """Steps back that a completion under way may have begun at."""
@@ -25,6 +26,37 @@ class Oracle(Protocol):
         ...
 
     def is_right(self, prompt: tuple[int, ...], completion: Completion, part: Segment) -> bool: ...
+
+
+@dataclass(slots=True)
+class Judge:
+    """Counts the tokens that it is shown, and keeps what was wrong with them."""
+
+    oracle: Oracle
+    suspects: set[tuple[str, VersionId]] = field(default_factory=set)
+    """Makers whose memory the driver itself has spoilt, and what was loaded there then."""
+    num_tokens: int = 0
+    num_spoilt: int = 0
+    """Wrong tokens of suspects: foreseen, but they must not train."""
+    wrong: list[str] = field(default_factory=list)
+    """Wrong tokens of all others: there must be none."""
+
+    def is_right(self, group: Group) -> bool:
+        right = True
+        for completion in group.completions_G:
+            for part in completion.segments:
+                self.num_tokens += part.end - part.start
+                if self.oracle.is_right(group.prompt_token_ids, completion, part):
+                    continue
+                right = False
+                if (part.replica, part.version) in self.suspects:
+                    self.num_spoilt += part.end - part.start
+                else:
+                    self.wrong.append(
+                        f"{part.replica} stamped {part.version} on tokens of other weights:"
+                        f" {completion.token_ids_T[part.start : part.end]}"
+                    )
+        return right
 
 
 class ChecksumOracle:

@@ -63,14 +63,16 @@ class Child:
             self.process.close()  # a descriptor for each life
         return not self._gone
 
-    @property
-    def state(self) -> str:
-        """As /proc spells it: R, S, T (stopped), …; empty when it is gone."""
+    def stopped(self) -> list[psutil.Process]:
+        """It or what it has started, where that stands still."""
+        return [one for one in self._tree() if _status(one) == psutil.STATUS_STOPPED]
+
+    def _tree(self) -> list[psutil.Process]:
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return stat.rpartition(")")[2].split()[0]
+            own = psutil.Process(self.pid)
+            return [own, *own.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
 
     def usage(self) -> Usage:
         folder = f"/proc/{self.pid}"
@@ -87,8 +89,9 @@ class Child:
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        if self.alive:
-            os.kill(self.pid, signal.SIGCONT)
+        for process in self.stopped():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     async def end(self) -> None:
         """SIGTERM, as an operator does."""
@@ -121,6 +124,13 @@ async def survivors(mark: str, value: str) -> list[str]:
     with suppress(TimeoutError):
         await until(none_is_left, END_SECONDS, "every process to end")
     return found
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return process.status()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _is_marked(process: psutil.Process, mark: str, value: str) -> bool:

@@ -1,41 +1,34 @@
-"""Where a driven run stands: its version, its epoch, and the moves that a controller makes.
+"""Where a driven run stands, and what must be live there.
 
-Every wait here has an end; one that is reached is a hang, and fails the run.
+The controller is the real one; the driver only permits it one step after the
+other. So between two of them nothing new is published, and what a fault has left
+can be looked at. Every wait here has an end; one that is reached fails the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from tests.faults import orders
-from tests.faults.generation import Generation
-from tests.faults.house import WEIGHT_SYNC, House
-from tests.faults.processes import until
+from tests.faults.audit import Audit
+from tests.faults.house import CONTROLLER, WEIGHT_SYNC, House
+from tests.faults.oracle import Judge
+from trimaran import rpc
 from trimaran.clients import TrainerClient, WeightSyncClient
-from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
-from trimaran.types import (
-    Caller,
-    Group,
-    PolicyVersion,
-    Proof,
-    Routing,
-    Score,
-    ScoredGroup,
-    TrainingBatch,
-)
-
-T = TypeVar("T")
+from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.types import Caller, Routing
 
 RECOVERY_SECONDS = 60.0
 """For everything that died or froze to be back; an operator would be called then."""
-MARGIN_SECONDS = 15.0
-"""Of a loaded machine, on top of what the configuration's deadlines add up to."""
 CALL_SECONDS = 20.0
-GROUPS_SECONDS = 40.0
+BATCH_SECONDS = 40.0
+POLL_SECONDS = 0.05
+LOOK_SECONDS = 0.5
+AWAY = (UnavailableError, DeadlineError)
+"""Weight sync is being restarted, or stands still."""
 
 
 def replica_of(maker: str) -> str:
@@ -50,27 +43,17 @@ class Broken(AssertionError):
 @dataclass(slots=True)
 class Stand:
     house: House
-    generation: Generation
-    caller: Caller
-    version: PolicyVersion | None = None
-    """What the trainer holds and the replicas are to take."""
-    lineage: int = 0
-    num_trained: int = 0
-    """Tokens."""
-    num_refused: int = 0
-    """Groups without a good proof, which were made again."""
+    judge: Judge
+    audit: Audit
+    step: int = 0
+    """Up to which the controller may train, and publish."""
+    may_end: bool = False
+    """The fault that is being made may end the controller."""
     hangs: list[str] = field(default_factory=list)
 
     @property
-    def publish_seconds(self) -> float:
-        section = self.house.config.weight_sync
-        return (
-            2 * section.join_timeout
-            + section.stage_timeout
-            + section.commit_timeout
-            + section.prove_timeout
-            + MARGIN_SECONDS
-        )
+    def caller(self) -> Caller:
+        return Caller(self.house.run_folder.name, self.audit.epoch)
 
     @property
     def weight_sync_address(self) -> str:
@@ -81,212 +64,161 @@ class Stand:
     def weight_sync(self) -> WeightSyncClient:
         return WeightSyncClient(self.weight_sync_address, self.caller)
 
-    def trainer(self, rank: int = 0) -> TrainerClient:
-        return TrainerClient(self.house.config.endpoints.trainer[rank], self.caller)
+    def trainer(self) -> TrainerClient:
+        return TrainerClient(self.house.config.endpoints.trainer[0], self.caller)
 
-    async def within(self, seconds: float, work: Awaitable[T], what: str) -> T:
-        """Raises Broken when it does not end in time: a hang."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await work
-        except TimeoutError as error:
-            if isinstance(error, TrimaranError):
-                raise
-            self.hangs.append(f"{what}: no end after {seconds:g} s")
-            raise Broken(self.hangs[-1]) from None
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """With a fresh look at the ledger each time. Raises Broken: a hang."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.audit.read()
+            if condition():
+                return
+            if time.monotonic() > deadline:
+                self.hangs.append(f"waited {seconds:g} s in vain for {what}")
+                raise Broken(self.hangs[-1])
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def start(self) -> None:
-        """The first version is the trainer's at step 0."""
-        async with self.trainer() as client:
-            self.version, _ = await client.get_policy_version(CALL_SECONDS)
-        await self.recover()
+    async def start_controller(self, beside: bool = False) -> None:
+        """Returns once it has taken over from whoever was before it."""
+        before = self.audit.epoch
+        self.house.start(CONTROLLER, beside)
+        await self.until(lambda: self.audit.epoch > before, CALL_SECONDS, "a new controller")
 
-    async def train(self) -> None:
-        """One step on fresh groups, each of them proven; the trainer then holds the next version."""
-        assert self.version
-        step = self.version.version.step + 1
-        groups, proofs = await self.proven_groups()
-        for group in groups:
-            if not self.generation.is_right(group):
-                raise Broken(f"step {step} trains tokens that no proven weights have made")
-            self.num_trained += sum(len(one.token_ids_T) for one in group.completions_G)
-        scored = tuple(
-            ScoredGroup(group, tuple(Score(float(i % 2)) for i in range(len(group.completions_G))))
-            for group in groups
-        )
-        self.generation.oracle.learn(step)
-        async with self.trainer() as client:
-            answer = await client.train_batch(
-                TrainingBatch(step, scored), CALL_SECONDS, self.lineage, proofs
-            )
-            await client.save_checkpoint(step, CALL_SECONDS)
-        self.version = answer.version
+    async def resume(self) -> None:
+        """As `trimaran train --resume` does, but that replicas and weight sync go on."""
+        if self.house.is_alive(CONTROLLER):
+            self.house.children[CONTROLLER].kill()
+        await self.house.start_trainers()
+        await self.start_controller()
 
-    async def proven_groups(self) -> tuple[list[Group], list[Proof]]:
-        """As a controller does: a group without a good proof is made again."""
-        count = self.house.config.run.groups_per_step
-        deadline = time.monotonic() + GROUPS_SECONDS
-        groups: list[Group] = []
-        known: dict[tuple, Proof] = {}
-        while len(groups) < count:
-            left = deadline - time.monotonic()
-            try:
-                fresh = await self.generation.next_groups(count - len(groups), left)
-            except TimeoutError:
-                raise Broken(f"no group with a proof came within {GROUPS_SECONDS:g} s") from None
-            makers = {maker for group in [*groups, *fresh] for maker in group.makers}
-            async with self.weight_sync() as client:
-                proofs = await client.list_proofs(sorted({version for version, _ in makers}))
-            known = {(proof.version, proof.replica): proof for proof in proofs}
-            good = {maker for maker in makers if maker in known and not known[maker].fault}
-            proven = [group for group in [*groups, *fresh] if group.makers <= good]
-            self.num_refused += len(groups) + len(fresh) - len(proven)
-            groups = proven
-        makers = {maker for group in groups for maker in group.makers}
-        return groups, [known[maker] for maker in sorted(makers)]
+    async def open_step(self) -> None:
+        """The controller has a proven batch; from here on it trains it, and publishes the version."""
 
-    async def publish(self) -> TrimaranError | None:
-        """The error with which it ended, if it did. A call that only its own deadline ends is a hang."""
-        assert self.version
+        def has_batch_or_died() -> bool:
+            return self.audit.consumed > self.step or not self.house.is_alive(CONTROLLER)
+
+        await self.until(has_batch_or_died, BATCH_SECONDS, f"the batch of step {self.step + 1}")
+        self._check_controller()
+        self.step += 1
+        self.judge.oracle.learn(self.step)
+        self.house.permit(self.step)
+
+    async def until_stopped(self, name: str, seconds: float, until_over: bool = True) -> bool:
+        """Whether the process stands where it was ordered to, before the publication was over."""
+        folder, child = self.house.run_folder, self.house.children[name]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and child.alive:
+            if not orders.is_open(folder, name):
+                if child.stopped():
+                    return True
+            elif until_over:
+                self.audit.read()
+                if self.audit.reported >= self.step:
+                    return False
+            await asyncio.sleep(POLL_SECONDS / 10)
+        return False
+
+    async def recover(self) -> float:
+        """What is dead is started again, as `trimaran train` would. Returns the seconds until the
+        version of the last step that the controller may make was live and proven everywhere."""
         started = time.monotonic()
+        while True:
+            self._revive()
+            if not all(map(self.house.is_alive, [CONTROLLER, *self.house.trainers])):
+                self._check_controller()
+                await self.resume()
+            missing = await self._missing(self.step)
+            if not missing:
+                break
+            if time.monotonic() - started > RECOVERY_SECONDS:
+                raise Broken(f"not healed after {RECOVERY_SECONDS:g} s: {missing}")
+            await asyncio.sleep(POLL_SECONDS)
+        seconds = time.monotonic() - started
+        await self.check_loaded(self.step)
+        self.may_end = False
+        return seconds
+
+    async def check_left(self, step: int) -> None:
+        """After a death of weight sync: this version is live, and nothing else is loaded anywhere,
+        though no controller has spoken to it since."""
+        await rpc.wait_until_serving(self.weight_sync_address, CALL_SECONDS)
         async with self.weight_sync() as client:
-            try:
-                await self.within(
-                    self.publish_seconds + MARGIN_SECONDS,
-                    client.publish_version(self.version, self.publish_seconds),
-                    f"publish {self.version.version}",
-                )
-            except TrimaranError as error:
-                seconds = time.monotonic() - started
-                if seconds >= self.publish_seconds and isinstance(error, DeadlineError):
-                    self.hangs.append(f"publish {self.version.version}: {error}")
-                    raise Broken(self.hangs[-1]) from None
-                return error
-        return None
+            records = await client.list_versions(1)
+        newest = records[0].policy.version.step if records else "no version at all"
+        if newest != step:
+            raise Broken(f"weight sync recovered to {newest}; step {step} was committed")
+        await self.until_served(step)
+        await self.check_loaded(step)
+
+    async def until_served(self, step: int) -> None:
+        """By every replica that runs. Raises Broken."""
+        deadline = time.monotonic() + RECOVERY_SECONDS / 2
+        while missing := await self._missing(step):
+            if time.monotonic() > deadline:
+                raise Broken(f"step {step} was committed and is not served: {missing}")
+            await asyncio.sleep(POLL_SECONDS)
 
     async def routing(self) -> Routing:
+        self.audit.read()
         async with self.weight_sync() as client:
             return await client.get_routing()
 
-    async def reload_trainers(self) -> None:
-        """As a resumed run does: all ranks anew from their checkpoint, in a lineage of their own."""
-        assert self.version
-        await self.house.start_trainers()
-        self.lineage += 1
-        step = self.version.version.step
-        async with self.trainer() as client:
-            held, _ = await client.get_policy_version(CALL_SECONDS)
-            if held.version.step == step and step:
-                answer = await client.train_batch(
-                    TrainingBatch(step, ()), CALL_SECONDS, self.lineage, ()
-                )
-                held = answer.version
-        self.version = held
+    async def check_loaded(self, step: int) -> None:
+        """A full read-back of every replica. Raises Broken for a block that differs.
 
-    async def recover(self) -> float:
-        """Everything is started again that is dead, and the version is published until it is live
-        on every replica that runs. Returns the seconds until all were proven."""
-        assert self.version
-        started = time.monotonic()
-        errors: list[str] = []
+        A replica may leave routing in this very moment, as one does whose sample was found to
+        be bad: then it is waited for and asked again.
+        """
+        deadline = time.monotonic() + RECOVERY_SECONDS
         while True:
-            if time.monotonic() - started > RECOVERY_SECONDS:
-                raise Broken(
-                    f"not all replicas hold {self.version.version} after {RECOVERY_SECONDS:g} s:"
-                    f" {'; '.join(errors[-3:])}"
-                )
-            self._revive()
-            if not all(map(self.house.is_alive, self.house.trainers)):
-                await self.reload_trainers()
-            if (error := await self.publish()) is not None:
-                errors.append(f"{type(error).__name__}: {error}")
-                await asyncio.sleep(0.1)
-                continue
-            try:
-                routing = await self._until_all_routable()
-            except (UnavailableError, DeadlineError, TimeoutError) as error:
-                errors.append(f"{type(error).__name__}: {error}")
-                continue
-            assert routing.live
-            break
-        await self.check_loaded()
-        return time.monotonic() - started
+            names = set(self.house.alive)
+            async with self.weight_sync() as client:
+                proofs, unroutable = await client.verify_replicas(sorted(names), CALL_SECONDS)
+            good = {
+                replica_of(proof.replica)
+                for proof in proofs
+                if not proof.fault
+                and (proof.version.step, proof.root) == (step, self.audit.roots[step])
+                and proof.num_loaded == proof.num_blocks > 0
+            }
+            if names <= good:
+                return
+            if time.monotonic() > deadline:
+                raise Broken(f"not proven at step {step}: {sorted(names - good)} {unroutable}")
+            await asyncio.sleep(2 * POLL_SECONDS)
+
+    async def maker(self, name: str) -> str:
+        """What the replica's tokens are stamped with, as its newest proof says."""
+        async with self.weight_sync() as client:
+            live = (await client.get_routing()).live
+            assert live
+            proofs = await client.list_proofs([live.version])
+        makers = [proof.replica for proof in proofs if replica_of(proof.replica) == name]
+        return max(makers, key=lambda maker: int(maker.partition("~")[2] or 0), default=name)
 
     def _revive(self) -> None:
         for name in [*self.house.replicas[:-1], WEIGHT_SYNC]:
             if not self.house.is_alive(name):
                 self.house.start(name)
         for child in self.house.children.values():
-            if child.alive and child.state == "T":
-                child.thaw()
+            child.thaw()
 
-    async def _until_all_routable(self) -> Routing:
-        assert self.version
-        deadline = time.monotonic() + RECOVERY_SECONDS / 3
-        while True:
-            routing = await self.routing()
-            live = routing.live
-            if live is None or (live.version, live.root) != (
-                self.version.version,
-                self.version.root,
-            ):
-                raise UnavailableError(f"{live and live.version} is live")
-            names = {replica.name for replica in routing.routable}
-            if set(self.house.alive) <= names:
-                return routing
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not routable: {routing.describe_unroutable()}")
-            await asyncio.sleep(0.05)
+    def _check_controller(self) -> None:
+        """It outlives whatever is done to a replica or to weight sync."""
+        if not self.house.is_alive(CONTROLLER) and not self.may_end:
+            raise Broken(f"the controller ended: {self.audit.ended_with() or 'see its log'}")
 
-    async def check_loaded(self) -> None:
-        """A full read-back of every replica. Raises Broken for a block that differs.
-
-        A replica may leave routing in this very moment, as one does whose sample was found to
-        be bad: then it is waited for and asked again.
-        """
-        assert self.version
-        deadline = time.monotonic() + RECOVERY_SECONDS
-        while True:
-            names = set(self.house.alive)
-            async with self.weight_sync() as client:
-                proofs, _ = await client.verify_replicas(sorted(names), CALL_SECONDS)
-            good = {
-                replica_of(proof.replica)
-                for proof in proofs
-                if not proof.fault
-                and (proof.version, proof.root) == (self.version.version, self.version.root)
-                and proof.num_loaded == proof.num_blocks > 0
-            }
-            if names <= good:
-                return
-            if time.monotonic() > deadline:
-                raise Broken(f"not proven at {self.version.version}: {sorted(names - good)}")
-            try:
-                await self._until_all_routable()
-            except (UnavailableError, DeadlineError, TimeoutError):
-                await asyncio.sleep(0.1)
-
-    async def maker(self, name: str) -> str:
-        """What the replica's tokens are stamped with, as its newest proof says."""
-        assert self.version
-        async with self.weight_sync() as client:
-            proofs = await client.list_proofs([self.version.version])
-        makers = [proof.replica for proof in proofs if replica_of(proof.replica) == name]
-        return max(makers, key=lambda maker: int(maker.partition("~")[2] or 0), default=name)
-
-    async def until_stopped(self, name: str, task: asyncio.Task | None, seconds: float) -> bool:
-        """Whether the process has stopped where it was ordered to, before the task ended."""
-        child = self.house.children[name]
+    async def _missing(self, step: int) -> str:
+        """Until every replica that runs is routable at this step's version; empty then."""
         try:
-            await until(
-                lambda: child.state in ("T", "") or (task is not None and task.done()),
-                seconds,
-                f"{name} to get there",
-            )
-        except TimeoutError:
-            return False
-        return child.state == "T"
-
-    async def until_carried_out(self, name: str, seconds: float) -> None:
-        folder = self.house.run_folder
-        await until(lambda: not orders.is_open(folder, name), seconds, f"the order to {name}")
+            routing = await self.routing()
+        except AWAY as error:
+            return str(error)
+        live, root = routing.live, self.audit.roots.get(step)
+        if live is None or (live.version.step, live.root) != (step, root):
+            return f"{live and live.version} is live instead of step {step}"
+        names = {replica.name for replica in routing.routable}
+        if set(self.house.alive) <= names:
+            return ""
+        return routing.describe_unroutable() or "a replica has not registered"

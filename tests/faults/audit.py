@@ -1,0 +1,104 @@
+"""What the real controller did, read from its ledger as it grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.controller.ledger import Record, Stage, proof_from_json
+from services.controller.payloads import PayloadStore
+from tests.faults.oracle import Judge
+from trimaran.store import SqliteStore
+from trimaran.types import ScoredGroup
+from trimaran.wire import parse_scored_group
+
+Attempt = tuple[int, int]
+"""A group's number and attempt."""
+
+
+class Audit:
+    """Every group that it scored and every batch that it trained. `wrong` says what must not be."""
+
+    def __init__(self, run_folder: Path, judge: Judge) -> None:
+        self.store = SqliteStore(run_folder / "store.sqlite")
+        self._payloads = PayloadStore(run_folder / "payloads")
+        self._run_id, self._judge = run_folder.name, judge
+        self._sequence = 0
+        self._scored: dict[Attempt, ScoredGroup] = {}
+        self._attempts: dict[int, int] = {}
+        self._batch: list[ScoredGroup] = []
+        self.epoch = 0
+        """Of the newest controller."""
+        self.consumed = self.reported = 0
+        """Steps: whose batch was chosen to train, and whose version was published and noted."""
+        self.roots: dict[int, str] = {}
+        """By step."""
+        self.spoilt: set[Attempt] = set()
+        """Groups with wrong tokens, which must be made again."""
+        self.num_trained = 0
+        """Tokens."""
+        self.wrong: list[str] = []
+
+    def read(self) -> None:
+        for sequence, record in self.store.read(f"ledger/{self._run_id}", self._sequence):
+            self._sequence = sequence
+            self._take(record)
+
+    def close(self) -> None:
+        self.store.close()
+
+    @property
+    def batch(self) -> list[ScoredGroup]:
+        """The newest one that was chosen to train."""
+        return self._batch
+
+    @property
+    def num_waiting(self) -> int:
+        """Scored groups whose batch is not chosen yet."""
+        return len(self._scored)
+
+    @property
+    def made_again(self) -> set[Attempt]:
+        """Spoilt groups of which there is a later attempt."""
+        return {(n, attempt) for n, attempt in self.spoilt if self._attempts[n] > attempt}
+
+    def ended_with(self) -> str:
+        """The error of the controller that ended last; empty while none has."""
+        return (self.store.get(f"run/{self._run_id}") or {}).get("error", "")
+
+    def _take(self, record: Record) -> None:
+        match record["kind"]:
+            case "opened":
+                self.epoch = record["epoch"]
+            case "origin":
+                self.roots[0] = record["root"]
+            case Stage.ISSUED:
+                number = record["group"]
+                self._scored.pop((number, self._attempts.get(number, 0)), None)
+                self._attempts[number] = record["attempt"]
+            case Stage.SCORED:
+                key = record["group"], record["attempt"]
+                scored = parse_scored_group(self._payloads.read(record["payload"]))
+                self._scored[key] = scored
+                if not self._judge.is_right(scored.group):
+                    self.spoilt.add(key)
+            case Stage.CONSUMED:
+                self._consume(record)
+            case Stage.COMMITTED:
+                self.roots[record["step"]] = record["root"]
+
+            case "timed":
+                self.reported = record["step"]
+
+    def _consume(self, record: Record) -> None:
+        self.consumed = record["step"]
+        keys: list[Attempt] = [(number, attempt) for number, attempt in record["groups"]]
+        if bad := self.spoilt.intersection(keys):
+            self.wrong.append(f"step {record['step']} trains groups with wrong tokens: {bad}")
+        self._batch = [self._scored.pop(key) for key in keys]
+        proofs = [proof_from_json(tree) for tree in record["proofs"]]
+        good = {(proof.version, proof.replica) for proof in proofs if not proof.fault}
+        makers = {maker for scored in self._batch for maker in scored.group.makers}
+        if unproven := makers - good:
+            self.wrong.append(f"step {record['step']} trains tokens without a proof: {unproven}")
+        groups = [scored.group for scored in self._batch]
+        self.num_trained += sum(len(c.token_ids_T) for g in groups for c in g.completions_G)

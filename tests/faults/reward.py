@@ -1,0 +1,23 @@
+"""A reward service that judges nothing: every other answer is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimaran import rpc, wire
+from trimaran.types import Score
+from trimaran.v1 import reward_pb2, reward_pb2_grpc
+
+
+class StandInReward(reward_pb2_grpc.RewardServiceServicer):
+    async def ScoreGroup(self, request: Any, context: Any) -> reward_pb2.ScoreGroupResponse:
+        scores = [Score(float(i % 2)) for i, _ in enumerate(wire.decode_samples(request))]
+        return reward_pb2.ScoreGroupResponse(verdicts=[wire.encode_verdict(s) for s in scores])
+
+
+def make_reward(address: str) -> rpc.Server:
+    def add(server: Any) -> str:
+        reward_pb2_grpc.add_RewardServiceServicer_to_server(StandInReward(), server)
+        return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
+
+    return rpc.Server(address, [add])

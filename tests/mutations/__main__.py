@@ -1,0 +1,126 @@
+"""Do the tests see what they are there for? `python -m tests.mutations [--only TEXT]`
+
+Makes each source change of the table in a temporary copy of the tree and runs the
+tests that must notice it there; a line a change. Exit code 1 when a change survives
+or its text is no longer found. The checkout itself is never touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.mutations.table import MUTATIONS, Drive, Mutation
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("trimaran", "services", "tests", "pyproject.toml")
+TEST_SECONDS = 240
+DRIVE_SECONDS = 300
+NUM_DRIVEN = 2
+FAILED = 1
+"""pytest's exit code for a test that failed; an error of collection has another one."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="changes whose promise or file holds this text")
+    parser.add_argument("--no-drive", action="store_true", help="without the fault driver")
+    arguments = parser.parse_args()
+    chosen = [m for m in MUTATIONS if arguments.only in m.promise or arguments.only in m.file]
+    with tempfile.TemporaryDirectory(prefix="trimaran-mutations-") as folder:
+        copy = copy_tree(Path(folder) / "tree")
+        tests = sorted({test for mutation in chosen for test in mutation.tests})
+        if run_tests(copy, tests) != 0:
+            print("the tests fail without any change; see pytest's own output")
+            return 1
+        survivors = 0
+        for mutation in chosen:
+            started = time.monotonic()
+            faults = list(try_out(copy, mutation, not arguments.no_drive))
+            survivors += bool(faults)
+            verdict = "; ".join(faults) or "killed"
+            print(f"{mutation.promise}: {verdict} ({time.monotonic() - started:.0f} s)", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} changes were noticed")
+    return int(survivors > 0)
+
+
+def copy_tree(target: Path) -> Path:
+    target.mkdir()
+    for name in PARTS:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, target / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, target)
+    return target
+
+
+def try_out(copy: Path, mutation: Mutation, drive: bool) -> Iterable[str]:
+    """What keeps the change from being noticed as it should be; nothing when all is well."""
+    path = copy / mutation.file
+    before = path.read_text()
+    if before.count(mutation.text) != 1:
+        yield f"STALE: its text stands {before.count(mutation.text)} times in {mutation.file}"
+        return
+    path.write_text(before.replace(mutation.text, mutation.replacement))
+    try:
+        for test in mutation.tests:
+            if (code := run_tests(copy, [test])) != FAILED:
+                yield f"SURVIVED {test} (exit code {code})"
+        if drive and mutation.drive and not is_found(copy, mutation.drive):
+            yield f"SURVIVED the fault driver's {mutation.drive.only!r}"
+    finally:
+        path.write_text(before)
+
+
+def run_tests(copy: Path, tests: list[str]) -> int:
+    return run(copy, ["pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], TEST_SECONDS)[0]
+
+
+def is_found(copy: Path, drive: Drive) -> bool:
+    count = ["--seed", "1", "--count", str(NUM_DRIVEN), "--only", drive.only]
+    code, report = run(copy, ["tests.faults.drive", *count], DRIVE_SECONDS)
+    return code != 0 and any(
+        line.startswith("BROKEN") and drive.finding in line for line in report.splitlines()
+    )
+
+
+def run(copy: Path, module: list[str], seconds: float) -> tuple[int, str]:
+    """Exit code and output. -1 when it takes too long: that notices nothing."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy),
+        "PYTHONDONTWRITEBYTECODE": "1",  # two changes of one second and size must not be confused
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", *module],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return -1, ""
+    finally:  # whatever it has started, too
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode, output
+
+
+if __name__ == "__main__":
+    sys.exit(main())

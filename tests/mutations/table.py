@@ -1,0 +1,239 @@
+"""Source changes that break a promise of the weight plane, and the tests that must turn red.
+
+A text must stand in its file exactly once. When the code there changes on purpose,
+so does its row; a row whose promise is gone is deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """The fault driver finds it too."""
+
+    only: str
+    """Of its faults."""
+    finding: str
+    """In its report, so that it counts for its reason only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    promise: str
+    """That is broken."""
+    file: str
+    text: str
+    replacement: str
+    tests: tuple[str, ...]
+    """Each of them must fail."""
+    drive: Drive | None = None
+
+
+COORDINATOR = "services/weight_sync/coordinator.py"
+LEDGER = "services/weight_sync/ledger.py"
+PUBLISHING = "services/weight_sync/publishing.py"
+RECEIVER = "services/weight_sync/receiver.py"
+IN_ORDER = "test_a_version_is_staged_recorded_committed_and_proven_in_this_order"
+
+MUTATIONS = (
+    Mutation(
+        "the trainer looks at the proofs of a batch",
+        "services/trainer/server.py",
+        "            self._rank.check_proofs(batch, proofs)\n",
+        "            proofs.clear()\n",
+        ("tests/trainer/test_server.py::test_a_batch_with_unproven_tokens_reaches_no_rank",),
+        Drive("leftovers, tokens", "a proof is missing: obeyed"),
+    ),
+    Mutation(
+        "a service refuses an epoch older than the newest that it has heard of",
+        "trimaran/rpc.py",
+        "        if caller.epoch < newest:\n",
+        "        if caller.epoch < 0:\n",
+        (
+            "tests/trimaran/test_rpc.py"
+            "::test_an_older_epoch_is_refused_and_other_runs_are_not_touched",
+        ),
+        Drive("leftovers, epoch", "instead of StaleEpochError"),
+    ),
+    Mutation(
+        "a publication that waited for its turn looks at its epoch again",
+        COORDINATOR,
+        "            async with self._publishing:\n                self._check_epoch(caller)\n",
+        "            async with self._publishing:\n",
+        (
+            "tests/weight_sync/test_fencing.py"
+            "::test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch",
+        ),
+        Drive("replace the controller, stage", "instead of StaleEpochError"),
+    ),
+    Mutation(
+        "a commit is recorded",
+        LEDGER,
+        '            f"{self._key}/live": {"version": str(live.version), "slot": slot},\n',
+        "",
+        (
+            f"tests/weight_sync/test_coordinator.py::{IN_ORDER}",
+            "tests/weight_sync/test_coordinator.py::test_a_restart_goes_on_from_the_store",
+        ),
+        Drive("kill weight sync, recorded", "weight sync recovered to"),
+    ),
+    Mutation(
+        "a commit is recorded before any replica is told",
+        PUBLISHING,
+        """            await self._ledger.commit(attempt.caller, live, target.manifest, proofs)
+        except (UnavailableError, StaleEpochError):
+            self._pool.abort(tuple(outcome.staged), live.version, attempt)
+            raise
+        members, timeout = tuple(outcome.staged), self._config.commit_timeout
+        pauses = await self._pool.commit(live, members, timeout)
+""",
+        """            members, timeout = tuple(outcome.staged), self._config.commit_timeout
+            pauses = await self._pool.commit(live, members, timeout)
+            await self._ledger.commit(attempt.caller, live, target.manifest, proofs)
+        except (UnavailableError, StaleEpochError):
+            self._pool.abort(tuple(outcome.staged), live.version, attempt)
+            raise
+""",
+        (f"tests/weight_sync/test_coordinator.py::{IN_ORDER}",),
+        Drive("kill weight sync, half", "weight sync recovered to"),
+    ),
+    Mutation(
+        "a controller that was replaced while it staged records nothing",
+        "trimaran/store.py",
+        "            if epoch < newest:\n",
+        "            if epoch < 0:\n",
+        (
+            "tests/weight_sync/test_takeover.py"
+            "::test_a_controller_that_is_replaced_while_it_stages_publishes_nothing",
+        ),
+    ),
+    Mutation(
+        "each block is verified as it lands",
+        RECEIVER,
+        "            verifier.check(number)\n",
+        "",
+        (
+            "tests/weight_sync/test_collective.py"
+            "::test_bytes_that_differ_from_the_manifest_are_not_staged",
+            "tests/weight_sync/test_relay.py"
+            "::test_a_flipped_bit_is_found_and_its_peer_not_asked_again",
+        ),
+    ),
+    Mutation(
+        "each block that a delta has changed is verified",
+        "services/weight_sync/delta_stage.py",
+        "            verifier.check(number)\n",
+        "            pass\n",
+        ("tests/weight_sync/test_receiver.py::test_a_bad_delta_leaves_the_base_as_it_was",),
+    ),
+    Mutation(
+        "a stage ends with the version's root",
+        "services/weight_sync/staging.py",
+        "(staged := task.result()).root != version.root:",
+        '(staged := task.result()).root == "":',
+        ("tests/weight_sync/test_coordinator.py::test_a_root_that_differs_is_never_committed",),
+    ),
+    Mutation(
+        "a replica that joins is read back in full",
+        "services/weight_sync/proving.py",
+        "        proof = await self._read_back(member, live, manifest, ((0, manifest.num_blocks),))\n",
+        """        maker, count = self._pool.members.newest(member).maker, manifest.num_blocks
+        proof = Proof(live.version, maker, live.root, count, count)
+""",
+        ("tests/weight_sync/test_proving.py::test_a_joiner_with_a_wrong_block_is_never_routable",),
+    ),
+    Mutation(
+        "what is read back is compared with the manifest",
+        "services/weight_sync/proving.py",
+        "        if digest != expected[number]:\n",
+        "        if not digest:\n",
+        (
+            "tests/weight_sync/test_proving.py::test_a_fault_names_tensor_and_block",
+            "tests/weight_sync/test_together.py::test_a_wrong_bit_in_an_engine_is_found_and_mended",
+        ),
+    ),
+    Mutation(
+        "after a load that failed nothing is live",
+        "services/rollout/weights.py",
+        "            self._live = self._manifest = None\n",
+        "",
+        ("tests/rollout/test_weights.py::test_a_load_that_fails_leaves_nothing_live",),
+    ),
+    Mutation(
+        "tokens of weights that were mended since do not pass",
+        "services/rollout/server.py",
+        "        if self._weights.maker != maker:\n",
+        "        if not maker:\n",
+        (
+            "tests/rollout/test_service.py"
+            "::test_what_wrong_weights_made_never_passes_for_what_mended_ones_make",
+        ),
+    ),
+    Mutation(
+        "a replica whose weights were wrong gets another maker's name",
+        "services/weight_sync/members.py",
+        'f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name',
+        "self.name",
+        (
+            "tests/weight_sync/test_proving.py"
+            "::test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers",
+        ),
+    ),
+    Mutation(
+        "-0 travels as +0",
+        "services/weight_sync/snapshot.py",
+        "        torch.add(source, 0, out=target)",
+        "        target.copy_(source)",
+        ("tests/weight_sync/test_snapshot.py::test_minus_zero_counts_as_zero",),
+    ),
+    Mutation(
+        "a delta is taken against its own base only",
+        "services/weight_sync/delta_stage.py",
+        "        if held is None or source.delta.base_root != held_root:\n",
+        "        if held is None:\n",
+        ("tests/weight_sync/test_receiver.py::test_a_delta_against_another_base_is_refused",),
+    ),
+    Mutation(
+        "an abort undoes a delta",
+        RECEIVER,
+        "                undo(overlaid.base.shadow, overlaid.undo)\n",
+        "",
+        ("tests/weight_sync/test_receiver.py::test_a_discarded_delta_gives_the_base_back",),
+    ),
+    Mutation(
+        "a relay gives nothing to a puller that does not know its key",
+        "services/weight_sync/transports/relay_wire.py",
+        '    return nonces if hmac.compare_digest(claim, _prove(key, b"puller", nonces)) else None\n',
+        "    return nonces if claim else None\n",
+        ("tests/weight_sync/test_relay.py::test_nothing_is_given_to_a_puller_with_a_wrong_key",),
+    ),
+    Mutation(
+        "a puller takes nothing from a relay that does not know its own key",
+        "services/weight_sync/transports/relay_wire.py",
+        '    if not hmac.compare_digest(proof, _prove(key, b"server" + code, nonces)):\n',
+        "    if not proof:\n",
+        ("tests/weight_sync/test_relay.py::test_a_server_must_prove_itself_too",),
+    ),
+    Mutation(
+        "the number of a transfer group is never given twice",
+        LEDGER,
+        '        return await asyncio.to_thread(self._store.next_epoch, f"{self._key}/groups")\n',
+        "        return self._slot + 1\n",
+        (
+            "tests/weight_sync/test_fencing.py"
+            "::test_the_number_of_a_transfer_group_is_never_given_twice_also_after_a_restart",
+        ),
+    ),
+    Mutation(
+        "a load waits for the tokens made before its pause",
+        "services/rollout/vllm_engine.py",
+        "        queue.put_nowait(EngineCoreOutputs())\n",
+        "        assert EngineCoreOutputs\n",
+        (
+            "tests/rollout/test_pass_outputs.py"
+            "::test_every_token_made_before_the_pause_bears_the_old_versions_name",
+        ),
+    ),
+)

@@ -1,0 +1,86 @@
+"""A load by vLLM waits for the tokens that its core made before the pause."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+from services.rollout.vllm_engine import VllmEngine
+from services.rollout.vllm_stream import Stream
+from trimaran.config import parse_config
+from trimaran.types import VersionId
+
+OLD, NEW = VersionId(0, 1), VersionId(0, 2)
+REQUEST = "7-0"
+NUM_OUTPUTS, CHUNKS = 3, 4
+"""vLLM counts an output's tokens chunk by chunk, and lets others run in between."""
+
+
+class FakeLlm:
+    """vLLM's queue, and the task that counts what comes out of it, as in its AsyncLLM."""
+
+    def __init__(self) -> None:
+        self.num_counted = 0
+        self.outputs_queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.engine_core = self
+        self.output_processor = self
+        self.resumed_at: int | None = None
+
+    async def handle(self) -> None:
+        while True:
+            output = await self.outputs_queue.get()
+            for _ in range(CHUNKS if output == "tokens" else 0):
+                await asyncio.sleep(0.002)
+                self.num_counted += 1
+
+    @property
+    def request_states(self) -> dict[str, Any]:
+        detokenizer = SimpleNamespace(num_output_tokens=lambda: self.num_counted)
+        state = SimpleNamespace(external_req_id=REQUEST, request_index=0, detokenizer=detokenizer)
+        return {REQUEST: state}
+
+    async def pause_generation(self, mode: str, clear_cache: bool) -> None:
+        """The core sends what it has made before it answers."""
+        for _ in range(NUM_OUTPUTS):
+            self.outputs_queue.put_nowait("tokens")
+
+    async def resume_generation(self) -> None:
+        self.resumed_at = self.num_counted
+
+
+class FakeWorkers:
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+
+    async def load(self, path: str, description: dict[str, Any]) -> None: ...
+
+
+def test_every_token_made_before_the_pause_bears_the_old_versions_name() -> None:
+    async def scenario() -> None:
+        config = parse_config(
+            {
+                "model": {"path": "model"},
+                "data": {"train": "train.jsonl"},
+                "reward": {"rules": {"exact_match": 1.0}},
+            }
+        )
+        engine: Any = VllmEngine(config, SimpleNamespace(on_host=True))  # pyright: ignore[reportArgumentType]
+        engine.llm, engine._workers = FakeLlm(), FakeWorkers()
+        stream = Stream(REQUEST, {0: 0}, OLD)
+        engine._streams.add(stream)
+        counting = asyncio.create_task(engine.llm.handle())
+        shadow = SimpleNamespace(path="", description=dict)
+        async with asyncio.timeout(30):
+            await engine.load_weights(shadow, NEW)
+        counting.cancel()
+        with suppress(asyncio.CancelledError):
+            await counting
+        made = NUM_OUTPUTS * CHUNKS
+        assert engine.llm.resumed_at == made
+        tokens = list(range(made + 2))
+        chunks = list(stream.chunks(0, tokens, [-1.0] * len(tokens)))
+        assert [(c.version, len(c.token_ids_T)) for c in chunks] == [(OLD, made), (NEW, 2)]
+
+    asyncio.run(scenario())
