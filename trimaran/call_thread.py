@@ -41,7 +41,8 @@ class CallThread:
     @property
     def hangs(self) -> bool:
         """In a call that its caller has given up."""
-        return self._under_way is not None and self._under_way.cancelled()
+        future = self._under_way  # which ends meanwhile
+        return future is not None and future.cancelled()
 
     @property
     def alive(self) -> bool:
@@ -81,11 +82,12 @@ class CallThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            function, self._under_way = job
-            if not self._under_way.cancelled():
-                self._make(function, self._under_way)
-            del job, function
-            self._under_way = None  # or the last call's buffers live until the next one
+            function, future = job
+            if not future.cancelled():
+                self._under_way = future
+                self._make(function, future)
+                self._under_way = None
+            del job, function, future  # or the last call's buffers live until the next one
 
     def _make(self, function: Callable[[], Any], future: Future[Any]) -> None:
         try:

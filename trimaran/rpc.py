@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from trimaran import errors
+from trimaran.call_thread import CallThread
 from trimaran.types import Caller
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,8 @@ class EpochFence:
         It is asked in a thread, once for each newer epoch.
         """
         self._issued = issued
+        # Of its own: a disk that hangs must not use up the threads that others work in.
+        self._asking = CallThread("epochs")
         self._newest: dict[str, int] = {}
 
     async def check(self, caller: Caller) -> None:
@@ -90,10 +94,12 @@ class EpochFence:
 
     async def _learn(self, caller: Caller) -> int:
         """The newest epoch of the caller's run. Raises InputError when the caller's is not one."""
+        ask = partial(self._issued, caller.run_id)
         try:
-            async with asyncio.timeout(ISSUED_SECONDS):
-                issued = await asyncio.to_thread(self._issued, caller.run_id)
-        except TimeoutError:
+            if self._asking.hangs:
+                raise errors.DeadlineError("an earlier question still hangs")
+            issued = await asyncio.to_thread(self._asking.call, ask, ISSUED_SECONDS)
+        except errors.DeadlineError:
             raise errors.UnavailableError(
                 f"the run's store has not answered for {ISSUED_SECONDS:g} s; see that its disk works"
             ) from None

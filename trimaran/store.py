@@ -171,7 +171,7 @@ def issued_epoch(path: Path, name: str) -> int | None:
     """The newest epoch of `name` in another process's store; None where there is no store yet."""
     if not path.exists():
         return None
-    with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as connection:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
         return _newest_epoch(connection, name)
 
 

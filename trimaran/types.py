@@ -321,6 +321,10 @@ class Group:
         )
 
 
+LARGEST_REWARD = 1e30
+"""In absolute value, of a reward and of each of its terms: sums and means of such stay finite."""
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     reward: float

@@ -232,7 +232,8 @@ class Loop:
             raise TrimaranError(
                 f"{self.num_nonfinite_in_a_row} steps in a row had numbers that are not finite"
                 f" (trainer.max_nonfinite_steps); the last, step {batch.step}: {answer.nonfinite}."
-                " The weights are as before these updates: mend the cause, then resume the run"
+                " The weights are as before these updates. Mend the cause, then resume the run; where"
+                " the cause is in the configuration, which a resumed run keeps, start a new one"
             )
 
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
@@ -265,7 +266,7 @@ class Loop:
         except StaleEpochError:
             raise
         except TrimaranError as error:
-            self.reporter.checkpoint_failed(step, str(error))
+            self.reporter.checkpoint_failed(step, str(error), max(state.checkpoints, default=None))
             return
         self.ledger.record("checkpoint", step=step, path=path)
         self.reporter.checkpoint(step, path)

@@ -152,8 +152,12 @@ class Reporter:
     def checkpoint(self, step: int, path: str) -> None:
         self._log.emit("checkpoint", text=path, step=step)
 
-    def checkpoint_failed(self, step: int, reason: str) -> None:
-        text = f"{reason}; the run goes on, and a resume would begin at the checkpoint before"
+    def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
+        """`newest`: the step of the last checkpoint that was saved; None where there is none."""
+        stands = (
+            "there is no checkpoint yet" if newest is None else f"the newest is of step {newest}"
+        )
+        text = f"{reason}; {stands}"
         logger.warning("checkpoint of step %d failed: %s", step, text)
         self._log.emit("checkpoint_failed", text=text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 
 from services.controller.groups import PromptSkipped
 from services.controller.patience import growing_wait, patiently
@@ -17,7 +18,7 @@ from services.controller.unscored import (
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
-from trimaran.types import Group, ScoredGroup, Unscored, Verdict
+from trimaran.types import LARGEST_REWARD, Group, ScoredGroup, Unscored, Verdict
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
@@ -104,11 +105,12 @@ class Scorer:
                 return (unscored,) * len(group.completions_G)
 
     def _check_finite(self, verdict: Verdict) -> Verdict:
-        """A reward that is not finite says nothing of its answer, and must not train."""
-        if isinstance(verdict, Unscored) or math.isfinite(verdict.reward):
-            return verdict
-        finite = {name: value for name, value in verdict.terms.items() if math.isfinite(value)}
-        broken = tuple(name for name in self._terms if name in verdict.terms.keys() - finite.keys())
+        """A reward that is not finite, or next to it, says nothing of its answer, and must not
+        train. A part of a term that is so is left out."""
+        terms = {name: x for name, x in verdict.terms.items() if abs(x) <= LARGEST_REWARD}
+        broken = tuple(name for name in self._terms if name in verdict.terms.keys() - terms.keys())
+        if isinstance(verdict, Unscored) or (abs(verdict.reward) <= LARGEST_REWARD and not broken):
+            return replace(verdict, terms=terms)
         what = ", ".join(broken) or "the sum of its terms"
-        fault = f"{what}: not finite, so that the reward is {verdict.reward}"
-        return Unscored(fault, finite, broken or self._terms)
+        fault = f"{what}: not finite or beyond {LARGEST_REWARD:g}; the reward is {verdict.reward:g}"
+        return Unscored(fault, terms, broken or self._terms)

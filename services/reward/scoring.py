@@ -10,12 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
 from services.reward.terms import Term
 from trimaran.rewards import Sample
-from trimaran.types import Score, Unscored, Verdict
+from trimaran.types import LARGEST_REWARD, Score, Unscored, Verdict
 
 logger = logging.getLogger(__name__)
-
-LARGEST_REWARD = 1e30
-"""Beyond it the mean and deviation of a group are no numbers any more."""
 
 MAX_PART_NAMES = 32
 
@@ -61,8 +58,8 @@ def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:
     """A value that cannot be believed is a fault of the rule, not of the answer."""
     if not isinstance(outcome, Value):
         return outcome
-    if not math.isfinite(outcome.value):
-        return Fault(f"the score is {outcome.value}")
+    if not abs(outcome.value) <= LARGEST_REWARD:
+        return Fault(f"the score is {outcome.value:g}")
     if not term.minimum <= outcome.value <= term.maximum:
         return Fault(
             f"the score {outcome.value:g} is not within {term.minimum:g} and {term.maximum:g};"
@@ -70,7 +67,7 @@ def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:
         )
     if not outcome.parts:
         return outcome
-    parts = {name: part for name, part in outcome.parts.items() if math.isfinite(part)}
+    parts = {name: part for name, part in outcome.parts.items() if abs(part) <= LARGEST_REWARD}
     return Value(outcome.value, names.keep(term.name, parts))
 
 

@@ -44,6 +44,8 @@ Result = TypeVar("Result")
 
 THREAD_SECONDS = 15.0
 """For what the receiver does in moments, or ends by itself after ten seconds."""
+MIN_FAILED_LOADS = 3
+"""In a row, before it is the replica that is to blame."""
 NUM_OVERDUE_CHECKS = 30
 """Checks in a row, a second each, that find a stage running beyond its own deadline. They are
 counted, not timed: in a process that stood still itself, everything is late for a moment."""
@@ -65,6 +67,8 @@ class ReplicaWeights:
         """The live version's."""
         self._loading = asyncio.Lock()
         self._num_loads = 0
+        self._num_failed = 0
+        """Loads in a row."""
         self._failing_since: float | None = None
         """When the first load failed of those that have failed since one succeeded."""
         self._unloadable = ""
@@ -147,7 +151,7 @@ class ReplicaWeights:
             pause = await self._load(staged, version)
             self._live, self._manifest = version, staged.shadow.manifest
             self.maker = maker
-            self._failing_since = None
+            self._failing_since, self._num_failed = None, 0
             await self._in_thread("keeping a version", self._receiver.keep, version.version)
             logger.info("version %s is live after a pause of %.3f s", version.version, pause)
             return pause
@@ -167,12 +171,13 @@ class ReplicaWeights:
 
     def _note_failure(self, error: BaseException) -> None:
         now = time.monotonic()
+        self._num_failed += 1
         if self._failing_since is None:
             self._failing_since = now
-        elif now - self._failing_since > self._patience:
+        elif now - self._failing_since > self._patience and self._num_failed >= MIN_FAILED_LOADS:
             self._unloadable = (
-                f"every load has failed for {now - self._failing_since:.0f} s, the last one with"
-                f" {str(error) or type(error).__name__}"
+                f"{self._num_failed} loads in {now - self._failing_since:.0f} s have all failed,"
+                f" the last one with {str(error) or type(error).__name__}"
             )
 
     def _staged(self, version: PolicyVersion) -> StagedWeights | None:

@@ -37,7 +37,7 @@ def find_input_faults(
 
 def _faults_of(scored: ScoredGroup, trained: GroupSamples) -> Iterator[str]:
     for index, verdict in enumerate(scored.verdicts_G):
-        if isinstance(verdict, Score) and not math.isfinite(verdict.reward):
+        if isinstance(verdict, Score) and not abs(verdict.reward) <= LARGEST:
             yield f"completion {index}: reward {verdict.reward}"
     for sample in trained:
         for fault in _sample_faults(sample):

@@ -115,8 +115,9 @@ class HeldShard:
         if self._weights.add_up(torch.tensor([int(bool(broken))], dtype=torch.int32)).any():
             raise InternalError(
                 f"{broken or 'a tensor of another rank'} holds numbers that are not finite;"
-                " these weights are neither published nor saved. Lower trainer.learning_rate, or"
-                " look at model.path where this is the start"
+                " these weights are neither published nor saved. Where this is the start, look at"
+                " model.path; else start a new run with a lower trainer.learning_rate (a resumed"
+                " run keeps its own)"
             )
 
     def _exchange(self, own: dict[int, str]) -> dict[int, str]:

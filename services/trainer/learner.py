@@ -24,7 +24,7 @@ from services.trainer.batch import (
     pack,
     prepare_mini_batch,
 )
-from services.trainer.finite import describe, find_input_faults
+from services.trainer.finite import LARGEST, describe, find_input_faults
 from services.trainer.grpo.advantages import has_signal
 from services.trainer.grpo.loss import TokenValues, grpo_loss
 from services.trainer.packing import MicroBatch, plan_micro_batches
@@ -265,12 +265,12 @@ def _token_metrics(
 
 
 def _reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Over groups with finite rewards."""
+    """Over groups whose rewards may train."""
     rewards = [
         [verdict.reward for verdict in scored.verdicts_G if isinstance(verdict, Score)]
         for scored in groups
     ]
-    rewards = [group for group in rewards if all(map(math.isfinite, group))]
+    rewards = [group for group in rewards if all(abs(one) <= LARGEST for one in group)]
     equal = [not has_signal(group, [True] * len(group)) for group in rewards]
     spreads = [pstdev(group) for group in rewards if group]
     return {

@@ -129,7 +129,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         try:
             await self._rank.discard_checkpoint()
         except Exception as error:
-            logger.warning("an unfinished checkpoint stays until the next start: %s", error)
+            logger.warning("an unfinished checkpoint stays until the next save or start: %s", error)
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
         target = self._rank.check_export(request.path)

@@ -123,7 +123,7 @@ class Intake:
         """Raises TransferError when this stage is given up, or its time is over."""
         self.stop.check()
         if time.monotonic() > self.deadline:
-            raise TransferError("the host's memory was not taken by the deadline")
+            raise TransferError("the stage did not end by its deadline")
 
     @property
     def settled(self) -> bool:

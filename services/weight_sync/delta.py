@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,26 +68,29 @@ class Undo:
     changes: dict[int, Change] = field(default_factory=dict)
 
 
-def apply_pieces(shadow: Shadow, pieces: Mapping[int, bytes]) -> Undo:
+def apply_pieces(
+    shadow: Shadow, pieces: Mapping[int, bytes], check: Callable[[], None] = lambda: None
+) -> Undo:
     """Turn the base that lies in `shadow` into the next version, in place.
 
     The caller has made sure that the base is the right one, and digests the
     changed blocks afterwards: a piece against another base decodes without an error.
 
-    Raises TransferError for a malformed piece or a block that is not held; the
-    base is then as it was.
+    Raises TransferError for a malformed piece or a block that is not held, and
+    what `check` raises, which is asked before each piece; the base is then as it was.
     """
     kept = Undo()
     bits = _bits_by_number(shadow.buffer.numpy(), shadow.layout)
     try:
         for number, data in pieces.items():
+            check()
             if number not in bits:
                 raise TransferError(f"block {number}: has a piece of the delta but is not held")
             block, target = bits[number]
             change = decode_piece(block, data, target)
             kept.changes[number] = Change(change.positions, target[change.positions].copy())
             target[change.positions] = change.values
-    except TransferError:
+    except BaseException:
         undo(shadow, kept)
         raise
     return kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from services.weight_sync.arrival import Intake, Verifier
@@ -70,16 +72,18 @@ def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
     return layout, DeltaPieces(base_roots.pop(), pieces)
 
 
-def apply_verified(shadow: Shadow, delta: DeltaPieces) -> Undo:
+def apply_verified(shadow: Shadow, delta: DeltaPieces, check: Callable[[], None]) -> Undo:
     """`shadow` has the next version's manifest over the base's memory.
 
     Raises TransferError, naming the block, when a piece is malformed or makes
-    wrong bytes; the memory is then as it was.
+    wrong bytes, and what `check` raises, which is asked before each block; the
+    memory is then as it was.
     """
-    overwritten = apply_pieces(shadow, delta.pieces)
+    overwritten = apply_pieces(shadow, delta.pieces, check)
     verifier = Verifier(shadow.manifest, shadow.buffer, shadow.layout)
     try:
         for number in delta.pieces:
+            check()
             verifier.check(number)
     except BaseException:
         undo(shadow, overwritten)

@@ -255,9 +255,10 @@ class WeightReceiver:
         layout, pieces = fetch_pieces(intake)
         # Until here the base was as it is.
         self._let_go()
+        self._spare = None  # a delta needs no second copy
         shadow = Shadow(intake.manifest, intake.wanted, reuse=base.shadow)
         try:
-            overwritten = apply_verified(shadow, pieces)
+            overwritten = apply_verified(shadow, pieces, intake.check)
         except BaseException:
             self._hold(base)
             raise

@@ -261,7 +261,7 @@ class FakeReporter:
 
     def checkpoint(self, step: int, path: str) -> None: ...
 
-    def checkpoint_failed(self, step: int, reason: str) -> None:
+    def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         self.events.append(("checkpoint failed", step, reason))
 
 

@@ -378,22 +378,31 @@ def test_the_deadline_covers_every_hung_answer_and_the_slowest_plugin() -> None:
     assert score_timeout(config) == MARGIN_SECONDS + 6 * 30
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
 def test_a_reward_that_is_not_finite_never_trains(reward: float) -> None:
     """It judges nothing: the completion stays unscored, for a reason that names the term."""
     broken = Score(reward, {"gsm8k": 1.0, "style": reward})
     bench = Bench(lambda group: (broken, *mixed(0, 7)), configure(rules={"gsm8k": 1, "style": 1}))
     scored = run_virtually(bench.score(make_group(1)))
     assert isinstance(scored, ScoredGroup)
-    fault = f"style: not finite, so that the reward is {reward}"
+    fault = f"style: not finite or beyond 1e+30; the reward is {reward:g}"
     assert scored.verdicts_G[0] == Unscored(fault, {"gsm8k": 1.0}, ("style",))
     assert scored.verdicts_G[1:] == mixed(0, 7)
+
+
+def test_a_part_whose_mean_would_overflow_is_left_out() -> None:
+    """It is no fault of the answer, and the row of the step takes the mean of each part."""
+    parts = {"gsm8k": 1.0, "gsm8k.length": 1.5e308}
+    bench = Bench(lambda group: (Score(1.0, parts), *mixed(0, 7)), configure(rules={"gsm8k": 1}))
+    scored = run_virtually(bench.score(make_group(1)))
+    assert isinstance(scored, ScoredGroup)
+    assert scored.verdicts_G[0] == Score(1.0, {"gsm8k": 1.0})
 
 
 def test_a_group_whose_rewards_are_not_finite_is_filtered_with_the_reason() -> None:
     config = configure(rules={"gsm8k": 1, "style": 1}, max_unscored_share=1.0)
     bench = Bench(lambda group: (Score(math.inf, {"gsm8k": 1e308, "style": 1e308}),) * 8, config)
     assert run_virtually(bench.score(make_group(1))) == (
-        "8 of 8 completions unscored, 3 times; the last: the sum of its terms: not finite,"
-        " so that the reward is inf"
+        "8 of 8 completions unscored, 3 times; the last: gsm8k, style: not finite or beyond"
+        " 1e+30; the reward is inf"
     )

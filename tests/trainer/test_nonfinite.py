@@ -64,13 +64,25 @@ def test_a_reward_that_is_not_finite_is_named(
     assert result.nonfinite == f"group 3: completion 1: reward {reward}"
 
 
-def test_rewards_whose_advantage_is_beyond_float32_are_named(
+def test_rewards_that_are_finite_but_huge_are_named(
     policy: PlainPolicy, make_config: MakeConfig
 ) -> None:
     batch = random_batch(1)
     batch = change(batch, 0, with_rewards(batch.groups[0], 1e200, 0.0, 0.0))
     config = make_config(trainer=FAST, algorithm=PLAIN)
-    assert "group 0: completion 0: advantage 6.6" in check_left_out(policy, batch, config).nonfinite
+    assert check_left_out(policy, batch, config).nonfinite == "group 0: completion 0: reward 1e+200"
+
+
+@pytest.mark.parametrize("huge", [1e200, 1.5e308])
+def test_rewards_whose_deviation_overflows_are_named_and_train_nothing(
+    policy: PlainPolicy, make_config: MakeConfig, huge: float
+) -> None:
+    """Else every advantage would be 0, and weight decay alone would change the weights."""
+    batch = random_batch(1)
+    for place, scored in enumerate(batch.groups):
+        batch = change(batch, place, with_rewards(scored, huge, -huge, huge))
+    nonfinite = check_left_out(policy, batch, make_config(trainer=FAST)).nonfinite
+    assert f"group 0: completion 0: reward {huge}" in nonfinite
 
 
 @pytest.mark.parametrize("tokens", [1, 4096])

@@ -118,8 +118,10 @@ def test_no_epoch_is_drawn_between_the_comparison_and_the_write(tmp_path):
     assert not failures
 
 
-def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path):
-    path = tmp_path / "store.sqlite"
+@pytest.mark.parametrize("folder", ["plain", "c#", "a?b=c", "100%41"])
+def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path, folder):
+    path = tmp_path / folder / "store.sqlite"
+    path.parent.mkdir()
     assert issued_epoch(path, "run") is None and not path.exists()
     store = SqliteStore(path)
     assert issued_epoch(path, "run") == 0
@@ -127,6 +129,7 @@ def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path):
     assert issued_epoch(path, "run") == 2
     assert issued_epoch(path, "another") == 0
     store.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == [folder]
 
 
 class HangingConnection:

@@ -15,6 +15,7 @@ from services.weight_sync.delta import (
     encode_piece,
     undo,
 )
+from services.weight_sync.delta_stage import apply_verified
 from services.weight_sync.digest import digest_tensor
 from services.weight_sync.manifest import (
     ITEM_BYTES,
@@ -197,6 +198,26 @@ def test_a_delta_turns_the_base_into_the_next_version_and_back(share):
         assert found == digests[piece.block.number]
     undo(shadow, kept)
     assert torch.equal(shadow.buffer, before)
+
+
+def test_a_stage_that_is_given_up_leaves_the_base_as_it_was():
+    base = snapshot(1, 0.0)
+    shadow = Shadow(base.manifest, HELD)
+    shadow.buffer.copy_(base.buffer)
+    before = shadow.buffer.clone()
+    delta = snapshot(2, 0.5, reuse=base).delta
+    assert delta is not None and len(delta.pieces) > 2
+    for looks in (1, len(delta.pieces) + 1):  # while it is applied, and while it is verified
+        left = iter(range(looks))
+
+        def check(left=left):
+            if next(left, None) is None:
+                raise TransferError("given up")
+
+        following = Shadow(snapshot(2, 0.5, reuse=base).manifest, HELD, reuse=shadow)
+        with pytest.raises(TransferError, match="given up"):
+            apply_verified(following, delta, check)
+        assert torch.equal(shadow.buffer, before)
 
 
 @pytest.mark.parametrize("wrong", [b"\2", b"\1short", None])

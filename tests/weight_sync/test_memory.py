@@ -151,7 +151,7 @@ def test_a_snapshot_that_is_replaced_under_way_is_never_staged(receiver, monkeyp
 
 def test_a_deadline_ends_the_copy(receiver):
     snapshot = make_snapshot()
-    with pytest.raises(TransferError, match="the host's memory was not taken by the deadline"):
+    with pytest.raises(TransferError, match="the stage did not end by its deadline"):
         stage(receiver, snapshot, from_memory(snapshot), timeout=1e-6)
     take_from_memory(receiver, snapshot)  # there is memory from here on
     with pytest.raises(TransferError, match="not copied by the deadline"):

@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from services.weight_sync.transports import rendezvous
 from services.weight_sync.transports.door import listen
+from services.weight_sync.transports.relay_wire import Connection, Status, introduce
 from services.weight_sync.transports.rendezvous import GroupStore, Rendezvous, max_value_bytes
 from tests.weight_sync.ends import (
     ALL,
@@ -68,6 +69,20 @@ def test_the_wait_ends_with_the_deadline_or_the_group(group):
         assert time.monotonic() - started < rendezvous.STALL_SECONDS
     with pytest.raises(ConnectionRefusedError):
         member(group).get("0/1")
+
+
+def test_all_members_of_a_large_group_may_ask_at_once_from_one_host():
+    """64 replicas and their sender; more than so many strangers would be closed."""
+    listener = listen("127.0.0.1")
+    group = replace(group_of(1, 65), rendezvous="{}:{}".format(*listener.getsockname()))
+    with closing(Rendezvous(listener, group)), ExitStack() as stack:
+        address = listener.getsockname()
+        asking = [stack.enter_context(socket.create_connection(address)) for _ in range(65)]
+        until(lambda: len(threads_named("rendezvous-serve")) == 65)
+        # The oldest one, which would be the first to make room.
+        connection = Connection(asking[0], time.monotonic() + LONG)
+        assert introduce(connection, group.nonce) is Status.READY
+    until(lambda: not threads_named("rendezvous-"))
 
 
 def test_who_does_not_know_the_nonce_reads_and_writes_nothing(group):

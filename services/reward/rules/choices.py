@@ -29,7 +29,7 @@ LINK = (
     r"|probably|option|choice|to|for|the|this|question|problem)\b){1,16}"
 )
 SAYS = re.compile(rf"{HEAD}({LINK}){OPEN}({LETTER})")
-CONNECTED = re.compile(r"[:=–—-]|\b(?:is|was|be)\b", re.IGNORECASE)
+CONNECTED = re.compile(r"[:=–—-]|\n|\b(?:is|was|be)\b", re.IGNORECASE)
 
 CLOSE = r"(?:[ \t*_\"'”’`$)\]}]|\\[)\]])"
 RIVAL = re.compile(

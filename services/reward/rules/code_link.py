@@ -186,8 +186,9 @@ class Link:
             return ["mine", len(self._kept) - 1]
         if hasattr(type(value), "__next__"):
             members = list(islice(value, MAX_ITEMS + 1))
-            if len(members) <= MAX_ITEMS:
-                return ["iterator", [self._encode(member) for member in members]]
+            if len(members) > MAX_ITEMS:  # perhaps the answer's doing: no fault of the tests
+                raise ValueError(f"an iterator of more than {MAX_ITEMS} members")
+            return ["iterator", [self._encode(member) for member in members]]
         raise CannotTravelError(type(value).__name__)
 
     def _decode(self, value) -> Any:

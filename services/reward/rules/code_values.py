@@ -29,6 +29,13 @@ def _array(parts):
     return imported("numpy", "array")(members, made)
 
 
+def _fraction(numerator, denominator):
+    # A text would be read as a decimal, and "1e100000000" takes for ever.
+    if type(numerator) is not int or type(denominator) is not int:
+        raise TypeError("no fraction")
+    return imported("fractions", "Fraction")(numerator, denominator)
+
+
 COPIED = {
     "builtins.bytes": (lambda value: value.hex(), bytes.fromhex),
     "builtins.bytearray": (lambda value: value.hex(), bytearray.fromhex),
@@ -39,7 +46,7 @@ COPIED = {
     "decimal.Decimal": (str, lambda text: imported("decimal", "Decimal")(text)),
     "fractions.Fraction": (
         lambda value: [value.numerator, value.denominator],
-        lambda parts: imported("fractions", "Fraction")(*parts),
+        lambda parts: _fraction(*parts),
     ),
 }
 """Class: what JSON holds of a value, and the way back."""

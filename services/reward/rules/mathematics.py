@@ -17,6 +17,7 @@ from services.reward.rules.texts import (
     FINAL_MARK,
     boxes,
     closing_brace,
+    depth,
     elements_of,
     last_box,
     references_of,
@@ -29,6 +30,9 @@ LIBRARIES = (MATH_VERIFY, MATHRULER)
 MAX_ANSWER = 1000
 """Characters that a library is given. A longer answer is wrong, unseen: the libraries take far more
 than linear time, and the longest answer of MATH-500 has 159."""
+
+MAX_DEPTH = 16
+"""Of brackets. math-verify's time grows with it: 20 take a second, 100 over ten."""
 
 TURN = "<|im_start|>assistant"
 STOP = re.compile(r"</s>|<\|im_end\|>|<\|endoftext\|>")
@@ -158,7 +162,7 @@ def _all_boxes(text: str) -> str:
 
 
 def _equal(given: str, references: tuple[str, ...], library: str) -> bool:
-    if len(given) > MAX_ANSWER:
+    if len(given) > MAX_ANSWER or depth(given) > MAX_DEPTH:
         return False
     equal = _checker(library).equal
     if len(references) == 1:
@@ -177,7 +181,8 @@ def _concludes(text: str, references: tuple[str, ...]) -> bool:
 
     if len(references) > 1 and (given := _all_boxes(text)):
         return _equal(given, references, MATH_VERIFY)
-    return by_math_verify.concludes(_end(text), ", ".join(references))
+    end = _end(text)
+    return depth(end) <= MAX_DEPTH and by_math_verify.concludes(end, ", ".join(references))
 
 
 def _end(text: str) -> str:

@@ -39,13 +39,17 @@ UNITS = r"(?:(?<=[0-9] )m|[mck]m|ft|in|yd|mi|inch(?:es)?|feet|units?|meters?|\\(
 UNIT_POWER = re.compile(rf"((?<![A-Za-z\\]){UNITS})(?:\s?\^\s?(?:[23]|\{{[23]\}})|[²³])(?!\w)")
 
 OPENING = (
-    r"(?:\\(?:boxed|fbox|text|textbf|textrm|mathbf|mathrm|mbox)\s*\{|\\left|\\[$(\[{,;:! ]"
+    r"(?:\\(?:boxed|fbox|text|textbf|textrm|textit|mathbf|mathrm|mathit|mathsf|underline|emph|mbox)\s*\{|\\left|\\[$(\[{,;:! ]"
     r"|[(\[{|$€£¥\"'“‘`*_~≈#]|[ \t])"
 )
 LEAD = re.compile(rf"{OPENING}*(?P<sign>[-+]?){OPENING}*$")
+BOLD_ITEM = re.compile(r"^[ \t]*-[ \t]+(?=\*\*)")  # of a list in Markdown: no sign
 # A value that an operator could work on.
 OPERAND_BEFORE = re.compile(r"(?:[0-9)\]}!%]|(?<![A-Za-z\\'’])[b-zB-HJ-Z])[ \t]*$")
-LAYOUT = "quad|qquad|displaystyle|approx|sim|simeq|therefore|Rightarrow|implies|rightarrow|to|equiv"
+LAYOUT = (
+    "quad|qquad|displaystyle|approx|sim|simeq|therefore|Rightarrow|implies|rightarrow|to|equiv"
+    "|Longrightarrow|longrightarrow|iff|leadsto|ldots|dots"
+)
 OPERATOR_BEFORE = re.compile(
     r"""(?:
       [\^/×÷·⋅±∓√≠≤≥∉]|!=|\\not\s*=?|[<>]=            # 10^42, 1/42, ≠ 42
@@ -76,16 +80,17 @@ WORD = re.compile(
 # Words that make another number of it, and letters that do not: "42k" is 42,000, "42x" a product.
 SCALE = re.compile(
     r"hundreds?|thousands?|[mbtr]+illions?|dozens?|lakhs?|crores?|[kKMB]|[bm]n|squared|cubed"
-    r"|factorial|choose|plus|minus|divided|half|halves|quarters?"
+    r"|factorial|choose|plus|minus|divided|half|halves"
     r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?"
 )
 UNIT = re.compile(r"st|nd|rd|th|[mck]?m|[mk]?g|[mc]?[lL]|lb|oz|ft|in|yd|mi|[hsCFV]|hr|am|pm")
 CLOSING = r"(?:[ \t]|[)\]}$\"'”’`|]|\*|\\right[)\]|.]?|\\[)\]};,:! ])*"
+FACTORIAL = re.compile(r"[)\]]?!")  # 42!
+PER = r"[ ]?(?:[A-Za-z]{3}|(?:hr|lb|kg|mi|oz|ft|mo|wk|yr)\b)"  # $42/hr
 OPERATOR_BEHIND = re.compile(
-    rf"""[)\]]?!                                                       # 42!
-    | \((?![A-Za-z]{{2}})|\[                                            # 42(x + 1)
+    rf"""\((?![A-Za-z]{{2}})|\[                                            # 42(x + 1)
     | {CLOSING} (?:
-        [\^×÷·⋅√] | _(?=[\w{{\\]) | /(?![A-Za-z]{{3}})   # 42^x, 42_7, 42/x
+        [\^×÷·⋅√] | _(?=[\w{{\\]) | /(?!{PER})   # 42^x, 42_7, 42/x
       | (?:[<>]=?|[≤≥≠]|!=) [ \t]?[\w\\]                               # 42 < x
       | (?<=\*) [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                  # 42 * x
       | [-+±–] [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                   # 42 + x
@@ -149,6 +154,7 @@ def _readable(text: str) -> str:
 
 def _value(text: str, numeral: re.Match[str]) -> Decimal | None:
     before = text[max(0, numeral.start() - NEAR) : numeral.start()].rpartition("\n")[2]
+    before = BOLD_ITEM.sub("", before)
     behind = text[numeral.end() : numeral.end() + NEAR].partition("\n")[0]
     sign = _sign(before)
     if sign is None or not _ends(behind):
@@ -181,7 +187,9 @@ def _sign(before: str) -> str | None:
 
 def _ends(behind: str) -> bool:
     """What follows a numeral leaves it as it is: a unit, a word, a full stop, nothing."""
-    if PHRASE_BEHIND.match(behind) or behind.lstrip(" ")[:1].isnumeric():  # 42½, 42²
+    if FACTORIAL.match(behind) or PHRASE_BEHIND.match(behind):
+        return False
+    if behind.lstrip(" ")[:1].isnumeric():  # 42½, 42²
         return False
     if measure := PERCENT_OR_DEGREES.match(behind):
         behind = behind[measure.end() :]

@@ -12,6 +12,7 @@ from trimaran.rewards import ReferenceUnusableError
 BOX = "\\boxed{"
 FINAL_MARK = "####"
 BRACE = re.compile(r"[{}]")
+BRACKET = re.compile(r"[()\[\]{}]")
 
 BOX_OR_BRACE = re.compile(r"\\boxed\{|[{}]")
 SEPARATOR_OR_BRACKET = re.compile(
@@ -56,6 +57,15 @@ def closing_brace(text: str, start: int) -> int | None:
         if depth == 0:
             return brace.start()
     return None
+
+
+def depth(text: str) -> int:
+    """How deep brackets of any kind are nested, closed or not."""
+    deepest = level = 0
+    for bracket in BRACKET.finditer(text):
+        level = level + 1 if bracket.group() in "([{" else max(level - 1, 0)
+        deepest = max(deepest, level)
+    return deepest
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -34,11 +34,18 @@ def listen(address: str) -> socket.socket:
 class Door:
     """One thread that accepts, and one a connection. `close` it in the end."""
 
-    def __init__(self, name: str, listener: socket.socket, key: str, serve: Serve) -> None:
-        """Open from now on; `name` stands in the threads' names."""
+    def __init__(
+        self, name: str, listener: socket.socket, key: str, serve: Serve, num_expected: int = 0
+    ) -> None:
+        """Open from now on; `name` stands in the threads' names.
+
+        `num_expected`: of those who know the key, so many may come at once from one address.
+        """
         self._name = name
         self._key = key
         self._serve = serve
+        self._most = max(MAX_STRANGERS, 4 * num_expected)
+        self._most_near = max(MAX_STRANGERS_PER_ADDRESS, 2 * num_expected)
         self._lock = threading.Lock()
         self._listener: socket.socket | None = listener
         self._connections: dict[socket.socket, threading.Thread] = {}
@@ -93,9 +100,9 @@ class Door:
         """One more stranger; an older one that says nothing makes room where there are too many."""
         near = [other for other, origin in self._strangers.items() if origin == address]
         oldest = None
-        if len(near) >= MAX_STRANGERS_PER_ADDRESS:
+        if len(near) >= self._most_near:
             oldest = near[0]
-        elif len(self._strangers) >= MAX_STRANGERS:
+        elif len(self._strangers) >= self._most:
             oldest = next(iter(self._strangers))
         if oldest is not None:
             del self._strangers[oldest]

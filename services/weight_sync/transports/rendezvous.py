@@ -52,7 +52,7 @@ class Rendezvous:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._door = Door("rendezvous", listener, group.nonce, self._serve)
+        self._door = Door("rendezvous", listener, group.nonce, self._serve, group.world_size)
 
     def close(self) -> None:
         """Idempotent. Whoever waits to join fails at once."""

@@ -69,7 +69,7 @@ CHOOSES_NONE = [
 ]
 
 
-@pytest.mark.parametrize("text", CHOOSES_B)
+@pytest.mark.parametrize("text", [*CHOOSES_B, "### Answer\nB", "### Answer\n\n**B**"])
 def test_b_is_chosen(text: str) -> None:
     assert score("multiple_choice", text, "B") == 1
     assert all(score("multiple_choice", text, letter) == 0 for letter in "ACDE")

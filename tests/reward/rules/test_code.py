@@ -298,6 +298,21 @@ def test_what_cannot_travel_makes_a_reference_unusable() -> None:
         judged("def f(x): return x", "class Odd: pass\nassert f(Odd()) is None")
 
 
+@pytest.mark.parametrize(
+    ("tests", "value"),
+    [("assert f('a')\nassert f('a') is not None", 1.0), ("assert f('a') == 3", 0.0)],
+)
+def test_a_result_that_cannot_be_copied_is_true_and_equals_nothing(
+    tests: str, value: float
+) -> None:
+    assert judged("import re\ndef f(x): return re.match('a', x)", tests) == value
+
+
+def test_an_endless_result_that_is_handed_back_is_wrong_and_no_fault_of_the_tests() -> None:
+    source = "import itertools\ndef f(x): return itertools.count()\ndef g(x): return list(x)"
+    assert judged(source, "for _ in range(2): assert g(map(int, f(1))) == [1]") == 0.0
+
+
 STOPS_LISTENING = """
 import os, stat, time
 def is_pipe(fd):
@@ -372,7 +387,13 @@ def test_output_of_any_kind_is_read(stdout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [["decimal.Decimal", "sNaN"], ["fractions.Fraction", [1, 0]], ["int", "x"], ["set"], 1]
+    "value",
+    [
+        ["decimal.Decimal", "sNaN"],
+        ["fractions.Fraction", [1, 0]],
+        ["fractions.Fraction", ["1e100000000", None]],  # minutes of work, if it were read
+        *(["int", "x"], ["set"], 1),
+    ],
 )
 def test_a_report_of_no_value_is_wrong(value: object) -> None:
     (program,) = programs(answered("x", "assert f() == 1"), token="t")

@@ -139,6 +139,14 @@ def test_math_verify_is_not_given_more_than_it_can_search(text: str) -> None:
         assert score("math_verify", text, "7") == 0
 
 
+@pytest.mark.parametrize("inner", ["(" * 100 + "7" + ")" * 100, "x^{" * 200, "{" * 300])
+@pytest.mark.timeout(60)
+def test_deep_brackets_are_wrong_unseen(inner: str) -> None:
+    """math-verify's parser took more than ten seconds for a hundred."""
+    for rule in ("math_verify", "acc", "mathruler"):
+        assert score(rule, f"\\boxed{{{inner}}}", "7") <= 0
+
+
 def test_dapo_refuses_a_reference_that_it_could_not_find() -> None:
     with pytest.raises(ReferenceUnusableError, match="300"):
         score("acc_for_dapo", "Answer: 7", "7" * 301)
