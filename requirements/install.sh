@@ -14,6 +14,7 @@
 set -eu
 export LC_ALL=C # explain() reads messages
 
+[ $# = 2 ] || { echo "usage: sh requirements/install.sh ENV cpu|trl" >&2; exit 2; }
 env=$1 lock=$2
 python=${PYTHON:-python3}
 
@@ -30,15 +31,29 @@ check_machine() {
   [ -f "$pins" ] || stop "There is no lock $pins: vLLM's CPU build exists for x86_64 and aarch64."
 
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1) || version="not found"
-  [ "$version" = 3.11 ] || stop "Python 3.11 is needed and $python is $version: make PYTHON=/path/to/python3.11 ..."
+  [ "$version" = 3.11 ] || stop "Python 3.11 is needed and $python is $version: set PYTHON=/path/to/python3.11."
   "$python" -c 'import ensurepip, venv' 2>/dev/null \
     || stop "$python cannot make virtual environments: install its venv package (Debian: apt install python3.11-venv)."
-  command -v "${CC:-cc}" >/dev/null \
+  has_compiler \
     || stop "There is no C compiler, and some packages are compiled: install one (Debian: apt install gcc libc6-dev)."
   headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   [ -f "$headers/Python.h" ] \
     || stop "Python's headers are not in $headers, and some packages are compiled: install them (Debian: apt install python3.11-dev)."
   [ -d "$env" ] || check_disk "$gigabytes"
+  check_environment
+}
+
+has_compiler() {
+  set -- ${CC:-cc} # it may have arguments
+  command -v "$1" >/dev/null
+}
+
+# One that stands from before is installed into, whatever $PYTHON is.
+check_environment() {
+  if [ -e "$env/bin/python" ] || [ -L "$env/bin/python" ]; then
+    made=$("$env/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || made="gone"
+    [ "$made" = 3.11 ] || stop "Python 3.11 is needed and that of $env is $made: remove $env and start again."
+  fi
 }
 
 check_disk() {
@@ -56,10 +71,10 @@ explain() {
     *'No space left on device'*)
       stop "The disk is full: free $gigabytes GB where $env and the caches of pip and uv lie." ;;
     *'error sending request'* | *'response body'* | *'connection broken'*)
-      cause=$(echo "$output" | grep -E 'cause:|connection broken' | tail -n 1 | sed 's/^ *cause: //')
+      cause=$(printf '%s\n' "$output" | grep -E 'cause:|connection broken' | tail -n 1 | sed 's/^ *cause: //')
       stop "The Python package index cannot be reached: connect to the internet or name a mirror in PIP_INDEX_URL ($cause)." ;;
   esac
-  echo "$output" | tail -n 20 >&2
+  printf '%s\n' "$output" | tail -n 20 >&2
   stop "The installation into $env failed, as the lines above say."
 }
 
@@ -74,10 +89,17 @@ gives_torch() {
   UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1 uv_pip_install --dry-run --reinstall --no-deps "$@" "$torch" >/dev/null 2>&1
 }
 
+# An environment that has the locked torch keeps it, whatever its build.
+has_torch() {
+  "$env/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(m.version("torch").split("+")[0] != sys.argv[1])' \
+    "${torch#torch==}" 2>/dev/null
+}
+
 # Sets what tells uv where torch is: `wheels` and `backend`.
 choose_torch() {
   torch=$(grep '^torch==' "$pins")
-  backend="" wheels=$(echo "${PIP_FIND_LINKS:-}" | tr -s ' ' ',')
+  backend="" wheels=$(echo "${PIP_FIND_LINKS:-}" | tr -s ' \n' ',')
+  if has_torch; then return; fi
   if [ -n "$wheels" ] && gives_torch --no-index; then return; fi
   wheels=""
   if gives_torch --torch-backend=cpu; then

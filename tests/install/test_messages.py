@@ -24,7 +24,7 @@ def test_another_python(machine: Machine) -> None:
 
     line = says_one_line(machine.install())
     assert "Python 3.11 is needed" in line
-    assert "is 3.13: make PYTHON=/path/to/python3.11" in line
+    assert "is 3.13: set PYTHON=/path/to/python3.11" in line
     assert nothing_was_installed(machine)
 
 
@@ -60,6 +60,20 @@ def test_no_compiler(machine: Machine) -> None:
 
     assert "no C compiler" in says_one_line(machine.install())
     assert nothing_was_installed(machine)
+
+
+def test_a_compiler_with_arguments(machine: Machine) -> None:
+    machine.variables["CC"] = "cc -m64"
+    machine.stub("df", f"echo header; echo / 0 0 {2 * 10**6} 0% /")
+    assert "GB of disk" in says_one_line(machine.install())
+
+
+@pytest.mark.parametrize(("says", "what"), [("echo 3.12", "3.12"), ("exit 1", "gone")])
+def test_an_environment_of_another_python(machine: Machine, says: str, what: str) -> None:
+    (machine.env / "bin").mkdir(parents=True)
+    (machine.env / "bin/python").symlink_to(machine.stub("old", says))
+    line = says_one_line(machine.install())
+    assert f"that of {machine.env} is {what}: remove {machine.env}" in line
 
 
 def test_no_headers_of_python(machine: Machine) -> None:

@@ -140,6 +140,19 @@ def test_an_installation_that_ended_before_the_libraries_came_is_completed(
     assert build(machine) == "cuda"
 
 
+def test_a_whole_environment_stays_without_asking_where_torch_would_be(
+    machine: Machine, pytorch: Server
+) -> None:
+    """`make` comes back to it after any change of the project's own file."""
+    assert install(machine) == ""
+    pytorch.folder = None
+    machine.stub("df", f"echo header; echo / 0 0 {5 * 10**6} 0% /")
+    pytorch.asked.clear()
+
+    assert install(machine) == ""
+    assert (build(machine), pytorch.asked) == ("cpu", [])
+
+
 def test_a_disk_too_small_for_the_libraries_stops_before_they_are_fetched(
     machine: Machine, general: Server, pytorch: Server
 ) -> None:
