@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,35 @@ def test_the_service_speaks_nouns(monkeypatch, tmp_path, unused_port):
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
+
+    asyncio.run(scenario())
+
+
+def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
+    """Else a resumed run would first send its replicas to the peers of its former life."""
+    address = f"127.0.0.1:{unused_port}"
+    folder = tmp_path / RUN
+    folder.mkdir()
+    take_over(folder)
+
+    async def life(body):
+        serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
+        await wait_until_serving(address, 30)
+        async with WeightSyncClient(address, CALLER) as client:
+            found = await body(client)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        return found
+
+    async def scenario():
+        with socket.create_server(("127.0.0.1", 0)) as relay:
+            alive = replace(peer_of("b"), relay="{}:{}".format(*relay.getsockname()))
+            for name, peer in (("a", peer_of("a")), ("b", alive)):
+                replica = Replica(name, "127.0.0.1:7001")
+                await life(lambda client, r=replica, p=peer: client.register_replica(r, p, 30))
+            routing = await life(lambda client: client.get_routing())
+        assert set(routing.unroutable) == {"b"}
 
     asyncio.run(scenario())
 
