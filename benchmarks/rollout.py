@@ -66,9 +66,9 @@ def measure_rollout(model: Path, rounds: int) -> tuple[list[Row], str]:
 
 async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     from services.rollout.server import RolloutServicer, add_service
-    from services.rollout.vllm_engine import VllmEngine
+    from services.rollout.vllm.engine import VllmEngine
     from services.rollout.weights import ReplicaWeights
-    from services.weight_sync.receiver import WeightReceiver
+    from services.weight_sync.data.receiver import WeightReceiver
     from trimaran.device import pick
 
     config, device = _config(model), pick("cpu")

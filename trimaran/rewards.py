@@ -22,7 +22,7 @@ from trimaran.types import Message
 class ReferenceUnusableError(ValueError):
     """The reference answer is not one that the rule can work with; the completion is not to blame.
 
-    A rule raises it; the completion then stays unscored.
+    A rule raises it; the completion then is faulted.
     """
 
 

@@ -331,22 +331,22 @@ class Score:
     terms: Mapping[str, float] = field(default_factory=dict)
     """The reward's named parts, unweighted; "term.part" for what a term reports beside its value.
     A term that does not apply to this completion is absent."""
-    unscoreable: bool = False
+    indigestible: bool = False
     """A checker could not digest the answer, twice: that term is its rule's minimum."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unscored:
+class Faulted:
     """A fault of ours (transport, crash, overload); it never trains the model."""
 
     fault: str
     terms: Mapping[str, float] = field(default_factory=dict)
     """Those that could be judged all the same."""
-    unscored_terms: tuple[str, ...] = ()
+    faulted_terms: tuple[str, ...] = ()
     """Those that could not."""
 
 
-Verdict = Score | Unscored
+Verdict = Score | Faulted
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +386,7 @@ class RunEvent:
     sequence: int
     kind: str
     """state, step, validation, skipped, replica_lost, replica_back, paused, unpaused,
-    unscoreable, nonfinite, checkpoint, checkpoint_failed or finished."""
+    indigestible, nonfinite, checkpoint, checkpoint_failed or finished."""
     run: Run
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

@@ -442,25 +442,25 @@ def decode_samples(message: reward_pb2.ScoreGroupRequest) -> tuple[Sample, ...]:
 
 
 def encode_verdict(verdict: types.Verdict) -> types_pb2.Verdict:
-    if isinstance(verdict, types.Unscored):
+    if isinstance(verdict, types.Faulted):
         return types_pb2.Verdict(
-            unscored=types_pb2.Unscored(
-                fault=verdict.fault, terms=verdict.terms, unscored_terms=verdict.unscored_terms
+            faulted=types_pb2.Faulted(
+                fault=verdict.fault, terms=verdict.terms, faulted_terms=verdict.faulted_terms
             )
         )
     return types_pb2.Verdict(
         score=types_pb2.Score(
-            reward=verdict.reward, terms=verdict.terms, unscoreable=verdict.unscoreable
+            reward=verdict.reward, terms=verdict.terms, indigestible=verdict.indigestible
         )
     )
 
 
 def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
-    if message.WhichOneof("verdict") == "unscored":
-        unscored = message.unscored
-        return types.Unscored(unscored.fault, dict(unscored.terms), tuple(unscored.unscored_terms))
+    if message.WhichOneof("verdict") == "faulted":
+        faulted = message.faulted
+        return types.Faulted(faulted.fault, dict(faulted.terms), tuple(faulted.faulted_terms))
     score = message.score
-    return types.Score(score.reward, dict(score.terms), score.unscoreable)
+    return types.Score(score.reward, dict(score.terms), score.indigestible)
 
 
 def encode_scored_group(scored: types.ScoredGroup) -> types_pb2.ScoredGroup:

@@ -90,7 +90,7 @@ def make_hostile(groups: Sequence[Group]) -> list[Group]:
 def count_astray(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> int:
     """Hostile answers that are scored, and others that are not."""
     return sum(
-        not isinstance(verdict, Score) or verdict.unscoreable != (c.text in (HANG, CRASH))
+        not isinstance(verdict, Score) or verdict.indigestible != (c.text in (HANG, CRASH))
         for group, of_group in zip(groups, verdicts, strict=True)
         for c, verdict in zip(group.completions_G, of_group, strict=True)
     )

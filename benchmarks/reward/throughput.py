@@ -86,7 +86,7 @@ def _wrong_places(item: Item, verdicts: Sequence[Verdict]) -> list[int]:
     return [
         place
         for place, (verdict, value) in enumerate(zip(verdicts, expected, strict=True))
-        if not (isinstance(verdict, Score) and verdict.reward == value and not verdict.unscoreable)
+        if not (isinstance(verdict, Score) and verdict.reward == value and not verdict.indigestible)
     ]
 
 

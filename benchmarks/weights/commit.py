@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from benchmarks.results_file import Row
 from benchmarks.weights.engine import call_worker, decode, running_engine
 from benchmarks.weights.versions import DIGEST, change_all, load_model, snapshot_of
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.manifest import list_blocks, list_digests
-from services.weight_sync.proving import PORTION_BYTES, sample_blocks, split_portions
+from services.weight_sync.control.proving import PORTION_BYTES, sample_blocks, split_portions
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.manifest import list_blocks, list_digests
 from trimaran.config import WeightSyncSection
 from trimaran.types import Ranges, VersionId
 
 if TYPE_CHECKING:
-    from services.rollout.vllm_engine import VllmEngine
-    from services.weight_sync.shadow import Shadow
+    from services.rollout.vllm.engine import VllmEngine
+    from services.weight_sync.data.shadow import Shadow
 
 ROUNDS = 9
 ROUNDS_UNDER_LOAD = 5
@@ -175,7 +175,7 @@ async def _read_back(engine: VllmEngine, shadow: Shadow, blocks: Ranges) -> floa
 
 def shadow_of(model: Path, changed: bool = False) -> Shadow:
     """The model's version in a shadow of this process."""
-    from services.weight_sync.shadow import Shadow
+    from services.weight_sync.data.shadow import Shadow
 
     tensors = load_model(model)
     snapshot = snapshot_of(model, change_all(tensors) if changed else tensors)

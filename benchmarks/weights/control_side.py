@@ -29,7 +29,7 @@ from trimaran.types import (
 )
 
 if TYPE_CHECKING:
-    from services.weight_sync.coordinator import Coordinator
+    from services.weight_sync.control.coordinator import Coordinator
     from trimaran import rpc
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class ControlSide:
         self._run(self._start(work))
 
     async def _start(self, work: Path) -> None:
-        from services.weight_sync.coordinator import Coordinator
+        from services.weight_sync.control.coordinator import Coordinator
         from services.weight_sync.server import WeightSyncServicer
         from trimaran import rpc
         from trimaran.config import WeightSyncSection
@@ -91,8 +91,8 @@ class ControlSide:
 
     def time_plans(self) -> dict[str, float]:
         """Median seconds of planning one version for all replicas, by what is planned."""
-        from services.weight_sync.members import Member
-        from services.weight_sync.plan import plan_relay, plan_stage
+        from services.weight_sync.control.members import Member
+        from services.weight_sync.control.plan import plan_relay, plan_stage
 
         members = [
             Member(Replica(f"rollout-{n}", "127.0.0.1:1"), stand_in_peer(n), 1)
@@ -222,7 +222,7 @@ class StandInRollout:
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float
     ) -> tuple[str, ...]:
-        from services.weight_sync.manifest import list_digests
+        from services.weight_sync.data.manifest import list_digests
 
         digests = list_digests(self._manifest)
         return tuple(digest for first, end in blocks for digest in digests[first:end])
@@ -237,8 +237,8 @@ def _make_manifest(model: Path) -> Manifest:
 
     from safetensors import safe_open
 
-    from services.weight_sync.grid import cut_tensors
-    from services.weight_sync.manifest import build_manifest
+    from services.weight_sync.data.grid import cut_tensors
+    from services.weight_sync.data.manifest import build_manifest
     from trimaran.model_folder import read_model_folder
 
     with safe_open(model / "model.safetensors", framework="np") as file:

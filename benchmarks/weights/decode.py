@@ -22,7 +22,7 @@ from trimaran.config import WeightSyncSection
 from trimaran.types import Source, TransferGroup, Transport, VersionId
 
 if TYPE_CHECKING:
-    from services.weight_sync.receiver import WeightReceiver
+    from services.weight_sync.data.receiver import WeightReceiver
 
 ROUNDS = 5
 TOKENS = 24
@@ -35,7 +35,7 @@ def measure_decode(model: Path, work: Path) -> tuple[list[Row], str]:
 
 async def _measure(model: Path) -> tuple[list[Row], str]:
     from benchmarks.weights.commit import shadow_of
-    from services.weight_sync.receiver import WeightReceiver
+    from services.weight_sync.data.receiver import WeightReceiver
     from trimaran.device import pick
 
     rates: dict[str, list[float]] = {"without": [], "during": []}

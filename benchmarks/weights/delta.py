@@ -18,7 +18,7 @@ from benchmarks.weights.versions import DIGEST, run_config
 from trimaran.types import Ranges, TrainingBatch
 
 if TYPE_CHECKING:
-    from services.weight_sync.snapshot import Snapshot
+    from services.weight_sync.data.snapshot import Snapshot
 
 LEARNING_RATES = (1e-6, 1e-5, 2e-5)
 STEPS, GROUPS_PER_STEP = 20, 4
@@ -83,7 +83,7 @@ def _measure(policy: Any, model: Path, batches: list[TrainingBatch], rate: float
 
 
 def _snapshot(policy: Any, reuse: Snapshot | None = None) -> Snapshot:
-    from services.weight_sync.snapshot import take_snapshot
+    from services.weight_sync.data.snapshot import take_snapshot
 
     parts, blocks = policy.parts(), _all(policy)
     return take_snapshot(

@@ -14,7 +14,7 @@ from benchmarks.weights.versions import run_config
 from trimaran.types import Message
 
 if TYPE_CHECKING:
-    from services.rollout.vllm_engine import VllmEngine
+    from services.rollout.vllm.engine import VllmEngine
 
 SAMPLES = 8
 PROMPTS = [f"Tell a long story about the number {number}." for number in range(8)]
@@ -25,7 +25,7 @@ async def running_engine(
     model: Path, core: int = 0, max_tokens: int = 24, **weight_sync: Any
 ) -> AsyncIterator[VllmEngine]:
     """Its core process has core `core` for itself; this process keeps to the others."""
-    from services.rollout import vllm_engine
+    from services.rollout.vllm import engine as vllm_engine
     from trimaran.device import pick
 
     arguments = vllm_engine.engine_arguments

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from services.rollout.vllm_worker import WorkerExtension
+from services.rollout.vllm.worker import WorkerExtension
 
 
 class BenchExtension(WorkerExtension):

@@ -31,7 +31,7 @@ from trimaran.types import Source, Transport
 if TYPE_CHECKING:
     import torch
 
-    from services.rollout.vllm_engine import VllmEngine
+    from services.rollout.vllm.engine import VllmEngine
 
 ROUNDS = 5
 SHARED_MEMORY = Path("/dev/shm")
@@ -84,7 +84,7 @@ class _Ours:
     """Sender, receiver and engine of one host; the real ones, in one process."""
 
     def __init__(self, model: Path, engine: VllmEngine) -> None:
-        from services.weight_sync.receiver import WeightReceiver
+        from services.weight_sync.data.receiver import WeightReceiver
         from trimaran.device import pick
 
         self._model = model

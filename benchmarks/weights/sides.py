@@ -24,7 +24,7 @@ from trimaran.types import Manifest, Peer, PolicyVersion, Ranges, Source, Transf
 if TYPE_CHECKING:
     import torch
 
-    from services.weight_sync.snapshot import Snapshot
+    from services.weight_sync.data.snapshot import Snapshot
 
 Span = tuple[float, float]
 """Seconds on the machine's monotonic clock."""
@@ -66,7 +66,7 @@ class SenderSide(RawSide):
     snapshots of them in turn."""
 
     def __init__(self, model: Path) -> None:
-        from services.weight_sync.sender import WeightSender
+        from services.weight_sync.data.sender import WeightSender
         from trimaran.device import pick
 
         self._model = model
@@ -114,7 +114,7 @@ class SenderSide(RawSide):
 
 class ReceiverSide(RawSide):
     def __init__(self) -> None:
-        from services.weight_sync.receiver import WeightReceiver
+        from services.weight_sync.data.receiver import WeightReceiver
         from trimaran.device import pick
 
         self._receiver = WeightReceiver(pick("cpu"), 0, WeightSyncSection())

@@ -22,7 +22,7 @@ from benchmarks.weights.sides import (
 )
 from benchmarks.weights.versions import BUCKET_BYTES
 from benchmarks.weights.workers import Worker
-from services.weight_sync.manifest import num_bytes
+from services.weight_sync.data.manifest import num_bytes
 from trimaran.types import Manifest, Source, TransferGroup, Transport
 
 ROUNDS = 15

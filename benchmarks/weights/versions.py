@@ -12,7 +12,7 @@ from trimaran.types import PolicyVersion, VersionId, VersionState
 if TYPE_CHECKING:
     import torch
 
-    from services.weight_sync.snapshot import Snapshot
+    from services.weight_sync.data.snapshot import Snapshot
 
 RUN_ID = "bench"
 DIGEST = "xxh3-128"
@@ -39,9 +39,9 @@ def snapshot_of(
     keep_delta: bool = False,
 ) -> Snapshot:
     """Of all blocks, as a trainer of one rank takes it."""
-    from services.weight_sync.grid import cut_tensors
-    from services.weight_sync.memory import DTYPE_NAMES
-    from services.weight_sync.snapshot import Part, take_snapshot
+    from services.weight_sync.data.grid import cut_tensors
+    from services.weight_sync.data.memory import DTYPE_NAMES
+    from services.weight_sync.data.snapshot import Part, take_snapshot
     from trimaran.model_folder import read_model_folder
 
     specs = [(name, DTYPE_NAMES[t.dtype], tuple(t.shape)) for name, t in tensors.items()]

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from services.controller.ledger import Reissue
-from services.controller.proofs import Prover
+from services.controller.proofs import ProofCheck
 from services.controller.router import Router
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
@@ -78,7 +78,7 @@ class _Tries:
 
 
 class GroupMaker:
-    def __init__(self, router: Router, prover: Prover, config: RunConfig) -> None:
+    def __init__(self, router: Router, prover: ProofCheck, config: RunConfig) -> None:
         self._router, self._prover = router, prover
         self._max_attempts = config.run.max_attempts
         self._idle_timeout = config.rollout.idle_timeout

@@ -232,7 +232,7 @@ def fold(run_id: str, rows: Iterable[tuple[int, Record]]) -> tuple[LedgerState, 
     return state, last, head
 
 
-class Ledger:
+class RunLedger:
     """Records and payloads gather in memory; `flush` makes all of them durable at once."""
 
     def __init__(self, store: SqliteStore, payloads: PayloadStore, run_id: str) -> None:

@@ -27,10 +27,10 @@ from typing import Any, TypeVar
 from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
-from services.controller.ledger import Ledger, Reissue, Stage, proof_to_json
+from services.controller.ledger import Reissue, RunLedger, Stage, proof_to_json
 from services.controller.patience import patiently
 from services.controller.payloads import payload_digest
-from services.controller.proofs import Prover
+from services.controller.proofs import ProofCheck
 from services.controller.report import Reporter
 from services.controller.resume import open_groups
 from services.controller.router import Router
@@ -55,11 +55,11 @@ MAX_SKIPS_IN_A_ROW = 1000
 class Loop:
     config: RunConfig
     prompts: Sequence[Prompt]
-    ledger: Ledger
+    ledger: RunLedger
     router: Router
     maker: GroupMaker
     scorer: Scorer
-    prover: Prover
+    prover: ProofCheck
     trainer: TrainerClient
     weight_sync: WeightSyncClient
     validator: Validator | None

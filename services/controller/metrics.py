@@ -15,10 +15,10 @@ from trimaran.telemetry import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from trimaran.types import Score, TrainingBatch, Unscored, Verdict
+from trimaran.types import Faulted, Score, TrainingBatch, Verdict
 
 TOKENS_PER_SECOND_PER_DEVICE = "controller/step/tokens_per_second_per_device"
-UNSCOREABLE = "reward/completion/unscoreable_fraction"
+INDIGESTIBLE = "reward/completion/indigestible_fraction"
 SAMPLES_PER_SECOND = "controller/step/samples_per_second"
 PART_MARK = "."
 """In "term.part"; no term's own name holds it."""
@@ -29,7 +29,7 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     completions = [c for scored in batch.groups for c in scored.group.completions_G]
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
     rewards = [verdict.reward for verdict in verdicts if isinstance(verdict, Score)]
-    num_unscoreable = sum(isinstance(v, Score) and v.unscoreable for v in verdicts)
+    num_indigestible = sum(isinstance(v, Score) and v.indigestible for v in verdicts)
     lags = [
         batch.step - 1 - min(segment.version.step for segment in completion.segments)
         for completion in completions
@@ -44,8 +44,8 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     return {
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
         "reward/completion/std": pstdev(rewards) if rewards else 0.0,
-        "reward/completion/unscored_fraction": 1 - len(rewards) / len(verdicts),
-        UNSCOREABLE: num_unscoreable / len(verdicts),
+        "reward/completion/faulted_fraction": 1 - len(rewards) / len(verdicts),
+        INDIGESTIBLE: num_indigestible / len(verdicts),
         "reward/group/no_signal_fraction": num_without_signal / len(batch.groups),
         LENGTH_MEAN: fmean(lengths),
         "rollout/prompt/length_mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),
@@ -58,22 +58,22 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
 
 def describe_terms(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Each term and part, unweighted, over the completions where it was judged, also those that
-    another term left unscored. One that does not apply to a completion does not count there."""
+    another term left faulted. One that does not apply to a completion does not count there."""
     judged: defaultdict[str, list[float]] = defaultdict(list)
-    num_unscored: defaultdict[str, int] = defaultdict(int)
+    num_faulted: defaultdict[str, int] = defaultdict(int)
     for verdict in verdicts:
         for name, value in verdict.terms.items():
             judged[name].append(value)
-        for name in verdict.unscored_terms if isinstance(verdict, Unscored) else ():
-            num_unscored[name] += 1
+        for name in verdict.faulted_terms if isinstance(verdict, Faulted) else ():
+            num_faulted[name] += 1
     values: dict[str, float] = {}
     for name, known in judged.items():
         key = f"reward/term/{name}"
         values |= {f"{key}/mean": fmean(known), f"{key}/min": min(known), f"{key}/max": max(known)}
-    for name in sorted(judged.keys() | num_unscored):
+    for name in sorted(judged.keys() | num_faulted):
         if PART_MARK not in name:
-            share = num_unscored[name] / (len(judged[name]) + num_unscored[name])
-            values[f"reward/term/{name}/unscored_fraction"] = share
+            share = num_faulted[name] / (len(judged[name]) + num_faulted[name])
+            values[f"reward/term/{name}/faulted_fraction"] = share
     return values
 
 
@@ -90,8 +90,8 @@ def count_samples(batch: TrainingBatch) -> int:
     return sum(len(scored.group.completions_G) for scored in batch.groups)
 
 
-def count_unscored(batch: TrainingBatch) -> int:
-    return sum(isinstance(v, Unscored) for scored in batch.groups for v in scored.verdicts_G)
+def count_faulted(batch: TrainingBatch) -> int:
+    return sum(isinstance(v, Faulted) for scored in batch.groups for v in scored.verdicts_G)
 
 
 def count_devices(config: RunConfig) -> int:

@@ -44,7 +44,7 @@ class Unproven:
         return f"{self.replica} at version {self.version}: {self.reason}"
 
 
-class Prover:
+class ProofCheck:
     def __init__(self, weight_sync: WeightSyncClient, patience: float) -> None:
         """`patience`: seconds for which a weight sync that is away is waited for."""
         self._weight_sync, self._patience = weight_sync, patience

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from services.controller.activity import Activity
+from services.controller.busy_time import BusyTime
 from services.controller.events import RunLog
 from services.controller.metrics import (
-    UNSCOREABLE,
+    INDIGESTIBLE,
+    count_faulted,
     count_samples,
     count_tokens,
-    count_unscored,
     describe_batch,
     describe_pace,
     prefixed,
@@ -21,8 +21,7 @@ from services.controller.metrics import (
 from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
-from trimaran.telemetry import Activity as TimelineActivity
-from trimaran.telemetry import MetricsWriter, TimelineWriter
+from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
 from trimaran.types import Prompt, RunState, TrainingBatch
 
 logger = logging.getLogger(__name__)
@@ -35,33 +34,33 @@ class Reporter:
         self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
         self._phases = {
-            "generating": Activity(),  # the replicas' own spans stand on the timeline
+            "generating": BusyTime(),  # the replicas' own spans stand on the timeline
             "scoring": self._on_timeline("scoring", "reward"),
             "training": self._on_timeline("training", *trainers),
             "syncing": self._on_timeline("syncing", "weight-sync"),
-            "waiting": Activity(),
+            "waiting": BusyTime(),
         }
         self._step_began = time.monotonic()
         self._num_skipped_in_step = 0
         self.num_skipped = 0
-        self._num_unscored = 0
-        self._num_unscoreable = 0.0
+        self._num_faulted = 0
+        self._num_indigestible = 0.0
         self._num_samples = 0
         self.num_tokens = 0
         self.seconds = 0.0
         self.validations: dict[int, Validation] = {}
 
     @property
-    def unscored_share(self) -> float:
+    def faulted_share(self) -> float:
         """Of the completions in the batches that trained."""
-        return self._num_unscored / self._num_samples if self._num_samples else 0.0
+        return self._num_faulted / self._num_samples if self._num_samples else 0.0
 
     @property
-    def unscoreable_share(self) -> float:
+    def indigestible_share(self) -> float:
         """Of the same: they trained with their rule's minimum."""
-        return self._num_unscoreable / self._num_samples if self._num_samples else 0.0
+        return self._num_indigestible / self._num_samples if self._num_samples else 0.0
 
-    def phase(self, name: str) -> Activity:
+    def phase(self, name: str) -> BusyTime:
         """Enter it while somebody is at it."""
         return self._phases[name]
 
@@ -87,8 +86,8 @@ class Reporter:
             **prefixed("weight_sync", synced),
         }
         self._num_skipped_in_step = 0
-        self._num_unscored += count_unscored(batch)
-        self._num_unscoreable += values[UNSCOREABLE] * count_samples(batch)
+        self._num_faulted += count_faulted(batch)
+        self._num_indigestible += values[INDIGESTIBLE] * count_samples(batch)
         self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
@@ -98,18 +97,18 @@ class Reporter:
             text = f"{answer.nonfinite}; these updates changed nothing"
             logger.warning("step %d: %s", batch.step, text)
             self._log.emit("nonfinite", text=text)
-        self._warn_of_unscoreable(values[UNSCOREABLE])
+        self._warn_of_indigestible(values[INDIGESTIBLE])
         return seconds
 
-    def _warn_of_unscoreable(self, share: float) -> None:
+    def _warn_of_indigestible(self, share: float) -> None:
         """They are the answers' own fault, one by one; so many look like a function's."""
-        if share > self._config.reward.max_unscored_share:
+        if share > self._config.reward.max_faulted_share:
             text = (
                 f"{share:.1%} of this step's answers got the minimum, because what judges them"
                 " hung, crashed or raised on them twice; logs/reward.log in the run folder says why"
             )
             logger.warning("%s", text)
-            self._log.emit("unscoreable", {"share": share}, text)
+            self._log.emit("indigestible", {"share": share}, text)
 
     @contextmanager
     def validating(self, step: int) -> Iterator[None]:
@@ -161,9 +160,9 @@ class Reporter:
         logger.warning("checkpoint of step %d failed: %s", step, text)
         self._log.emit("checkpoint_failed", text=text)
 
-    def _on_timeline(self, activity: TimelineActivity, *processes: str) -> Activity:
+    def _on_timeline(self, activity: Activity, *processes: str) -> BusyTime:
         def report(start: float, end: float) -> None:
             for process in processes:
                 self._timeline.add(process, activity, start, end, self._log.run.step + 1)
 
-        return Activity(report)
+        return BusyTime(report)

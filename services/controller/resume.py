@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.controller.ledger import OPEN, Ledger, Reissue, Stage
+from services.controller.ledger import OPEN, Reissue, RunLedger, Stage
 from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, TrimaranError
@@ -35,7 +35,7 @@ class OpenGroups:
 
 
 async def replay(
-    ledger: Ledger,
+    ledger: RunLedger,
     trainer: TrainerClient,
     config: RunConfig,
     on_step: Callable[[TrainingBatch, TrainAnswer], None] = lambda batch, answer: None,
@@ -71,13 +71,13 @@ async def replay(
     return policy, pending
 
 
-def load_batch(ledger: Ledger, step: int) -> TrainingBatch:
+def load_batch(ledger: RunLedger, step: int) -> TrainingBatch:
     groups = ledger.state.steps[step - 1].groups
     payloads = (ledger.state.groups[number].payload for number in groups)
     return TrainingBatch(step, tuple(parse_scored_group(ledger.load(p)) for p in payloads))
 
 
-def open_groups(ledger: Ledger, config: RunConfig) -> OpenGroups:
+def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:
     """Which open groups still wait as they are, and which are reissued.
 
     A scored group is reused when its oldest token will be at most max_lag steps old as it trains.
@@ -101,7 +101,7 @@ def open_groups(ledger: Ledger, config: RunConfig) -> OpenGroups:
     return OpenGroups(tuple(reused), reissued)
 
 
-def _begin(ledger: Ledger, policy: PolicyVersion) -> None:
+def _begin(ledger: RunLedger, policy: PolicyVersion) -> None:
     version = policy.version
     if version.step:
         raise OutOfOrderError(
@@ -112,7 +112,11 @@ def _begin(ledger: Ledger, policy: PolicyVersion) -> None:
 
 
 async def _train_again(
-    ledger: Ledger, trainer: TrainerClient, config: RunConfig, batch: TrainingBatch, diverged: bool
+    ledger: RunLedger,
+    trainer: TrainerClient,
+    config: RunConfig,
+    batch: TrainingBatch,
+    diverged: bool,
 ) -> TrainAnswer:
     """`diverged`: an earlier step of this replay has already opened a new lineage."""
     timeout, state = config.trainer.step_timeout, ledger.state
@@ -135,12 +139,12 @@ async def _train_again(
     return answer
 
 
-def _difference(what: str, ledger: Ledger, policy: PolicyVersion) -> str:
+def _difference(what: str, ledger: RunLedger, policy: PolicyVersion) -> str:
     step = policy.version.step
     return f"{what}: step {step} has root {policy.root}, recorded is {ledger.state.root_at(step)}"
 
 
-def _scored(ledger: Ledger, number: int) -> ScoredGroup | None:
+def _scored(ledger: RunLedger, number: int) -> ScoredGroup | None:
     entry = ledger.state.groups[number]
     return parse_scored_group(ledger.load(entry.payload)) if entry.stage is Stage.SCORED else None
 

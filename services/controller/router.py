@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from services.controller.activity import Activity
+from services.controller.busy_time import BusyTime
 from trimaran.clients import RolloutClient, WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError, first_error
 from trimaran.types import Replica, Routing, VersionId
@@ -70,7 +70,7 @@ class Router:
         self._lost: set[str] = set()
         self._routing = Routing(None, ())
         self._in_flight: dict[str, int] = {}
-        self._activities: dict[str, Activity] = {}
+        self._activities: dict[str, BusyTime] = {}
         self._clients: dict[str, tuple[str, RolloutClient]] = {}
         self._leases: defaultdict[str, set[asyncio.Future[str]]] = defaultdict(set)
         self._changed = asyncio.Condition()
@@ -192,9 +192,9 @@ class Router:
         best = min(choice, key=lambda replica: (self._in_flight.get(replica.name, 0), replica.name))
         return best if self._in_flight.get(best.name, 0) < self._max_concurrency else None
 
-    def _activity(self, name: str) -> Activity:
+    def _activity(self, name: str) -> BusyTime:
         if name not in self._activities:
-            self._activities[name] = Activity(lambda start, end: self._on_busy(name, start, end))
+            self._activities[name] = BusyTime(lambda start, end: self._on_busy(name, start, end))
         return self._activities[name]
 
     def _client(self, replica: Replica) -> RolloutClient:

@@ -14,17 +14,17 @@ from typing import Any
 
 from services.controller.datasets import load_prompts
 from services.controller.events import RunLog
+from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import Ledger
+from services.controller.ledger import RunLedger
 from services.controller.loop import Loop
 from services.controller.metrics import count_devices
 from services.controller.payloads import PayloadStore
-from services.controller.proofs import Prover
+from services.controller.proofs import ProofCheck
 from services.controller.report import Reporter
 from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
-from services.controller.unscored import UnscoredGate
 from services.controller.validation import Validation, Validator
 from trimaran import rpc
 from trimaran.clients import (
@@ -66,7 +66,7 @@ async def conduct(
     prompts, held_out = await asyncio.to_thread(_load_prompts, config)
     caller = Caller(run_folder.name, store.next_epoch(run_folder.name))
     async with AsyncExitStack() as stack:
-        ledger = Ledger(store, PayloadStore(run_folder / "payloads"), caller.run_id)
+        ledger = RunLedger(store, PayloadStore(run_folder / "payloads"), caller.run_id)
         stack.callback(ledger.close)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record("opened", epoch=caller.epoch)
@@ -158,7 +158,7 @@ def _assemble(
     run_folder: Path,
     prompts: Sequence[Prompt],
     held_out: Sequence[Prompt],
-    ledger: Ledger,
+    ledger: RunLedger,
     services: Services,
     reporter: Reporter,
     caller: Caller,
@@ -172,9 +172,9 @@ def _assemble(
         on_back=reporter.replica_back,
         on_busy=reporter.replica_busy,
     )
-    prover = Prover(services.weight_sync, config.start_timeout)
+    prover = ProofCheck(services.weight_sync, config.start_timeout)
     maker = GroupMaker(router, prover, config)
-    gate = UnscoredGate(config, reporter.paused, reporter.unpaused)
+    gate = FaultedGate(config, reporter.paused, reporter.unpaused)
     scorer = Scorer(services.reward, gate, config)
     validator = Validator(held_out, maker, scorer, config, run_folder) if held_out else None
     return Loop(
@@ -240,8 +240,8 @@ def _summary(
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
         "nonfinite_steps": sum(bool(entry.nonfinite) for entry in state.steps),
-        "unscored_share": reporter.unscored_share,
-        "unscoreable_share": reporter.unscoreable_share,
+        "faulted_share": reporter.faulted_share,
+        "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,
         "run_folder": str(run_folder),
     }

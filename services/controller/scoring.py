@@ -6,19 +6,19 @@ import asyncio
 import math
 from dataclasses import replace
 
-from services.controller.groups import PromptSkipped
-from services.controller.patience import growing_wait, patiently
-from services.controller.unscored import (
-    UnscoredGate,
+from services.controller.faulted import (
+    FaultedGate,
     Verdicts,
     half_is_scored,
     most_frequent_fault,
-    num_unscored,
+    num_faulted,
 )
+from services.controller.groups import PromptSkipped
+from services.controller.patience import growing_wait, patiently
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
-from trimaran.types import LARGEST_REWARD, Group, ScoredGroup, Unscored, Verdict
+from trimaran.types import LARGEST_REWARD, Faulted, Group, ScoredGroup, Verdict
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
@@ -53,7 +53,7 @@ def score_timeout(config: RunConfig) -> float:
 
 
 class Scorer:
-    def __init__(self, reward: RewardClient, gate: UnscoredGate, config: RunConfig) -> None:
+    def __init__(self, reward: RewardClient, gate: FaultedGate, config: RunConfig) -> None:
         self._reward, self._gate = reward, gate
         self._max_attempts = config.run.max_attempts
         self._patience = config.start_timeout
@@ -84,7 +84,7 @@ class Scorer:
             if attempt < self._max_attempts:
                 await asyncio.sleep(growing_wait(attempt))
         raise PromptSkipped(
-            f"{num_unscored(verdicts_G)} of {len(verdicts_G)} completions unscored,"
+            f"{num_faulted(verdicts_G)} of {len(verdicts_G)} completions faulted,"
             f" {self._max_attempts} times; the last: {most_frequent_fault(verdicts_G)}",
             filtered=True,
         )
@@ -101,16 +101,16 @@ class Scorer:
             except (StaleEpochError, UnavailableError, DeadlineError):
                 raise
             except TrimaranError as error:
-                unscored = Unscored(str(error), unscored_terms=self._terms)
-                return (unscored,) * len(group.completions_G)
+                faulted = Faulted(str(error), faulted_terms=self._terms)
+                return (faulted,) * len(group.completions_G)
 
     def _check_finite(self, verdict: Verdict) -> Verdict:
         """A reward that is not finite, or next to it, says nothing of its answer, and must not
         train. A part of a term that is so is left out."""
         terms = {name: x for name, x in verdict.terms.items() if abs(x) <= LARGEST_REWARD}
         broken = tuple(name for name in self._terms if name in verdict.terms.keys() - terms.keys())
-        if isinstance(verdict, Unscored) or (abs(verdict.reward) <= LARGEST_REWARD and not broken):
+        if isinstance(verdict, Faulted) or (abs(verdict.reward) <= LARGEST_REWARD and not broken):
             return replace(verdict, terms=terms)
         what = ", ".join(broken) or "the sum of its terms"
         fault = f"{what}: not finite or beyond {LARGEST_REWARD:g}; the reward is {verdict.reward:g}"
-        return Unscored(fault, terms, broken or self._terms)
+        return Faulted(fault, terms, broken or self._terms)

@@ -1,7 +1,7 @@
 """What came of one rule on one completion. Two things that look alike are kept apart:
 
 Fault         ours (transport, crash, overload, a reference that is no use): never trains
-Unscoreable   the answer's: no checker could digest it, twice; gets the rule's minimum,
+Indigestible   the answer's: no checker could digest it, twice; gets the rule's minimum,
               because hanging the checker must not pay
 """
 
@@ -24,7 +24,7 @@ class NotApplicable:
 
 
 @dataclass(frozen=True, slots=True)
-class Unscoreable:
+class Indigestible:
     reason: str
     score: float | None = None
     """The least that a plugin gives; it stands where the term itself has no bound."""
@@ -35,4 +35,4 @@ class Fault:
     reason: str
 
 
-Outcome = Value | NotApplicable | Unscoreable | Fault
+Outcome = Value | NotApplicable | Indigestible | Fault

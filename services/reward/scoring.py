@@ -7,10 +7,10 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.terms import Term
 from trimaran.rewards import Sample
-from trimaran.types import LARGEST_REWARD, Score, Unscored, Verdict
+from trimaran.types import LARGEST_REWARD, Faulted, Score, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -74,17 +74,17 @@ def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:
 def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
     """One completion: the weighted sum over the terms that apply, or the fault that prevents it."""
     values: dict[str, float] = {}
-    reward, unscoreable = 0.0, False
+    reward, indigestible = 0.0, False
     faults: dict[str, str] = {}
     for term, outcome in zip(terms, outcomes, strict=True):
         match outcome:
             case Value(value, parts):
                 values[term.name] = value
                 values.update({f"{term.name}.{name}": part for name, part in parts.items()})
-            case Unscoreable(_reason, score):
+            case Indigestible(_reason, score):
                 known = math.isfinite(term.worst) or score is None
                 values[term.name] = term.worst if known else min(score or 0.0, term.maximum)
-                unscoreable = True
+                indigestible = True
             case Fault(reason):
                 faults[term.name] = reason
             case NotApplicable():
@@ -92,13 +92,13 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
         reward += term.weight * values.get(term.name, 0.0)
     if faults:
         text = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
-        return Unscored(text, values, tuple(faults))
+        return Faulted(text, values, tuple(faults))
     if not values:
-        return Unscored("no rule applies to this completion: every function answered None")
+        return Faulted("no rule applies to this completion: every function answered None")
     if not abs(reward) <= LARGEST_REWARD:
         remedy = "set minimum and maximum of the terms that are plugins and functions"
-        return Unscored(f"the reward is {reward:g}, too much to learn from; {remedy}", values)
-    return Score(reward, values, unscoreable)
+        return Faulted(f"the reward is {reward:g}, too much to learn from; {remedy}", values)
+    return Score(reward, values, indigestible)
 
 
 def _log_failures(
@@ -106,7 +106,7 @@ def _log_failures(
 ) -> None:
     """One line a term and group, with the first reason."""
     for term, outcomes in zip(terms, outcomes_TG, strict=True):
-        for kind, word in ((Fault, "unscored"), (Unscoreable, "unscoreable")):
+        for kind, word in ((Fault, "faulted"), (Indigestible, "indigestible")):
             failed = [outcome for outcome in outcomes if isinstance(outcome, kind)]
             if failed:
                 logger.warning(

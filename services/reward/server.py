@@ -13,9 +13,9 @@ import grpc
 
 from services.reward.allowed import Allowed
 from services.reward.plugins.client import PluginJudge
-from services.reward.pool import Pool
 from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
+from services.reward.workers.pool import WorkerPool
 from trimaran import rpc, wire
 from trimaran.config import RewardSection, RunConfig
 from trimaran.errors import InputError
@@ -70,7 +70,7 @@ async def open_judges(
     plugins = {t.name: t.spec for t in terms if isinstance(t.spec, PluginSpec)}
     judges: dict[str, Judge] = {}
     if functions:
-        pool = Pool(reward.workers, reward.timeout, reward.memory_mib)
+        pool = WorkerPool(reward.workers, reward.timeout, reward.memory_mib)
         await stack.enter_async_context(pool)
         await pool.load(list(functions.values()))
         judges |= {name: partial(pool.judge, spec) for name, spec in functions.items()}

@@ -112,7 +112,7 @@ def _with_run_options(
     rule: Rule, options: Mapping[str, Any], config: RunConfig
 ) -> Mapping[str, Any]:
     """`max_tokens` is the run's own where a rule takes it and it is not given; a rule's own
-    `timeout` must act before the pool's, so that a slow answer is wrong and not unscoreable."""
+    `timeout` must act before the pool's, so that a slow answer is wrong and not indigestible."""
     if "max_tokens" in rule.options:
         options = {"max_tokens": config.rollout.max_tokens, **options}
     if "timeout" in rule.options:

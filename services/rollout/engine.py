@@ -14,12 +14,12 @@ from trimaran.config import RunConfig
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
-    from services.weight_sync.shadow import Shadow
+    from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
 ENGINES = {
-    "vllm": "services.rollout.vllm_engine:VllmEngine",
-    "transformers": "services.rollout.transformers_engine:TransformersEngine",
+    "vllm": "services.rollout.vllm.engine:VllmEngine",
+    "transformers": "services.rollout.transformers.engine:TransformersEngine",
 }
 
 

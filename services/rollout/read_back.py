@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from services.weight_sync.digest import digest_value
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.manifest import Block, list_blocks
+from services.weight_sync.data.digest import digest_value
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.manifest import Block, list_blocks
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, Ranges
 

@@ -226,7 +226,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     # Before gRPC and the receiver start their threads, which a forked engine process would not
     # survive.
     await engine.start()
-    from services.weight_sync.receiver import WeightReceiver
+    from services.weight_sync.data.receiver import WeightReceiver
 
     name = f"rollout-{index}"
     try:

@@ -36,7 +36,7 @@ from trimaran.errors import (
 from trimaran.types import Manifest, PolicyVersion, Ranges, Source, Staged, VersionId
 
 if TYPE_CHECKING:
-    from services.weight_sync.receiver import StagedWeights, WeightReceiver
+    from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
 
 logger = logging.getLogger(__name__)
 

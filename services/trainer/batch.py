@@ -52,7 +52,7 @@ def prepare_mini_batch(
 ) -> list[GroupSamples]:
     """The samples of each group that need a forward pass, group by group.
 
-    Unscored completions are in neither the statistics nor the loss. A sample
+    Faulted completions are in neither the statistics nor the loss. A sample
     whose advantage is 0 keeps its place in the denominator but is left out
     where no KL term gives it a gradient.
     """

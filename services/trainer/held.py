@@ -11,7 +11,7 @@ import torch
 
 from services.trainer.finite import is_finite
 from services.trainer.shard import blocks_of, share_digests
-from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
 from trimaran.errors import InternalError, OutOfOrderError
 from trimaran.types import Offer, Peer, Ranges, TensorInfo

@@ -23,7 +23,7 @@ from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
 from services.trainer.saver import Saver
-from services.weight_sync.snapshot import Snapshot
+from services.weight_sync.data.snapshot import Snapshot
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError

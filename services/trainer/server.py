@@ -13,7 +13,7 @@ from typing import Any
 
 from services.trainer.backend import build_policy
 from services.trainer.rank import TrainerRank
-from services.weight_sync.sender import WeightSender
+from services.weight_sync.data.sender import WeightSender
 from trimaran import rpc, wire
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from services.weight_sync.layout import to_ranges
-from services.weight_sync.manifest import list_blocks
-from services.weight_sync.snapshot import Part
+from services.weight_sync.data.layout import to_ranges
+from services.weight_sync.data.manifest import list_blocks
+from services.weight_sync.data.snapshot import Part
 from trimaran.errors import InternalError
 from trimaran.types import Ranges, TensorInfo
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.control.coordinator import Coordinator
 from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig

@@ -193,14 +193,14 @@ def test_the_last_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"), [(0.0213, "seed 3, 2.1% of the answers unscored"), (0.0, "seed 3\n")]
+    ("share", "told"), [(0.0213, "seed 3, 2.1% of the answers faulted"), (0.0, "seed 3\n")]
 )
-def test_the_share_unscored_is_told_where_there_is_one(
+def test_the_share_faulted_is_told_where_there_is_one(
     tmp_path: Path, share: float, told: str
 ) -> None:
     (tmp_path / "summary.json").write_text(
         '{"heldout_before": null, "heldout_after": null, "steps": 1, "seconds": 1.0,'
-        f' "samples_per_second": 1.0, "seed": 3, "unscored_share": {share}}}'
+        f' "samples_per_second": 1.0, "seed": 3, "faulted_share": {share}}}'
     )
     out = io.StringIO()
     show_summary(tmp_path, Console(file=out, width=120))

@@ -31,7 +31,7 @@ def function(tmp_path: Path) -> str:
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
     """refused(arguments…) -> the line; fails when a pool was made."""
-    monkeypatch.setattr("trimaran.cli.reward_serve.Pool", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("trimaran.cli.reward_serve.WorkerPool", lambda *_: pytest.fail("started"))
 
     def run(*arguments: str) -> str:
         assert main(["reward", *arguments]) == 2

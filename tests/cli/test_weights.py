@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from services.weight_sync.coordinator import Coordinator
-from services.weight_sync.ledger import Ledger
+from services.weight_sync.control.coordinator import Coordinator
+from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.server import WeightSyncServicer
 from tests.cli.fake_weight_sync import RUN, FakeWeightSync, proof, record, root_of, serve
 from tests.weight_sync import fakes
@@ -278,7 +278,7 @@ def commit(folder: Path) -> None:
     tensors = (TensorInfo("w", "F32", (4,), 0, (2,), ("0" * 32, "1" * 32)),)
 
     async def write(store: SqliteStore) -> None:
-        ledger = Ledger(store, folder.name)
+        ledger = VersionLedger(store, folder.name)
         for step in (0, 1):
             live = record(step).policy
             manifest = Manifest("xxh3-128", tensors, live.root)

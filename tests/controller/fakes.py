@@ -9,15 +9,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import Ledger, proof_from_json, proof_to_json
+from services.controller.ledger import RunLedger, proof_from_json, proof_to_json
 from services.controller.loop import Loop
 from services.controller.payloads import PayloadStore
-from services.controller.proofs import Prover
+from services.controller.proofs import ProofCheck
 from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
-from services.controller.unscored import UnscoredGate
 from trimaran.clients import GroupAssembly, TrainAnswer
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
@@ -286,7 +286,7 @@ class World:
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
         self.lost: list[str] = []
         self.back: list[str] = []
-        self.ledger = Ledger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
+        self.ledger = RunLedger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
         self.cancelled = asyncio.Event()
 
     async def run(self) -> Loop:
@@ -302,9 +302,9 @@ class World:
             on_busy=lambda name, start, end: None,
         )
         reporter: Any = FakeReporter(self.events)
-        prover = Prover(fake.weight_sync, self.config.start_timeout)
+        prover = ProofCheck(fake.weight_sync, self.config.start_timeout)
         maker = GroupMaker(router, prover, self.config)
-        gate = UnscoredGate(self.config, reporter.paused, reporter.unpaused)
+        gate = FaultedGate(self.config, reporter.paused, reporter.unpaused)
         scorer = Scorer(fake.reward, gate, self.config)
         loop = Loop(
             self.config,

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.controller.ledger import (
     OPEN,
-    Ledger,
     LedgerError,
     LedgerState,
+    RunLedger,
     Stage,
     chain_hash,
     first_hash,
@@ -139,7 +139,7 @@ RECORDS = [
 
 def write(folder: Path) -> None:
     store = SqliteStore(folder / "store.sqlite")
-    ledger = Ledger(store, PayloadStore(folder / "payloads"), "run")
+    ledger = RunLedger(store, PayloadStore(folder / "payloads"), "run")
     for record in RECORDS:
         ledger.record(**record)
     asyncio.run(ledger.flush())
@@ -194,7 +194,7 @@ def test_a_record_that_does_not_fit_is_named() -> None:
 
 def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = Ledger(store, PayloadStore(tmp_path / "payloads"), "run")
+    ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), "run")
 
     async def body() -> str:
         ledger.record(**RECORDS[1])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from services.controller.faulted import PausedTooLongError
 from services.controller.ledger import Stage
-from services.controller.unscored import PausedTooLongError
 from tests.controller.fakes import PROMPTS, World, dies, make_config
 from trimaran.errors import (
     BehindError,
@@ -18,7 +18,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.types import Group, Prompt, Score, Unscored, Verdict
+from trimaran.types import Faulted, Group, Prompt, Score, Verdict
 
 GROUPS = 4
 
@@ -198,14 +198,14 @@ def test_a_group_that_cannot_be_scored_is_filtered(tmp_path: Path) -> None:
     world = World(tmp_path, make_config())
 
     async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        unscored = tuple(Unscored("worker killed") for _ in group.completions_G)
-        return unscored if group.number == 3 else None
+        faulted = tuple(Faulted("worker killed") for _ in group.completions_G)
+        return faulted if group.number == 3 else None
 
     world.reward.faults = faults
     run(world)
     assert world.ledger.state.with_stage(Stage.FILTERED) == [3]
     assert world.ledger.state.groups[3].reason == (
-        "2 of 2 completions unscored, 3 times; the last: worker killed"
+        "2 of 2 completions faulted, 3 times; the last: worker killed"
     )
     assert world.reward.calls.count(3) == 3
     assert 3 not in world.trained_numbers()
@@ -223,15 +223,15 @@ def test_a_frozen_reward_service_ends_the_run_and_is_not_the_prompts_fault(tmp_p
     assert not world.ledger.state.with_stage(Stage.FILTERED)
 
 
-def test_a_partly_unscored_group_trains(tmp_path: Path) -> None:
+def test_a_partly_faulted_group_trains(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
 
     async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        return (Unscored("overload"), Score(1.0)) if group.number == 3 else None
+        return (Faulted("overload"), Score(1.0)) if group.number == 3 else None
 
     world.reward.faults = faults
     run(world)
-    assert isinstance(world.trainer.batches[0].groups[3].verdicts_G[0], Unscored)
+    assert isinstance(world.trainer.batches[0].groups[3].verdicts_G[0], Faulted)
 
 
 def test_a_replaced_controller_ends_with_the_refusal(tmp_path: Path) -> None:
@@ -271,11 +271,11 @@ def test_cancel_ends_the_run_after_the_step_under_way(tmp_path: Path) -> None:
 
 
 def out_of_order(world: World) -> Callable[[bool], None]:
-    """A switch: down(True) lets every answer from now on be unscored."""
+    """A switch: down(True) lets every answer from now on be faulted."""
     is_down = False
 
     async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        return tuple(Unscored("no plugin") for _ in group.completions_G) if is_down else None
+        return tuple(Faulted("no plugin") for _ in group.completions_G) if is_down else None
 
     def down(value: bool) -> None:
         nonlocal is_down

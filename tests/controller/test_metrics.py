@@ -1,9 +1,9 @@
 import pytest
 
-from services.controller.activity import Activity
+from services.controller.busy_time import BusyTime
 from services.controller.metrics import (
     count_devices,
-    count_unscored,
+    count_faulted,
     describe_batch,
     describe_pace,
     prefixed,
@@ -12,13 +12,13 @@ from tests.controller.fakes import PROMPTS, make_config
 from trimaran.telemetry import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
 from trimaran.types import (
     Completion,
+    Faulted,
     Group,
     Origin,
     Score,
     ScoredGroup,
     Segment,
     TrainingBatch,
-    Unscored,
     Verdict,
     VersionId,
 )
@@ -42,7 +42,7 @@ BATCH = TrainingBatch(
     (
         group(5, (completion(2, "stop", 3), Score(1.0)), (completion(4, "length", 2), Score(0.0))),
         group(
-            7, (completion(6, "stop", 1, 3), Unscored("x")), (completion(8, "stop", 3), Score(1.0))
+            7, (completion(6, "stop", 1, 3), Faulted("x")), (completion(8, "stop", 3), Score(1.0))
         ),
     ),
 )
@@ -52,7 +52,7 @@ def test_a_batch_in_numbers() -> None:
     values = describe_batch(BATCH)
     assert values[REWARD_MEAN] == pytest.approx(2 / 3)
     assert values["reward/completion/std"] == pytest.approx((2 / 9) ** 0.5)
-    assert values["reward/completion/unscored_fraction"] == 0.25
+    assert values["reward/completion/faulted_fraction"] == 0.25
     assert values["reward/group/no_signal_fraction"] == 0.5
     assert values[LENGTH_MEAN] == 5
     assert values["rollout/prompt/length_mean"] == 6
@@ -66,9 +66,9 @@ def test_each_term_counts_where_it_was_judged() -> None:
     verdicts = [
         Score(1.5, {"gsm8k": 1.0, "style": 0.5, "style.length": 40.0}),
         Score(0.0, {"gsm8k": 0.0}),  # style does not apply
-        Score(0.25, {"gsm8k": 0.0, "style": 0.25, "style.length": 10.0}, unscoreable=True),
-        Unscored("style: away", {"gsm8k": 1.0}, ("style",)),
-        Unscored("the call failed", {}, ("gsm8k", "style")),
+        Score(0.25, {"gsm8k": 0.0, "style": 0.25, "style.length": 10.0}, indigestible=True),
+        Faulted("style: away", {"gsm8k": 1.0}, ("style",)),
+        Faulted("the call failed", {}, ("gsm8k", "style")),
     ]
     parts = [(completion(1, "stop", 3), verdict) for verdict in verdicts]
     batch = TrainingBatch(4, (group(5, *parts[:3]), group(5, *parts[3:])))
@@ -77,26 +77,26 @@ def test_each_term_counts_where_it_was_judged() -> None:
         "reward/term/gsm8k/mean": 0.5,
         "reward/term/gsm8k/min": 0.0,
         "reward/term/gsm8k/max": 1.0,
-        "reward/term/gsm8k/unscored_fraction": 1 / 5,
+        "reward/term/gsm8k/faulted_fraction": 1 / 5,
         "reward/term/style/mean": 0.375,
         "reward/term/style/min": 0.25,
         "reward/term/style/max": 0.5,
-        "reward/term/style/unscored_fraction": 2 / 4,
+        "reward/term/style/faulted_fraction": 2 / 4,
         "reward/term/style.length/mean": 25.0,
         "reward/term/style.length/min": 10.0,
         "reward/term/style.length/max": 40.0,
     }
-    assert values["reward/completion/unscoreable_fraction"] == 1 / 5
-    assert values["reward/completion/unscored_fraction"] == pytest.approx(2 / 5)
-    assert count_unscored(batch) == 2
+    assert values["reward/completion/indigestible_fraction"] == 1 / 5
+    assert values["reward/completion/faulted_fraction"] == pytest.approx(2 / 5)
+    assert count_faulted(batch) == 2
 
 
-def test_a_term_that_was_never_judged_has_only_its_share_unscored() -> None:
-    verdicts = [Unscored("away", {"exact": 1.0}, ("style",)), Score(1.0, {"exact": 1.0})]
+def test_a_term_that_was_never_judged_has_only_its_share_faulted() -> None:
+    verdicts = [Faulted("away", {"exact": 1.0}, ("style",)), Score(1.0, {"exact": 1.0})]
     parts = [(completion(1, "stop", 3), verdict) for verdict in verdicts]
     values = describe_batch(TrainingBatch(4, (group(5, *parts),)))
     style = {k: v for k, v in values.items() if k.startswith("reward/term/style")}
-    assert style == {"reward/term/style/unscored_fraction": 1.0}
+    assert style == {"reward/term/style/faulted_fraction": 1.0}
 
 
 def test_pace_counts_every_device_of_both_pools() -> None:
@@ -120,9 +120,9 @@ def test_other_services_metrics_stand_in_their_room() -> None:
 
 def test_overlapping_uses_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("services.controller.activity.time.time", lambda: now[0])
+    monkeypatch.setattr("services.controller.busy_time.time.time", lambda: now[0])
     spans: list[tuple[float, float]] = []
-    activity = Activity(lambda start, end: spans.append((start, end)))
+    activity = BusyTime(lambda start, end: spans.append((start, end)))
     with activity:
         now[0] = 101
         with activity:

@@ -8,7 +8,7 @@ import pytest
 
 from services.controller import patience, proofs
 from services.controller.ledger import Stage
-from services.controller.proofs import Prover
+from services.controller.proofs import ProofCheck
 from tests.controller.fakes import PROMPTS, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
@@ -203,7 +203,7 @@ def test_good_proofs_are_remembered_until_a_batch_trains(tmp_path: Path) -> None
 
     async def body() -> None:
         fake: object = weight_sync
-        prover = Prover(fake, 5.0)  # type: ignore[arg-type]
+        prover = ProofCheck(fake, 5.0)  # type: ignore[arg-type]
         both = group_of(*makers)
         assert await prover.find_unproven(both) is None
         assert await prover.find_unproven(group_of(makers[1])) is None
@@ -227,7 +227,7 @@ def test_given_tokens_need_no_proof(tmp_path: Path) -> None:
 
     async def body() -> None:
         fake: object = world.weight_sync
-        prover = Prover(fake, 5.0)  # type: ignore[arg-type]
+        prover = ProofCheck(fake, 5.0)  # type: ignore[arg-type]
         given = group_of((START, "rollout-0"), origin=Origin.GIVEN)
         assert await prover.find_unproven(given) is None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.ledger import Ledger, Stage
+from services.controller.ledger import RunLedger, Stage
 from services.controller.payloads import PayloadStore
 from services.controller.resume import DivergedError, open_groups
 from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
@@ -158,7 +158,7 @@ def test_scored_groups_are_reused_only_within_the_lag(
     tmp_path: Path, max_lag: int, reused: list[int]
 ) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = Ledger(store, PayloadStore(tmp_path / "payloads"), RUN_ID)
+    ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), RUN_ID)
 
     def record(number: int, version: int) -> None:
         segment = Segment(0, 1, VersionId(0, version), Origin.GENERATED, "rollout-0")

@@ -1,4 +1,4 @@
-"""Groups through the gate for unscored answers, on a clock that jumps."""
+"""Groups through the gate for faulted answers, on a clock that jumps."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.controller.faulted import FaultedGate, PausedTooLongError, Window, half_is_scored
 from services.controller.groups import PromptSkipped
 from services.controller.scoring import MARGIN_SECONDS, RESPAWN_SECONDS, Scorer, score_timeout
-from services.controller.unscored import PausedTooLongError, UnscoredGate, Window, half_is_scored
 from tests.controller.fakes import PROMPTS, make_config
 from tests.controller.virtual_time import now, run_virtually
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InternalError, UnavailableError
-from trimaran.types import Completion, Group, Score, ScoredGroup, Unscored, Verdict
+from trimaran.types import Completion, Faulted, Group, Score, ScoredGroup, Verdict
 
 Answer = Callable[[Group], Sequence[Verdict]]
 CALL_SECONDS = 0.125
-DOWN = Unscored("gsm8k: the plugin is away")
+DOWN = Faulted("gsm8k: the plugin is away")
 
 
 def make_group(number: int, size: int = 8) -> Group:
     return Group(number, 1, PROMPTS[0], (1,), (Completion((1,), (0.0,), "", "stop", ()),) * size)
 
 
-def mixed(num_unscored: int, size: int = 8, fault: Unscored = DOWN) -> tuple[Verdict, ...]:
-    return (fault,) * num_unscored + (Score(1.0),) * (size - num_unscored)
+def mixed(num_faulted: int, size: int = 8, fault: Faulted = DOWN) -> tuple[Verdict, ...]:
+    return (fault,) * num_faulted + (Score(1.0),) * (size - num_faulted)
 
 
 def well(group: Group) -> tuple[Verdict, ...]:
@@ -53,7 +53,7 @@ class Bench:
         self.told: list[tuple[float, str, str]] = []
         self.num_under_way = self.most_in_pause = 0
         config = config or configure()
-        self.gate = UnscoredGate(
+        self.gate = FaultedGate(
             config,
             lambda text, values: self.told.append((now(), "paused", text)),
             lambda text, values: self.told.append((now(), "unpaused", text)),
@@ -99,14 +99,14 @@ def configure(**reward: Any) -> RunConfig:
     return make_config(run=run, rollout={"group_size": 8}, reward=reward)
 
 
-@pytest.mark.parametrize(("num_unscored", "passes"), [(0, True), (4, True), (5, False)])
-def test_half_of_the_group_is_enough(num_unscored: int, passes: bool) -> None:
-    bench = Bench(lambda group: mixed(num_unscored))
+@pytest.mark.parametrize(("num_faulted", "passes"), [(0, True), (4, True), (5, False)])
+def test_half_of_the_group_is_enough(num_faulted: int, passes: bool) -> None:
+    bench = Bench(lambda group: mixed(num_faulted))
     came = run_virtually(bench.score(make_group(1)))
     assert isinstance(came, ScoredGroup) == passes
     assert len(bench.calls) == (1 if passes else 3)
     if not passes:
-        assert came == ("5 of 8 completions unscored, 3 times; the last: gsm8k: the plugin is away")
+        assert came == ("5 of 8 completions faulted, 3 times; the last: gsm8k: the plugin is away")
 
 
 def test_a_group_is_scored_again_after_growing_waits() -> None:
@@ -125,15 +125,15 @@ def test_the_second_try_may_do() -> None:
     assert came.verdicts_G == mixed(1)
 
 
-def test_a_call_that_fails_leaves_all_terms_unscored() -> None:
+def test_a_call_that_fails_leaves_all_terms_faulted() -> None:
     def fail(group: Group) -> Sequence[Verdict]:
         raise InternalError("KeyError: 'x'")
 
     bench = Bench(fail)
     came = run_virtually(bench.score(make_group(1, size=2)))
-    assert came == "2 of 2 completions unscored, 3 times; the last: KeyError: 'x'"
-    unscored = Unscored("KeyError: 'x'", unscored_terms=("exact_match",))
-    assert bench.gate._window.answers == [unscored, unscored]
+    assert came == "2 of 2 completions faulted, 3 times; the last: KeyError: 'x'"
+    faulted = Faulted("KeyError: 'x'", faulted_terms=("exact_match",))
+    assert bench.gate._window.answers == [faulted, faulted]
 
 
 def test_a_frozen_service_is_no_fault_of_the_group() -> None:
@@ -184,8 +184,8 @@ def test_the_window_counts_each_answer_once_as_it_came_out_last() -> None:
 )
 def test_more_than_the_limit_of_more_than_one_group(shares: list[int], beyond: bool) -> None:
     window = Window(64, 16)
-    for number, num_unscored in enumerate(shares):
-        window.add(make_group(number), mixed(num_unscored))
+    for number, num_faulted in enumerate(shares):
+        window.add(make_group(number), mixed(num_faulted))
     assert window.is_beyond(0.2) == beyond
 
 
@@ -209,7 +209,7 @@ def test_an_outage_pauses_once_and_costs_no_group() -> None:
     for part in (
         "16 of the last 16 answers",
         "100%",
-        "max_unscored_share is 20%",
+        "max_faulted_share is 20%",
         "plugin is away",
     ):
         assert part in text
@@ -285,7 +285,7 @@ def test_prompts_that_nobody_can_score_do_not_hold_the_run() -> None:
         return await bench.score_all([make_group(8 + number) for number in range(4)])
 
     came = run_virtually(body())
-    assert all("8 of 8 completions unscored, 3 times" in str(each) for each in came)
+    assert all("8 of 8 completions faulted, 3 times" in str(each) for each in came)
     assert bench.kinds[-1] == "unpaused"
 
 
@@ -380,13 +380,13 @@ def test_the_deadline_covers_every_hung_answer_and_the_slowest_plugin() -> None:
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
 def test_a_reward_that_is_not_finite_never_trains(reward: float) -> None:
-    """It judges nothing: the completion stays unscored, for a reason that names the term."""
+    """It judges nothing: the completion is faulted, for a reason that names the term."""
     broken = Score(reward, {"gsm8k": 1.0, "style": reward})
     bench = Bench(lambda group: (broken, *mixed(0, 7)), configure(rules={"gsm8k": 1, "style": 1}))
     scored = run_virtually(bench.score(make_group(1)))
     assert isinstance(scored, ScoredGroup)
     fault = f"style: not finite or beyond 1e+30; the reward is {reward:g}"
-    assert scored.verdicts_G[0] == Unscored(fault, {"gsm8k": 1.0}, ("style",))
+    assert scored.verdicts_G[0] == Faulted(fault, {"gsm8k": 1.0}, ("style",))
     assert scored.verdicts_G[1:] == mixed(0, 7)
 
 
@@ -400,9 +400,9 @@ def test_a_part_whose_mean_would_overflow_is_left_out() -> None:
 
 
 def test_a_group_whose_rewards_are_not_finite_is_filtered_with_the_reason() -> None:
-    config = configure(rules={"gsm8k": 1, "style": 1}, max_unscored_share=1.0)
+    config = configure(rules={"gsm8k": 1, "style": 1}, max_faulted_share=1.0)
     bench = Bench(lambda group: (Score(math.inf, {"gsm8k": 1e308, "style": 1e308}),) * 8, config)
     assert run_virtually(bench.score(make_group(1))) == (
-        "8 of 8 completions unscored, 3 times; the last: gsm8k, style: not finite or beyond"
+        "8 of 8 completions faulted, 3 times; the last: gsm8k, style: not finite or beyond"
         " 1e+30; the reward is inf"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.controller import server as controller
-from services.controller.unscored import PausedTooLongError
+from services.controller.faulted import PausedTooLongError
 from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from trimaran import rpc, wire
@@ -19,6 +19,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
+    Faulted,
     Origin,
     PolicyVersion,
     Proof,
@@ -28,7 +29,6 @@ from trimaran.types import (
     RunState,
     Score,
     Segment,
-    Unscored,
     Verdict,
     VersionId,
     VersionState,
@@ -93,11 +93,11 @@ class Reward(reward_pb2_grpc.RewardServiceServicer):
     async def ScoreGroup(self, request: Any, context: Any) -> Any:
         samples = wire.decode_samples(request)
         verdicts: list[Verdict] = [
-            Score(float(sample.text == sample.answer), unscoreable=self.pool.hangs)
+            Score(float(sample.text == sample.answer), indigestible=self.pool.hangs)
             for sample in samples
         ]
         if self.pool.is_down():
-            verdicts = [Unscored("exact_match: no plugin") for _ in samples]
+            verdicts = [Faulted("exact_match: no plugin") for _ in samples]
         return reward_pb2.ScoreGroupResponse(verdicts=[wire.encode_verdict(v) for v in verdicts])
 
 
@@ -411,7 +411,7 @@ def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: 
     assert (after.kind, after.run.state) == ("unpaused", RunState.RUNNING)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["heldout_before"] == summary["heldout_after"]
-    assert summary["unscored_share"] == 0.0
+    assert summary["faulted_share"] == 0.0
     assert (events[-1].run.state, summary["skipped"]) == (RunState.SUCCEEDED, 0)
 
 
@@ -573,11 +573,11 @@ def test_answers_that_hang_their_checkers_train_and_the_user_is_told(tmp_path: P
     pool = Pool()
     pool.hangs = True
     events = asyncio.run(serve(tmp_path, pool))
-    told = [event for event in events if event.kind == "unscoreable"]
+    told = [event for event in events if event.kind == "indigestible"]
     assert told
     assert told[0].text.startswith("100.0% of this step's answers got the minimum")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["unscoreable_share"], summary["unscored_share"]) == (1.0, 0.0)
+    assert (summary["indigestible_share"], summary["faulted_share"]) == (1.0, 0.0)
 
 
 def test_a_replica_whose_logprobs_are_not_finite_gets_no_token_into_training(

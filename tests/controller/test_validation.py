@@ -6,7 +6,7 @@ from typing import Any
 from services.controller.groups import PromptSkipped
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
 from tests.controller.fakes import PROMPTS, make_config
-from trimaran.types import Completion, Group, Prompt, Sampling, Score, ScoredGroup, Unscored
+from trimaran.types import Completion, Faulted, Group, Prompt, Sampling, Score, ScoredGroup
 
 TEXTS = {
     # prompt -> greedy text, sampled texts; the right answers are 1, 2, 3
@@ -35,7 +35,7 @@ class FakeMaker:
         return ScoredGroup(
             group,
             tuple(
-                Unscored("x") if c.text == "fault" else Score(float(c.text == group.prompt.answer))
+                Faulted("x") if c.text == "fault" else Score(float(c.text == group.prompt.answer))
                 for c in group.completions_G
             ),
         )

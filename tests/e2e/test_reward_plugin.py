@@ -123,7 +123,7 @@ def test_answers_that_nobody_can_judge_get_the_minimum_and_the_server_goes_on(
         assert first == last == {"score": 0.5}
         for result in (hung, died):
             assert result["score"] == -1.0
-            assert result["unscoreable"]
+            assert result["indigestible"]
 
 
 async def _post(url: str, *texts: str) -> list[dict[str, Any]]:

@@ -25,11 +25,11 @@ from services.rollout import server as rollout
 from services.trainer import rank as trainer_rank
 from services.trainer import server as trainer
 from services.weight_sync import server as weight_sync
-from services.weight_sync import shadow
-from services.weight_sync.arrival import Verifier
-from services.weight_sync.ledger import Ledger
-from services.weight_sync.receiver import WeightReceiver
-from services.weight_sync.sender import WeightSender
+from services.weight_sync.control.ledger import VersionLedger
+from services.weight_sync.data import shadow
+from services.weight_sync.data.arrival import Verifier
+from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.sender import WeightSender
 from tests.faults.engine import StandInEngine, flip_bit
 from tests.faults.orders import Orders
 from tests.faults.policy import StandInPolicy
@@ -69,7 +69,7 @@ def serve_replica(
 
 def serve_weight_sync(config_path: Path, run_folder: Path) -> None:
     orders = _begin(run_folder, "weight-sync")
-    _patch(Ledger).commit = _reaching(orders, "record", Ledger.commit, "recorded")
+    _patch(VersionLedger).commit = _reaching(orders, "record", VersionLedger.commit, "recorded")
     _serve(weight_sync.serve, config_path, run_folder, 0)
 
 

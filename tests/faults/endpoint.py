@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from services.weight_sync.manifest import manifest_from_json, manifest_to_json
-from services.weight_sync.receiver import WeightReceiver
-from services.weight_sync.sender import WeightSender
-from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json
+from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
 from trimaran.device import pick
 from trimaran.errors import TrimaranError

@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator, Sequence
 import torch
 
 from services.rollout.engine import Chunk, Ended, Event, GenerationRequest
-from services.weight_sync.digest import digest_value
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.manifest import list_blocks
-from services.weight_sync.shadow import Shadow
+from services.weight_sync.data.digest import digest_value
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.manifest import list_blocks
+from services.weight_sync.data.shadow import Shadow
 from tests.faults.orders import Orders
 from tests.faults.versions import checksum
 from trimaran.errors import BehindError

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from services.weight_sync.layout import make_layout
+from services.weight_sync.data.layout import make_layout
 from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.relay_wire import Connection, ProtocolError, introduce
 from services.weight_sync.transports.streams import Stream

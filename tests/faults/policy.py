@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from services.trainer.learner import StepResult
 from services.trainer.ranks import join_ranks
-from services.weight_sync.grid import cut_tensors
-from services.weight_sync.snapshot import Part
+from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.snapshot import Part
 from tests.faults.versions import DTYPES, Weights, llama_shapes
 from trimaran.config import RunConfig
 from trimaran.model_folder import read_model_folder

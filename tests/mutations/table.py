@@ -31,10 +31,10 @@ class Mutation:
     drive: Drive | None = None
 
 
-COORDINATOR = "services/weight_sync/coordinator.py"
-LEDGER = "services/weight_sync/ledger.py"
-PUBLISHING = "services/weight_sync/publishing.py"
-RECEIVER = "services/weight_sync/receiver.py"
+COORDINATOR = "services/weight_sync/control/coordinator.py"
+LEDGER = "services/weight_sync/control/ledger.py"
+PUBLISHING = "services/weight_sync/control/publishing.py"
+RECEIVER = "services/weight_sync/data/receiver.py"
 IN_ORDER = "test_a_version_is_staged_recorded_committed_and_proven_in_this_order"
 
 MUTATIONS = (
@@ -123,21 +123,21 @@ MUTATIONS = (
     ),
     Mutation(
         "each block that a delta has changed is verified",
-        "services/weight_sync/delta_stage.py",
+        "services/weight_sync/data/delta_stage.py",
         "            verifier.check(number)\n",
         "            pass\n",
         ("tests/weight_sync/test_receiver.py::test_a_bad_delta_leaves_the_base_as_it_was",),
     ),
     Mutation(
         "a stage ends with the version's root",
-        "services/weight_sync/staging.py",
+        "services/weight_sync/control/staging.py",
         "(staged := task.result()).root != version.root:",
         '(staged := task.result()).root == "":',
         ("tests/weight_sync/test_coordinator.py::test_a_root_that_differs_is_never_committed",),
     ),
     Mutation(
         "a replica that joins is read back in full",
-        "services/weight_sync/proving.py",
+        "services/weight_sync/control/proving.py",
         "        proof = await self._read_back(member, live, manifest, ((0, manifest.num_blocks),))\n",
         """        maker, count = self._pool.members.newest(member).maker, manifest.num_blocks
         proof = Proof(live.version, maker, live.root, count, count)
@@ -146,7 +146,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what is read back is compared with the manifest",
-        "services/weight_sync/proving.py",
+        "services/weight_sync/control/proving.py",
         "        if digest != expected[number]:\n",
         "        if not digest:\n",
         (
@@ -173,7 +173,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a replica whose weights were wrong gets another maker's name",
-        "services/weight_sync/members.py",
+        "services/weight_sync/control/members.py",
         'f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name',
         "self.name",
         (
@@ -183,14 +183,14 @@ MUTATIONS = (
     ),
     Mutation(
         "-0 travels as +0",
-        "services/weight_sync/snapshot.py",
+        "services/weight_sync/data/snapshot.py",
         "        torch.add(source, 0, out=target)",
         "        target.copy_(source)",
         ("tests/weight_sync/test_snapshot.py::test_minus_zero_counts_as_zero",),
     ),
     Mutation(
         "a delta is taken against its own base only",
-        "services/weight_sync/delta_stage.py",
+        "services/weight_sync/data/delta_stage.py",
         "        if held is None or source.delta.base_root != held_root:\n",
         "        if held is None:\n",
         ("tests/weight_sync/test_receiver.py::test_a_delta_against_another_base_is_refused",),
@@ -228,7 +228,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a load waits for the tokens made before its pause",
-        "services/rollout/vllm_engine.py",
+        "services/rollout/vllm/engine.py",
         "        queue.put_nowait(EngineCoreOutputs())\n",
         "        assert EngineCoreOutputs\n",
         (

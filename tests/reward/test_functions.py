@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.arguments import Reading
-from services.reward.functions import FunctionFault, Loaded, load_function
+from services.reward.functions.arguments import Reading
+from services.reward.functions.loading import FunctionFault, Loaded, load_function
 from services.reward.outcome import NotApplicable, Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError

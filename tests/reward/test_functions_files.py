@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.reward import imports
-from services.reward.functions import load_function
+from services.reward.functions import imports
+from services.reward.functions.loading import load_function
 from services.reward.outcome import Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.journal import (
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
+from services.reward.workers.journal import (
     JournalReader,
     JournalWriter,
     decode_entry,
     encode_entry,
     encode_raised,
 )
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
 
 NUMBERS = st.floats(allow_nan=False)
 OUTCOMES = st.one_of(
@@ -48,7 +48,7 @@ def test_a_reason_is_cut_and_stays_one_line(reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("outcomes", "size"),
-    [([], 1), ([Value(1.0), Value(1.0)], 1), ([Unscoreable("?")], 1), ([1.0], 1)],
+    [([], 1), ([Value(1.0), Value(1.0)], 1), ([Indigestible("?")], 1), ([1.0], 1)],
 )
 def test_what_is_not_one_outcome_a_sample_is_refused(outcomes: list[Outcome], size: int) -> None:
     with pytest.raises((ValueError, TypeError), match="score"):

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.reward import member, worker
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
-from services.reward.pool import Pool
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.terms import FunctionSpec
+from services.reward.workers import process as member
+from services.reward.workers import worker
+from services.reward.workers.pool import WorkerPool
 from tests.reward import unruly
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
@@ -34,7 +35,7 @@ SECONDS, SHORT = 60.0, 0.5
 MEMORY_MIB = 512
 DEADLINE = 30.0
 RIGHT, WRONG = Value(1.0), Value(0.0)
-NO_ANSWER = Unscoreable("no answer within 0.5 s")
+NO_ANSWER = Indigestible("no answer within 0.5 s")
 
 
 @pytest.fixture
@@ -47,13 +48,13 @@ def samples(texts: Sequence[str], log: Path) -> list[Sample]:
 
 
 def with_pool(
-    use: Callable[[Pool], Awaitable[T]],
+    use: Callable[[WorkerPool], Awaitable[T]],
     specs: Sequence[FunctionSpec] = (ANSWER,),
     num_workers: int = 1,
     timeout: float = SECONDS,
 ) -> T:
     async def run() -> T:
-        async with Pool(num_workers, timeout, MEMORY_MIB) as pool:
+        async with WorkerPool(num_workers, timeout, MEMORY_MIB) as pool:
             await pool.load(specs)
             return await use(pool)
 
@@ -111,7 +112,7 @@ def test_parts_and_none_come_through(log: Path) -> None:
     assert outcomes == (NotApplicable(), Value(0.5, {"length": 4.0}))
 
 
-def test_an_answer_that_hangs_twice_is_unscoreable(log: Path) -> None:
+def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
     hung = ["hang", "hang-holding-the-lock", "power"]
     outcomes = judge(["right", *hung, "wrong"], log, num_workers=3, timeout=SHORT)
     assert outcomes == (RIGHT, *[NO_ANSWER] * 3, WRONG)
@@ -130,11 +131,11 @@ def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(
 
 
 CULPRITS = {
-    "exit": Unscoreable("the checker died (exit code 9)"),
-    "segfault": Unscoreable("the checker died (SIGSEGV)"),
-    "raise": Unscoreable("RuntimeError: cannot parse"),
-    "eat": Unscoreable(f"the checker wanted more than {MEMORY_MIB} MiB"),
-    "sys-exit": Unscoreable("RuntimeError: the function called sys.exit(None)"),
+    "exit": Indigestible("the checker died (exit code 9)"),
+    "segfault": Indigestible("the checker died (SIGSEGV)"),
+    "raise": Indigestible("RuntimeError: cannot parse"),
+    "eat": Indigestible(f"the checker wanted more than {MEMORY_MIB} MiB"),
+    "sys-exit": Indigestible("RuntimeError: the function called sys.exit(None)"),
     "refuse": Fault("the answer is no number"),
     "print": WRONG,
     "fork": WRONG,
@@ -146,12 +147,12 @@ CULPRITS = {
 def test_a_culprit_costs_nobody_else_anything(log: Path, text: str) -> None:
     texts = ["right", text, "wrong", "right"]
     assert judge(texts, log) == (RIGHT, CULPRITS[text], WRONG, RIGHT)
-    assert len(meetings(log, text)) == 1 + isinstance(CULPRITS[text], Unscoreable)
+    assert len(meetings(log, text)) == 1 + isinstance(CULPRITS[text], Indigestible)
 
 
 def test_a_function_that_closes_our_files_harms_itself_alone(log: Path) -> None:
     closed, right = judge(["close-files", "right"], log)
-    assert isinstance(closed, Unscoreable)
+    assert isinstance(closed, Indigestible)
     assert right == RIGHT
 
 
@@ -163,7 +164,7 @@ def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
     }
 
     with asyncio.Runner() as runner:
-        pool = Pool(2, SECONDS, MEMORY_MIB)
+        pool = WorkerPool(2, SECONDS, MEMORY_MIB)
         runner.run(pool.__aenter__())
         runner.run(pool.load([ANSWER]))
         runner.run(pool.judge(ANSWER, samples(["right"] * 100, log)))  # now chunks are large
@@ -194,7 +195,7 @@ def test_a_failure_that_does_not_come_again_costs_nothing(log: Path, text: str) 
 def test_the_second_try_is_alone_in_a_fresh_process(log: Path) -> None:
     spec = FunctionSpec("tests.reward.unruly:met_before")
 
-    async def use(pool: Pool) -> tuple[Outcome, ...]:
+    async def use(pool: WorkerPool) -> tuple[Outcome, ...]:
         await pool.judge(spec, samples(["x"] * 50, log))
         return await pool.judge(spec, samples(["again", "behind"], log))
 
@@ -225,13 +226,13 @@ def test_a_function_that_loses_its_own_connection_is_a_fault_unless_it_took_too_
 ) -> None:
     lost, late = judge(["disconnect", "time-out"], log)
     assert lost == Fault("ConnectionResetError: gone")
-    assert late == Unscoreable("TimeoutError: too long")
+    assert late == Indigestible("TimeoutError: too long")
 
 
 def test_a_long_queue_that_moves_is_judged_to_its_end(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.reward.pool.STUCK_SECONDS", 3.0)
+    monkeypatch.setattr("services.reward.workers.pool.STUCK_SECONDS", 3.0)
     texts = [*["hang"] * 5, *["right"] * 3]  # takes 5 s at least
     assert judge(texts, log, timeout=SHORT) == (NO_ANSWER,) * 5 + (RIGHT,) * 3
     assert judge(["hang"], log, GROUP, timeout=SHORT) == (NO_ANSWER,)  # alone: it is to blame
@@ -247,7 +248,7 @@ def test_a_batch_that_may_be_cut_is_cut(log: Path) -> None:
 
 
 def test_others_do_not_wait_for_one_that_hangs(log: Path) -> None:
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         hung = asyncio.create_task(pool.judge(ANSWER, samples(["hang"], log)))
         await meets(log, "hang")
         groups = [pool.judge(ANSWER, samples(["right"] * 8, log)) for _ in range(20)]
@@ -260,13 +261,13 @@ def test_others_do_not_wait_for_one_that_hangs(log: Path) -> None:
     with_pool(use, num_workers=2)
 
 
-def test_who_waits_in_a_pool_that_is_stuck_is_unscored(
+def test_who_waits_in_a_pool_that_is_stuck_is_faulted(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.reward.pool.STUCK_SECONDS", 0.2)
-    monkeypatch.setattr("services.reward.pool.STUCK_DEADLINES", 0)
+    monkeypatch.setattr("services.reward.workers.pool.STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("services.reward.workers.pool.STUCK_DEADLINES", 0)
 
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         hung = asyncio.create_task(pool.judge(ANSWER, samples(["hang"], log)))
         await meets(log, "hang")
         outcomes = await pool.judge(ANSWER, samples(["right", "wrong"], log))
@@ -278,7 +279,7 @@ def test_who_waits_in_a_pool_that_is_stuck_is_unscored(
 
 
 def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> None:
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
         first = asyncio.create_task(pool.judge(ANSWER, samples(["wrong", "hang"], log)))
         others = [pool.judge(ANSWER, samples(["right"] * 8, log)) for _ in range(4)]
@@ -292,7 +293,7 @@ def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> N
 
 
 def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
         assert await pool.judge(ANSWER, samples(["linger"] * 3, log)) == (WRONG,) * 3
         assert len(meetings(log, "linger")) == 3
@@ -307,7 +308,7 @@ def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
 
 
 def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(log: Path) -> None:
-    async def use(pool: Pool) -> tuple[Outcome, ...]:
+    async def use(pool: WorkerPool) -> tuple[Outcome, ...]:
         abandoned = asyncio.create_task(pool.judge(ANSWER, samples(["hang", "wrong"], log)))
         await meets(log, "hang")
         abandoned.cancel()
@@ -323,7 +324,7 @@ def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(log:
 def test_a_worker_that_is_killed_while_idle_costs_nothing(
     log: Path, number: signal.Signals
 ) -> None:
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         for _ in range(2):
             assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
             process = meetings(log, "right")[-1]
@@ -340,7 +341,7 @@ def test_a_worker_that_is_killed_while_idle_costs_nothing(
 def test_a_process_is_replaced_now_and_then(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "MAX_CHUNKS", 2)
 
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         for _ in range(5):
             assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
 
@@ -356,7 +357,7 @@ def test_children_that_a_function_leaves_behind_end_with_its_process(
     child_file = tmp_path / "child"
     spec = FunctionSpec("tests.reward.unruly:leave", f'{{"child_file": "{child_file}"}}')
 
-    async def use(pool: Pool) -> None:
+    async def use(pool: WorkerPool) -> None:
         await pool.judge(spec, samples(["x"], log))
         assert Path(f"/proc/{child_file.read_text()}").exists()
 
@@ -373,7 +374,7 @@ def seconds_at_most(seconds: float) -> Iterator[None]:
 
 def test_closing_ends_hung_processes_and_tells_who_waits(log: Path) -> None:
     async def run() -> list[Outcome]:
-        async with Pool(2, 600, MEMORY_MIB) as pool:
+        async with WorkerPool(2, 600, MEMORY_MIB) as pool:
             await pool.load([ANSWER])
             texts = ["hang-holding-the-lock", "deafen", "right"]
             waiting = [asyncio.create_task(pool.judge(ANSWER, samples([t], log))) for t in texts]
@@ -396,7 +397,7 @@ def test_closing_when_cancelled_ends_hung_processes(log: Path) -> None:
             await use
 
     async def hang() -> None:
-        async with Pool(1, 600, MEMORY_MIB) as pool:
+        async with WorkerPool(1, 600, MEMORY_MIB) as pool:
             await pool.load([ANSWER])
             await pool.judge(ANSWER, samples(["deafen"], log))
 

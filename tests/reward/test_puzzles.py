@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from services.controller.datasets import load_prompts
-from services.reward.functions import load_function
+from services.reward.functions.loading import load_function
 from services.reward.outcome import Value
 from services.reward.rules import find_rule
 from services.reward.rules.puzzle_guards import EVALUATES_LISTS, PARSES_EXPRESSIONS, is_safe

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.scoring import MAX_PART_NAMES, PartNames, combine, score_group, within_bounds
 from services.reward.terms import FunctionSpec, Term
 from trimaran.rewards import Sample
-from trimaran.types import Score, Unscored
+from trimaran.types import Faulted, Score
 
 RIGHT = Term("right", 2.0, 0.0, 1.0, FunctionSpec("a:b"))
 LONG = Term("long", -0.5, 0.0, 3.0, FunctionSpec("a:b"))
 OUTCOMES = st.one_of(
     st.builds(Value, st.floats(0, 1)),
     st.just(NotApplicable()),
-    st.just(Unscoreable("hung")),
+    st.just(Indigestible("hung")),
     st.just(Fault("broken")),
 )
 
@@ -34,48 +34,48 @@ def test_the_reward_is_the_weighted_sum_and_parts_are_metrics() -> None:
     )
 
 
-def test_an_unscoreable_answer_gets_the_worst_of_its_term_alone() -> None:
-    assert combine([RIGHT, LONG], [Unscoreable("hung"), Value(1.0)]) == Score(
-        -0.5, {"right": 0.0, "long": 1.0}, unscoreable=True
+def test_an_indigestible_answer_gets_the_worst_of_its_term_alone() -> None:
+    assert combine([RIGHT, LONG], [Indigestible("hung"), Value(1.0)]) == Score(
+        -0.5, {"right": 0.0, "long": 1.0}, indigestible=True
     )
     # A penalty counts as given in full: hanging its checker must not escape it.
-    assert combine([RIGHT, LONG], [Value(1.0), Unscoreable("hung")]) == Score(
-        0.5, {"right": 1.0, "long": 3.0}, unscoreable=True
+    assert combine([RIGHT, LONG], [Value(1.0), Indigestible("hung")]) == Score(
+        0.5, {"right": 1.0, "long": 3.0}, indigestible=True
     )
 
 
-def test_a_fault_leaves_the_completion_unscored_and_names_its_terms() -> None:
-    assert combine([RIGHT, LONG], [Value(1.0), Fault("died")]) == Unscored(
+def test_a_fault_leaves_the_completion_faulted_and_names_its_terms() -> None:
+    assert combine([RIGHT, LONG], [Value(1.0), Fault("died")]) == Faulted(
         "long: died", {"right": 1.0}, ("long",)
     )
     verdict = combine([RIGHT, LONG], [Fault("late"), Fault("died")])
-    assert verdict == Unscored("right: late; long: died", {}, ("right", "long"))
+    assert verdict == Faulted("right: late; long: died", {}, ("right", "long"))
 
 
-@pytest.mark.parametrize("outcome", [Value(1e308), Value(-1e31), Unscoreable("hung", -1e308)])
-def test_a_reward_that_no_deviation_can_be_taken_of_is_unscored(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [Value(1e308), Value(-1e31), Indigestible("hung", -1e308)])
+def test_a_reward_that_no_deviation_can_be_taken_of_is_faulted(outcome: Outcome) -> None:
     term = Term("free", 2.0, -math.inf, math.inf, FunctionSpec("a:b"))
     verdict = combine([RIGHT, term], [Value(1.0), outcome])
-    assert isinstance(verdict, Unscored)
+    assert isinstance(verdict, Faulted)
     assert "too much to learn from; set minimum and maximum" in verdict.fault
 
 
 def test_a_term_that_does_not_apply_is_left_out() -> None:
     assert combine([RIGHT, LONG], [NotApplicable(), Value(1.0)]) == Score(-0.5, {"long": 1.0})
     verdict = combine([RIGHT], [NotApplicable()])
-    assert isinstance(verdict, Unscored)
+    assert isinstance(verdict, Faulted)
     assert "no rule applies" in verdict.fault
 
 
 @given(st.lists(OUTCOMES, min_size=2, max_size=2))
-def test_only_faults_and_nothing_at_all_leave_unscored(outcomes: list[Outcome]) -> None:
+def test_only_faults_and_nothing_at_all_leave_faulted(outcomes: list[Outcome]) -> None:
     verdict = combine([RIGHT, LONG], outcomes)
     faulty = any(isinstance(outcome, Fault) for outcome in outcomes)
     nothing = all(isinstance(outcome, NotApplicable) for outcome in outcomes)
-    assert isinstance(verdict, Unscored) == (faulty or nothing)
+    assert isinstance(verdict, Faulted) == (faulty or nothing)
     if isinstance(verdict, Score):
         assert -1.5 <= verdict.reward <= 2.0
-        assert verdict.unscoreable == any(isinstance(one, Unscoreable) for one in outcomes)
+        assert verdict.indigestible == any(isinstance(one, Indigestible) for one in outcomes)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 1.1])
@@ -89,7 +89,7 @@ def test_a_value_that_cannot_be_believed_is_a_fault(value: float) -> None:
 def test_what_is_believed_passes_and_parts_that_are_no_number_are_dropped() -> None:
     parts = {"good": 7.0, "bad": math.nan}
     assert within_bounds(RIGHT, Value(1.0, parts), PartNames()) == Value(1.0, {"good": 7.0})
-    for outcome in (NotApplicable(), Unscoreable("hung"), Fault("died")):
+    for outcome in (NotApplicable(), Indigestible("hung"), Fault("died")):
         assert within_bounds(RIGHT, outcome, PartNames()) is outcome
 
 
@@ -114,7 +114,7 @@ def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
         {"right": 0.0},
     ]
     assert [record.getMessage() for record in caplog.records] == [
-        "t:1: long: 2 of 4 unscored; the first: died"
+        "t:1: long: 2 of 4 faulted; the first: died"
     ]
 
 
@@ -126,8 +126,8 @@ def test_names_of_parts_come_to_an_end() -> None:
     assert values[-1] == Value(1.0, {"a": 1.0})
 
 
-def test_what_a_plugin_gives_an_unscoreable_answer_stands_where_the_term_has_no_minimum() -> None:
+def test_what_a_plugin_gives_an_indigestible_answer_stands_where_the_term_has_no_minimum() -> None:
     plugin = Term("judge", 1.0, -math.inf, 2.0, FunctionSpec("a:b"))
     for score, reward in ((-3.0, -3.0), (1e9, 2.0)):
-        verdict = combine([plugin], [Unscoreable("hung", score)])
-        assert verdict == Score(reward, {"judge": reward}, unscoreable=True)
+        verdict = combine([plugin], [Indigestible("hung", score)])
+        assert verdict == Score(reward, {"judge": reward}, indigestible=True)

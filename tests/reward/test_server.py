@@ -72,7 +72,7 @@ def test_a_weighted_sum_with_a_function_that_the_operator_allowed(
         verdicts = await client.score_group(group_of(["right", "exit", "wrong"]), SECONDS)
         assert verdicts == (
             Score(0.5, {"exact_match": 1.0, "unruly": 1.0}),
-            Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, unscoreable=True),
+            Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, indigestible=True),
             Score(0.0, {"exact_match": 0.0, "unruly": 0.0}),
         )
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from services.rollout import vllm_engine
 from services.rollout.engine import Chunk, GenerationRequest
-from services.rollout.vllm_worker import WorkerExtension
-from services.weight_sync.manifest import list_blocks, list_digests
-from services.weight_sync.shadow import Shadow
+from services.rollout.vllm import engine as vllm_engine
+from services.rollout.vllm.worker import WorkerExtension
+from services.weight_sync.data.manifest import list_blocks, list_digests
+from services.weight_sync.data.shadow import Shadow
 from tests.rollout.versions import shadow_of
 from trimaran.config import parse_config
 from trimaran.device import pick
@@ -187,7 +187,7 @@ class Model(torch.nn.Module):
 
 def older_interface() -> list[Any]:
     """Whether everything is loaded, and what is said of a version that lacks a tensor."""
-    from services.rollout.vllm_transfer import ShadowTransferEngine
+    from services.rollout.vllm.transfer import ShadowTransferEngine
 
     weights = {name: value.detach() for name, value in Model().named_parameters()}
     model, engine = Model(), ShadowTransferEngine.__new__(ShadowTransferEngine)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.weight_sync.sender import WeightSender
+from services.weight_sync.data.sender import WeightSender
 from tests.rollout.versions import snapshot_of
 from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
@@ -45,7 +45,7 @@ MAX_PROMPT_TOKENS = 64
 SERVE = """
 import asyncio, logging, sys
 from pathlib import Path
-from services.rollout import transformers_engine
+from services.rollout.transformers import engine as transformers_engine
 from services.rollout.server import serve
 from trimaran.config import load_config
 # A fast machine is through a whole completion in the second after which it would first be heard of.

@@ -8,8 +8,8 @@ import torch
 from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Chunk
 from services.rollout.life import with_signs_of_life
-from services.rollout.vllm_stream import Stream, merge
-from services.rollout.vllm_worker import sample_inverse_cdf
+from services.rollout.vllm.stream import Stream, merge
+from services.rollout.vllm.worker import sample_inverse_cdf
 from trimaran.errors import InputError
 from trimaran.types import VersionId
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from services.rollout.vllm_engine import VllmEngine
-from services.rollout.vllm_stream import Stream
+from services.rollout.vllm.engine import VllmEngine
+from services.rollout.vllm.stream import Stream
 from trimaran.config import parse_config
 from trimaran.types import VersionId
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from services.rollout.read_back import join, run_slice
-from services.weight_sync.manifest import build_manifest
+from services.weight_sync.data.manifest import build_manifest
 from tests.tiny_model import SHAPE, write_tiny_model
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo

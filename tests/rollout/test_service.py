@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from services.weight_sync.manifest import list_digests
+from services.weight_sync.data.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import generate, sampling
 from trimaran import rpc, wire

@@ -6,9 +6,9 @@ import threading
 import pytest
 import torch
 
-from services.rollout.batch import draws, inverse_cdf
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
-from services.weight_sync.manifest import list_digests
+from services.rollout.transformers.batch import draws, inverse_cdf
+from services.weight_sync.data.manifest import list_digests
 from tests.rollout.versions import shadow_of
 from trimaran.config import parse_config
 from trimaran.device import pick

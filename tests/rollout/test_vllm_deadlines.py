@@ -9,12 +9,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from services.rollout import vllm_engine
 from services.rollout.engine import GenerationRequest
-from services.rollout.vllm_engine import VllmEngine
-from services.rollout.vllm_plugin import BACKEND
-from services.rollout.vllm_stream import Stream
-from services.rollout.vllm_workers import VllmWorkers
+from services.rollout.vllm import engine as vllm_engine
+from services.rollout.vllm.engine import VllmEngine
+from services.rollout.vllm.plugin import BACKEND
+from services.rollout.vllm.stream import Stream
+from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
 from trimaran.errors import BehindError, DeadlineError, TransferError
 from trimaran.types import Sampling, VersionId

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from services.weight_sync.manifest import list_digests
+from services.weight_sync.data.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import MAKER, TIMEOUT, generate, sampling
 from trimaran.errors import BehindError, TransferError, TrimaranError
@@ -23,7 +23,7 @@ DEADLINES = {"commit_timeout": COMMIT_SECONDS, "stage_timeout": STAGE_SECONDS}
 SERVE = """
 import os, signal, sys
 from pathlib import Path
-from services.weight_sync import shadow
+from services.weight_sync.data import shadow
 
 ORDER = Path(sys.argv[2]) / "stop-half-way"
 plain = shadow.open_shadow

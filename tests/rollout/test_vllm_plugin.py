@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from services.rollout import vllm_plugin
+from services.rollout.vllm import plugin as vllm_plugin
 
 FACTORY = "vllm.distributed.weight_transfer.factory"
 
@@ -66,7 +66,7 @@ def test_the_entry_point_is_vllms():
 
 
 def test_the_module_itself_imports_next_to_nothing():
-    code = "import sys, services.rollout.vllm_plugin; print('torch' in sys.modules, 'vllm' in sys.modules)"
+    code = "import sys, services.rollout.vllm.plugin; print('torch' in sys.modules, 'vllm' in sys.modules)"
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

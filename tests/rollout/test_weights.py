@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.rollout.weights import NUM_OVERDUE_CHECKS, ReplicaWeights
-from services.weight_sync.manifest import build_manifest, list_digests
+from services.weight_sync.data.manifest import build_manifest, list_digests
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     DeadlineError,

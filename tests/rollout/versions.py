@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from services.weight_sync.grid import cut_tensors
-from services.weight_sync.memory import DTYPE_NAMES
-from services.weight_sync.shadow import Shadow
-from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.memory import DTYPE_NAMES
+from services.weight_sync.data.shadow import Shadow
+from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.model_folder import read_model_folder
 
 

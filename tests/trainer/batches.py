@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trimaran.types import (
     Completion,
+    Faulted,
     Group,
     Message,
     Origin,
@@ -16,7 +17,6 @@ from trimaran.types import (
     ScoredGroup,
     Segment,
     TrainingBatch,
-    Unscored,
     Verdict,
     VersionId,
 )
@@ -48,8 +48,8 @@ def scored_group(
     rewards: Sequence[float | None],
     number: int = 0,
 ) -> ScoredGroup:
-    """A reward of None is an unscored completion."""
-    verdicts: list[Verdict] = [Unscored("lost") if r is None else Score(r) for r in rewards]
+    """A reward of None is a faulted completion."""
+    verdicts: list[Verdict] = [Faulted("lost") if r is None else Score(r) for r in rewards]
     group = Group(number, 0, PROMPT, tuple(prompt_token_ids), tuple(completions))
     return ScoredGroup(group, tuple(verdicts))
 

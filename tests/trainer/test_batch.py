@@ -35,7 +35,7 @@ def test_given_tokens_are_read_but_not_trained() -> None:
     assert packed.weights_M.tolist() == [1.0]
 
 
-def test_an_unscored_completion_is_left_out_of_the_denominator() -> None:
+def test_an_faulted_completion_is_left_out_of_the_denominator() -> None:
     answers = [completion([7]), completion([8]), completion([9, 9, 9])]
     group = scored_group([4], answers, [1.0, 0.0, None])
     (samples,) = prepare_mini_batch([group], AlgorithmSection())

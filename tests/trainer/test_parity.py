@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer.model_files import load_tensors
-from services.weight_sync.grid import cut_tensors
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.snapshot import Part, take_snapshot
+from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.snapshot import Part, take_snapshot
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from services.trainer.history import FILE
 from services.trainer.rank import TrainerRank
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.snapshot import Snapshot
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.snapshot import Snapshot
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.test_policy import make_policy
 from trimaran.config import RunConfig

@@ -14,9 +14,9 @@ from services.trainer.megatron.mapping import list_parts, rule_for
 from services.trainer.megatron.tensors import tensor_shapes
 from services.trainer.model_files import load_tensors
 from services.trainer.shard import blocks_of, share_digests
-from services.weight_sync.grid import cut_tensors
-from services.weight_sync.layout import numbers_of, to_ranges
-from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.layout import numbers_of, to_ranges
+from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, TensorInfo
 

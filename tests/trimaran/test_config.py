@@ -100,7 +100,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
             {"rules": {"mine": {"plugin": {"url": "ftp://h"}}}},
             "reward.rules.mine.plugin.url",
         ),
-        ("reward", {"rules": {"exact": 1}, "max_unscored_share": 0}, "reward.max_unscored_share"),
+        ("reward", {"rules": {"exact": 1}, "max_faulted_share": 0}, "reward.max_faulted_share"),
         ("reward", {"rules": {"exact": 1}, "pause_timeout": 0}, "reward.pause_timeout"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
         ("weight_sync", {"address": "0.0.0.0"}, "weight_sync.address: 0.0.0.0 is all interfaces"),

@@ -22,7 +22,7 @@ def modules_after(code: str) -> set[str]:
 
 
 def torch_free_modules() -> list[str]:
-    names = ["services.weight_sync.manifest"]
+    names = ["services.weight_sync.data.manifest"]
     for package in (trimaran, services.controller, services.reward):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not module.name.endswith("__main__"):
@@ -32,7 +32,7 @@ def torch_free_modules() -> list[str]:
 
 def test_trimaran_controller_and_reward_never_load_torch() -> None:
     names = torch_free_modules()
-    assert "services.reward.pool" in names
+    assert "services.reward.workers.pool" in names
     loaded = modules_after("\n".join(f"import {name}" for name in names))
     assert "services.controller.loop" in loaded
     assert not loaded & {"torch", "transformers", "vllm"}
@@ -52,5 +52,5 @@ except SystemExit:
 
 
 def test_what_reward_workers_are_forked_from_holds_no_threads_of_grpc() -> None:
-    loaded = modules_after("import services.reward.worker, services.reward.warm")
+    loaded = modules_after("import services.reward.workers.worker, services.reward.workers.warm")
     assert not loaded & {"grpc", "aiohttp"}

@@ -14,14 +14,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient, RunClient
 from trimaran.store import SqliteStore, issued_epoch
-from trimaran.types import Caller, Group, Message, Prompt, Unscored
+from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
 
 GROUP = Group(1, 1, Prompt("p", (Message("user", "?"),), "t", "a"), (1, 2), ())
 
 
 class FakeReward(reward_pb2_grpc.RewardServiceServicer):
-    """Raises `error`, or answers with one unscored verdict."""
+    """Raises `error`, or answers with one faulted verdict."""
 
     def __init__(self, error=None):
         self.error = error
@@ -31,7 +31,7 @@ class FakeReward(reward_pb2_grpc.RewardServiceServicer):
         self.requests.append(request)
         if self.error:
             raise self.error
-        verdict = types_pb2.Verdict(unscored=types_pb2.Unscored(fault="busy"))
+        verdict = types_pb2.Verdict(faulted=types_pb2.Faulted(fault="busy"))
         return reward_pb2.ScoreGroupResponse(verdicts=[verdict])
 
 
@@ -140,7 +140,7 @@ def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
             RewardClient(address, Caller("run", 2)) as new,
             RewardClient(address, Caller("another", 1)) as other,
         ):
-            assert await old.score_group(GROUP, timeout=10) == (Unscored("busy"),)
+            assert await old.score_group(GROUP, timeout=10) == (Faulted("busy"),)
             await new.score_group(GROUP, timeout=10)
             await other.score_group(GROUP, timeout=10)
             with pytest.raises(errors.StaleEpochError, match="epoch 1 was replaced by 2"):

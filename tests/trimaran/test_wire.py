@@ -104,7 +104,7 @@ groups = st.builds(
     st.lists(completions, max_size=3).map(tuple),
 )
 verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
-    types.Unscored, texts, terms, st.lists(texts, max_size=3).map(tuple)
+    types.Faulted, texts, terms, st.lists(texts, max_size=3).map(tuple)
 )
 scored_groups = st.builds(types.ScoredGroup, groups, st.lists(verdicts, max_size=3).map(tuple))
 batches = st.builds(types.TrainingBatch, uint32, st.lists(scored_groups, max_size=2).map(tuple))
@@ -172,8 +172,8 @@ def test_a_group_is_judged_by_its_texts_tokens_and_prompt(group):
         assert sample.messages == expected  # without images
 
 
-def test_an_unscored_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
-    verdict = types.Unscored("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
+def test_an_faulted_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
+    verdict = types.Faulted("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
     message = wire.encode_verdict(verdict)
     assert wire.decode_verdict(type(message).FromString(message.SerializeToString())) == verdict
 

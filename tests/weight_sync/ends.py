@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import torch
 
-from services.weight_sync.receiver import WeightReceiver
-from services.weight_sync.sender import WeightSender
-from services.weight_sync.snapshot import Part, Snapshot, take_snapshot
+from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.types import (

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.manifest import build_manifest, digest_bytes, list_digests
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.manifest import build_manifest, digest_bytes, list_digests
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
 from trimaran.store import SqliteStore
 from trimaran.types import (

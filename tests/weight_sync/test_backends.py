@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.weight_sync.layout import make_layout
+from services.weight_sync.data.layout import make_layout
 from services.weight_sync.transports import collective
 from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP, end_process_group

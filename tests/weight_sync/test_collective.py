@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.weight_sync.receiver import WeightReceiver
+from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.transports import collective
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
@@ -419,7 +419,7 @@ def _host(family: int, text: str) -> str:
 
 def test_an_address_of_another_machine_is_refused():
     config = CONFIG.model_copy(update={"address": "192.0.2.1"})
-    from services.weight_sync.sender import WeightSender
+    from services.weight_sync.data.sender import WeightSender
 
     sender = WeightSender(CPU, 0, config)
     with pytest.raises(TransferError, match=r"cannot listen on 192\.0\.2\.1"):

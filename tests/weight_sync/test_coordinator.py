@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.weight_sync import catch_up, staging
-from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.control import catch_up, staging
+from services.weight_sync.control.coordinator import Coordinator
 from tests.trimaran.test_store import HangingConnection
 from tests.weight_sync.fakes import (
     CALLER,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.delta import (
+from services.weight_sync.data.delta import (
     DeltaPieces,
     apply_pieces,
     as_bits,
@@ -15,17 +15,17 @@ from services.weight_sync.delta import (
     encode_piece,
     undo,
 )
-from services.weight_sync.delta_stage import apply_verified
-from services.weight_sync.digest import digest_tensor
-from services.weight_sync.manifest import (
+from services.weight_sync.data.delta_stage import apply_verified
+from services.weight_sync.data.digest import digest_tensor
+from services.weight_sync.data.manifest import (
     ITEM_BYTES,
     Block,
     build_manifest,
     digest_bytes,
     list_digests,
 )
-from services.weight_sync.shadow import Shadow
-from services.weight_sync.snapshot import Part, take_snapshot
+from services.weight_sync.data.shadow import Shadow
+from services.weight_sync.data.snapshot import Part, take_snapshot
 from trimaran.errors import TransferError
 from trimaran.types import TensorInfo
 

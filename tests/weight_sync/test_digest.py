@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.digest import DIGESTS, ROW, SPAN, digest_tensor, digest_value
-from services.weight_sync.manifest import DIGEST_NAMES, digest_bytes
+from services.weight_sync.data.digest import DIGESTS, ROW, SPAN, digest_tensor, digest_value
+from services.weight_sync.data.manifest import DIGEST_NAMES, digest_bytes
 
 P = 2**31 - 1
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.weight_sync.ledger import Ledger
+from services.weight_sync.control.ledger import VersionLedger
 from tests.weight_sync.fakes import CALLER, RUN, RecordingStore, World, version_of
 from tests.weight_sync.test_coordinator import join, live_of, publish_all, running
 from trimaran.errors import StaleEpochError
@@ -45,7 +45,7 @@ def test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch(t
 def test_the_number_of_a_transfer_group_is_never_given_twice_also_after_a_restart(tmp_path):
     async def draw() -> list[int]:
         store = RecordingStore(tmp_path / "store.sqlite", World())
-        ledger = Ledger(store, RUN)
+        ledger = VersionLedger(store, RUN)
         numbers = [await ledger.next_group_id() for _ in range(3)]
         store.close()
         return numbers

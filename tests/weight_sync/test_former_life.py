@@ -3,8 +3,8 @@
 import asyncio
 import socket
 
-from services.weight_sync.former_life import find_gone
-from services.weight_sync.members import Members
+from services.weight_sync.control.former_life import find_gone
+from services.weight_sync.control.members import Members
 from trimaran.types import Peer, Replica
 
 
@@ -26,7 +26,7 @@ def test_who_takes_no_connection_any_more_is_gone():
 
 
 def test_a_host_that_does_not_answer_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("services.weight_sync.former_life.CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr("services.weight_sync.control.former_life.CONNECT_SECONDS", 0.05)
 
     async def hang(*_):
         await asyncio.Event().wait()

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.grid import cut_tensors, permitted_sizes
-from services.weight_sync.manifest import check_tensors
+from services.weight_sync.data.grid import cut_tensors, permitted_sizes
+from services.weight_sync.data.manifest import check_tensors
 from trimaran.model_folder import ModelFacts
 
 SMOLLM2 = ModelFacts("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 8192)

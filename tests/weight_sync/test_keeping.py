@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from services.weight_sync import receiver as receiver_module
-from services.weight_sync.memory import MemoryReader
-from services.weight_sync.room import Room
-from services.weight_sync.shadow import open_shadow
+from services.weight_sync.data import receiver as receiver_module
+from services.weight_sync.data.memory import MemoryReader
+from services.weight_sync.data.room import Room
+from services.weight_sync.data.shadow import open_shadow
 from services.weight_sync.transports import relay_carrier
 from tests.weight_sync.ends import (
     by_relay,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.layout import (
+from services.weight_sync.data.layout import (
     ALIGNMENT,
     buckets,
     copy_runs,
@@ -13,7 +13,7 @@ from services.weight_sync.layout import (
     subtract,
     to_ranges,
 )
-from services.weight_sync.manifest import list_blocks
+from services.weight_sync.data.manifest import list_blocks
 from trimaran.errors import InputError
 from trimaran.types import TensorInfo
 

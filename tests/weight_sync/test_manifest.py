@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.manifest import (
+from services.weight_sync.data.manifest import (
     ITEM_BYTES,
     build_manifest,
     check_manifest,

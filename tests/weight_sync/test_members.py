@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.members import Members
+from services.weight_sync.control.members import Members
 from tests.weight_sync.fakes import peer_of, version_of
 from trimaran.types import Replica, VersionState
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.weight_sync import memory
+from services.weight_sync.data import memory
 from services.weight_sync.transports import memory_carrier
 from services.weight_sync.transports.memory_carrier import host_name
 from tests.weight_sync.ends import (

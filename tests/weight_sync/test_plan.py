@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.layout import to_ranges
-from services.weight_sync.members import Member
-from services.weight_sync.plan import (
+from services.weight_sync.control.members import Member
+from services.weight_sync.control.plan import (
     ask_order,
     check_offers,
     delta_share,
@@ -15,6 +14,7 @@ from services.weight_sync.plan import (
     plan_relay,
     plan_stage,
 )
+from services.weight_sync.data.layout import to_ranges
 from tests.weight_sync.fakes import NUM_BLOCKS, manifest_of, peer_of, version_of
 from trimaran.errors import InputError
 from trimaran.types import Delta, Offer, Peer, Replica, Source, Transport

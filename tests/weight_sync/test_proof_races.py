@@ -4,8 +4,8 @@ import asyncio
 import threading
 from dataclasses import replace
 
-from services.weight_sync.ledger import Ledger
-from services.weight_sync.pool import Pool
+from services.weight_sync.control.ledger import VersionLedger
+from services.weight_sync.control.pool import ReplicaPool
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,
@@ -44,7 +44,7 @@ def live(step):
 def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_next_version(tmp_path):
     async def scenario():
         store = SlowStore(tmp_path / "store.sqlite")
-        ledger = Ledger(store, RUN)
+        ledger = VersionLedger(store, RUN)
         await ledger.prepare(manifest_of(1))
         await ledger.commit(CALLER, live(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)])
         store.mark = "version/0.1"
@@ -68,7 +68,7 @@ def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
 
     async def scenario():
         store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = Ledger(store, RUN)
+        ledger = VersionLedger(store, RUN)
         for step in (1, 2):
             await ledger.prepare(manifest_of(step))
             await ledger.commit(CALLER, live(step), manifest_of(step), [proof("a", step, 0)])
@@ -126,7 +126,7 @@ def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
 ):
     """The replica's tokens of that version wait for their batch, and are refused there."""
     world = World()
-    saved = Ledger.save_proofs
+    saved = VersionLedger.save_proofs
 
     async def scenario():
         begun, go = asyncio.Event(), asyncio.Event()
@@ -137,7 +137,7 @@ def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
                 await go.wait()
             await saved(ledger, proofs)
 
-        monkeypatch.setattr(Ledger, "save_proofs", save_late)
+        monkeypatch.setattr(VersionLedger, "save_proofs", save_late)
         async with running(world, tmp_path, sampling(1.0)) as coordinator:
             await join(coordinator, world, "a", "b")
             await publish_all(coordinator, world, 1)
@@ -163,7 +163,7 @@ def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_resta
 ):
     """Between the record of the fault and that of the replica."""
     world = World()
-    condemn = Pool.condemn
+    condemn = ReplicaPool.condemn
 
     async def scenario():
         died = asyncio.Event()
@@ -172,14 +172,14 @@ def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_resta
             died.set()
             raise CrashError("the process is gone")
 
-        monkeypatch.setattr(Pool, "condemn", die)
+        monkeypatch.setattr(ReplicaPool, "condemn", die)
         async with running(world, tmp_path, sampling(1.0)) as coordinator:
             await join(coordinator, world, "a")
             await publish_all(coordinator, world, 1)
             world.replicas["a"].proof = "wrong"
             await publish(coordinator, world, 2)
             await died.wait()
-        monkeypatch.setattr(Pool, "condemn", condemn)
+        monkeypatch.setattr(ReplicaPool, "condemn", condemn)
         world.replicas["a"].proof = "ok"
         async with running(world, tmp_path, sampling(1.0)) as coordinator:
             assert names(coordinator) == []

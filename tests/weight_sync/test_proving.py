@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.manifest import list_blocks, list_digests
-from services.weight_sync.proving import find_fault, sample_blocks, split_portions
+from services.weight_sync.control.proving import find_fault, sample_blocks, split_portions
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.manifest import list_blocks, list_digests
 from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of
 from tests.weight_sync.test_coordinator import (
     join,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.weight_sync import room
-from services.weight_sync.grid import cut_tensors
-from services.weight_sync.layout import to_ranges
-from services.weight_sync.manifest import list_blocks
-from services.weight_sync.receiver import WeightReceiver
-from services.weight_sync.sender import WeightSender
-from services.weight_sync.snapshot import Part, take_snapshot
+from services.weight_sync.data import room
+from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.layout import to_ranges
+from services.weight_sync.data.manifest import list_blocks
+from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.data.snapshot import Part, take_snapshot
 from services.weight_sync.transports import relay_carrier
 from tests.weight_sync.ends import (
     ALL,

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.layout import to_ranges
+from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.transports import door, relay_carrier, relay_wire
 from services.weight_sync.transports.relay_wire import (
     END,

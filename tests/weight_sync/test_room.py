@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from services.weight_sync import room
-from services.weight_sync.memory import TAKEN_AT_A_TIME, HostMemory
-from services.weight_sync.room import MARGIN_BYTES, find_room, require_room
+from services.weight_sync.data import room
+from services.weight_sync.data.memory import TAKEN_AT_A_TIME, HostMemory
+from services.weight_sync.data.room import MARGIN_BYTES, find_room, require_room
 from trimaran.errors import TransferError
 
 MIB = 2**20
@@ -51,7 +51,7 @@ def until_removed(group):
 
 IN_CGROUP = """
     import sys
-    from services.weight_sync.memory import HostMemory
+    from services.weight_sync.data.memory import HostMemory
     from trimaran.errors import TransferError
     MIB = 2**20
     with open(sys.argv[1] + "/cgroup.procs", "w") as file:

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.layout import numbers_of, to_ranges
-from services.weight_sync.manifest import build_manifest, digest_bytes
-from services.weight_sync.memory import DTYPES, HostMemory, MemoryReader, block_view
-from services.weight_sync.shadow import Shadow, open_shadow
+from services.weight_sync.data.layout import numbers_of, to_ranges
+from services.weight_sync.data.manifest import build_manifest, digest_bytes
+from services.weight_sync.data.memory import DTYPES, HostMemory, MemoryReader, block_view
+from services.weight_sync.data.shadow import Shadow, open_shadow
 from trimaran.errors import TransferError
 from trimaran.types import Manifest, TensorInfo
 

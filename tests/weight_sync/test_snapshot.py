@@ -5,11 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.digest import digest_value
-from services.weight_sync.layout import to_ranges
-from services.weight_sync.manifest import DIGEST_NAMES, check_manifest, list_blocks, list_digests
-from services.weight_sync.memory import DTYPE_NAMES, block_view
-from services.weight_sync.snapshot import Part, take_snapshot
+from services.weight_sync.data.digest import digest_value
+from services.weight_sync.data.layout import to_ranges
+from services.weight_sync.data.manifest import (
+    DIGEST_NAMES,
+    check_manifest,
+    list_blocks,
+    list_digests,
+)
+from services.weight_sync.data.memory import DTYPE_NAMES, block_view
+from services.weight_sync.data.snapshot import Part, take_snapshot
 from trimaran.errors import InputError
 from trimaran.types import TensorInfo
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.weight_sync.publishing import Publisher
+from services.weight_sync.control.publishing import Publisher
 from tests.weight_sync.fakes import RUN, FakeRollout, World, take_over
 from tests.weight_sync.test_coordinator import (
     QUICK,

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from services.weight_sync import staging
-from services.weight_sync.digest import digest_value
-from services.weight_sync.layout import numbers_of
-from services.weight_sync.manifest import list_blocks, list_digests
-from services.weight_sync.receiver import WeightReceiver
-from services.weight_sync.sender import WeightSender
-from services.weight_sync.snapshot import Snapshot
+from services.weight_sync.control import staging
+from services.weight_sync.data.digest import digest_value
+from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.manifest import list_blocks, list_digests
+from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.data.snapshot import Snapshot
 from tests.weight_sync.ends import ALL, CPU, make_values, snapshot_of
 from tests.weight_sync.fakes import CALLER, RUN, World
 from tests.weight_sync.test_coordinator import names, running, until

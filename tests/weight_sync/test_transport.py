@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.arrival import Verifier, check_sources
-from services.weight_sync.layout import make_layout, numbers_of, to_ranges
+from services.weight_sync.data.arrival import Verifier, check_sources
+from services.weight_sync.data.layout import make_layout, numbers_of, to_ranges
 from services.weight_sync.transports.calls import Stop
 from services.weight_sync.transports.carrier import WrongBlockError
 from services.weight_sync.transports.delta_stream import delta_layout, join_deltas

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.weight_sync.manifest import list_digests
+from services.weight_sync.data.manifest import list_digests
 from tests.weight_sync.ends import ALL, snapshot_of
 from tests.weight_sync.fakes import CALLER
 from tests.weight_sync.test_coordinator import names, running, until

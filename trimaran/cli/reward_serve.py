@@ -24,9 +24,9 @@ import yaml
 from services.reward.allowed import canonical_target
 from services.reward.plugins.app import make_app
 from services.reward.plugins.contract import CONTRACT, MAX_SAMPLES, Info
-from services.reward.pool import Pool
 from services.reward.rules import find_rule
 from services.reward.terms import FunctionSpec
+from services.reward.workers.pool import WorkerPool
 from trimaran.cli.reward import read_token
 from trimaran.config import LAST_PORT
 from trimaran.errors import InputError
@@ -64,7 +64,7 @@ def serve(arguments: argparse.Namespace) -> int:
     # The function's processes inherit the environment; the token is not theirs.
     if arguments.token_variable:
         del os.environ[arguments.token_variable]
-    pool = Pool(arguments.workers, arguments.timeout, arguments.memory_mib)
+    pool = WorkerPool(arguments.workers, arguments.timeout, arguments.memory_mib)
     with listener:
         return asyncio.run(_serve(pool, spec, info, token, options, listener, arguments))
 
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(
-    pool: Pool,
+    pool: WorkerPool,
     spec: FunctionSpec,
     info: Info,
     token: str | None,

@@ -49,13 +49,13 @@ def _heldout_table(before: Rewards, after: Rewards) -> Table:
 
 def _describe(summary: Mapping[str, Any]) -> str:
     # Runs of an older version do not say it.
-    shares = {kind: summary.get(f"{kind}_share", 0.0) for kind in ("unscored", "unscoreable")}
-    unscored = "".join(
+    shares = {kind: summary.get(f"{kind}_share", 0.0) for kind in ("faulted", "indigestible")}
+    faulted = "".join(
         f", {share:.1%} of the answers {kind}" for kind, share in shares.items() if share
     )
     return (
         f"{summary['steps']} steps in {summary['seconds']:.0f} s,"
-        f" {summary['samples_per_second']:.2f} samples/s, seed {summary['seed']}{unscored}"
+        f" {summary['samples_per_second']:.2f} samples/s, seed {summary['seed']}{faulted}"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from services.weight_sync.ledger import Ledger
+from services.weight_sync.control.ledger import VersionLedger
 from trimaran.cli import weights_view as view
 from trimaran.cli.find_run import FoundRun, find_run, shorten, split_target
 from trimaran.clients import CONTROL_SECONDS, WeightSyncClient
@@ -108,7 +108,7 @@ def _read_records(run: FoundRun, limit: int = 0) -> tuple[Records, str]:
         return (), f"which has no {STORE_NAME}"
     store = SqliteStore(path)
     try:
-        records = asyncio.run(Ledger(store, run.folder.name).list_versions(limit))
+        records = asyncio.run(VersionLedger(store, run.folder.name).list_versions(limit))
     finally:
         store.close()
     return records, f"as its store has it (weight sync: {problem})"

@@ -124,7 +124,7 @@ class Group(_message.Message):
     def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ...) -> None: ...
 
 class Score(_message.Message):
-    __slots__ = ("reward", "terms", "unscoreable")
+    __slots__ = ("reward", "terms", "indigestible")
     class TermsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -134,14 +134,14 @@ class Score(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     REWARD_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    UNSCOREABLE_FIELD_NUMBER: _ClassVar[int]
+    INDIGESTIBLE_FIELD_NUMBER: _ClassVar[int]
     reward: float
     terms: _containers.ScalarMap[str, float]
-    unscoreable: bool
-    def __init__(self, reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., unscoreable: bool = ...) -> None: ...
+    indigestible: bool
+    def __init__(self, reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., indigestible: bool = ...) -> None: ...
 
-class Unscored(_message.Message):
-    __slots__ = ("fault", "terms", "unscored_terms")
+class Faulted(_message.Message):
+    __slots__ = ("fault", "terms", "faulted_terms")
     class TermsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -151,19 +151,19 @@ class Unscored(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     FAULT_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    UNSCORED_TERMS_FIELD_NUMBER: _ClassVar[int]
+    FAULTED_TERMS_FIELD_NUMBER: _ClassVar[int]
     fault: str
     terms: _containers.ScalarMap[str, float]
-    unscored_terms: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fault: _Optional[str] = ..., terms: _Optional[_Mapping[str, float]] = ..., unscored_terms: _Optional[_Iterable[str]] = ...) -> None: ...
+    faulted_terms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fault: _Optional[str] = ..., terms: _Optional[_Mapping[str, float]] = ..., faulted_terms: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("score", "unscored")
+    __slots__ = ("score", "faulted")
     SCORE_FIELD_NUMBER: _ClassVar[int]
-    UNSCORED_FIELD_NUMBER: _ClassVar[int]
+    FAULTED_FIELD_NUMBER: _ClassVar[int]
     score: Score
-    unscored: Unscored
-    def __init__(self, score: _Optional[_Union[Score, _Mapping]] = ..., unscored: _Optional[_Union[Unscored, _Mapping]] = ...) -> None: ...
+    faulted: Faulted
+    def __init__(self, score: _Optional[_Union[Score, _Mapping]] = ..., faulted: _Optional[_Union[Faulted, _Mapping]] = ...) -> None: ...
 
 class ScoredGroup(_message.Message):
     __slots__ = ("group", "verdicts")

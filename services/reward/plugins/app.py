@@ -1,7 +1,7 @@
 """A reward function as an HTTP server: contract.py, and OpenRLHF's get_reward.
 
 An answer that no checker can digest is scored with the declared minimum (0 where none is
-declared) and says so in `unscoreable`; a fault of the function or of the pool is `unscored`.
+declared) and says so in `indigestible`; a fault of the function or of the pool is `faulted`.
 """
 
 from __future__ import annotations
@@ -126,16 +126,16 @@ def make_app(
 
     @routes.post("/get_reward", responses=problems(401, 408, 413, 422, 500, 503))
     async def get_reward(request: RewardQuery) -> Rewards:
-        """OpenRLHF's form. It has numbers only, so a batch with an unscored item is a 503."""
+        """OpenRLHF's form. It has numbers only, so a batch with a faulted item is a 503."""
         if len(request.query) > info.max_samples:
             raise _too_many(info)
         results = await score_all(query_samples(request))
         scores = [result.score for result in results if isinstance(result, Scored)]
-        failed = [result.unscored for result in results if isinstance(result, NotScored)]
+        failed = [result.faulted for result in results if isinstance(result, NotScored)]
         if failed:
             raise Refused(
                 503,
-                f"{len(failed)} of {len(results)} are unscored, and get_reward can only answer with"
+                f"{len(failed)} of {len(results)} are faulted, and get_reward can only answer with"
                 f" numbers; the first: {failed[0]}",
                 Retry_After="1",
             )

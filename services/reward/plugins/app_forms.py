@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, JsonValue
 
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.app_limits import Refused
 from services.reward.plugins.app_problems import clean
 from services.reward.plugins.contract import (
@@ -48,13 +48,13 @@ def result_of(outcome: Outcome, info: Info) -> Scored | NotScored:
             finite = {clean(name): part for name, part in parts.items() if math.isfinite(part)}
             return Scored(score=value, parts=finite)
         case Value(value):
-            return NotScored(unscored=f"the score {value:g} is not within {least:g} and {most:g}")
-        case Unscoreable(reason):
-            return Scored(score=info.minimum or 0.0, unscoreable=clean(reason))
+            return NotScored(faulted=f"the score {value:g} is not within {least:g} and {most:g}")
+        case Indigestible(reason):
+            return Scored(score=info.minimum or 0.0, indigestible=clean(reason))
         case NotApplicable():
-            return NotScored(unscored="the function answered None: it does not apply here")
+            return NotScored(faulted="the function answered None: it does not apply here")
         case Fault(reason):
-            return NotScored(unscored=clean(reason))
+            return NotScored(faulted=clean(reason))
 
 
 def sample_of(sample: PluginSample) -> Sample:

@@ -124,7 +124,7 @@ async def idempotency(asker: Asker) -> str:
 async def key_reused(asker: Asker) -> str:
     key = new_key()
     if marks_of(await asker.score(SAMPLES[:1], key)) == [None]:
-        raise Skipped("it left the sample unscored, and such answers need not be kept")
+        raise Skipped("it left the sample faulted, and such answers need not be kept")
     try:
         return expect_problem(await asker.post(SAMPLES[1:2], key), 409)
     except Failed as error:

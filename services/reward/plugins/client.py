@@ -15,7 +15,7 @@ from services.reward.outcome import Outcome
 from services.reward.plugins.exchange import open_session
 from services.reward.plugins.guard import GuardedResolver
 from services.reward.plugins.plugin import Plugin
-from services.reward.plugins.sandbox import check_options
+from services.reward.plugins.sandbox_fusion import check_options
 from services.reward.terms import PluginSpec
 from trimaran.config import PluginSection
 from trimaran.rewards import Sample

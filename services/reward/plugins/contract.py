@@ -58,7 +58,7 @@ class ScoreRequest(Strict):
     contract: Literal["trimaran.reward/1"]
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)]
     """The same key with the same request gets the same scores, however often it is sent; what was
-    unscored may be tried again."""
+    faulted may be tried again."""
     samples: Annotated[list[PluginSample], Field(min_length=1, max_length=MAX_SAMPLES)]
     """Of one group, or of several."""
     options: dict[str, JsonValue] = {}
@@ -68,13 +68,13 @@ class Scored(Lenient):
     score: float
     parts: dict[str, float] = {}
     """Further numbers, which become metrics."""
-    unscoreable: str = ""
+    indigestible: str = ""
     """Why no checker could digest the answer; `score` is then the least one, because hanging the
     checker must not pay."""
 
 
 class NotScored(Lenient):
-    unscored: Annotated[str, Field(min_length=1)]
+    faulted: Annotated[str, Field(min_length=1)]
     """Why; the completion then never trains the model."""
 
 

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from services.reward.outcome import Fault, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.breaker import Breaker, CircuitOpenError
 from services.reward.plugins.caller import Caller, OverloadedError
 from services.reward.plugins.contract import Info
 from services.reward.plugins.exchange import CallError
 from services.reward.plugins.openrlhf import ask_openrlhf
 from services.reward.plugins.protocols import MAX_INFO_BYTES, Ask, ask_trimaran, read_info
-from services.reward.plugins.sandbox import ask_sandbox
+from services.reward.plugins.sandbox_fusion import ask_sandbox
 from trimaran.config import PluginSection
 from trimaran.rewards import Sample
 
@@ -121,15 +121,15 @@ class Plugin:
         match outcome:
             case Fault(reason):
                 return Fault(f"{self._caller.url}: {self._caller.said(reason)}")
-            case Value(value) | Unscoreable(_, float(value)) if self._info and not _within(
+            case Value(value) | Indigestible(_, float(value)) if self._info and not _within(
                 self._info, value
             ):
                 return Fault(
                     f"{self._caller.url}: the score {value:g} is not within the"
                     f" {self._info.minimum} and {self._info.maximum} that /v1/info names"
                 )
-            case Unscoreable(reason, score):
-                return Unscoreable(self._caller.said(reason), score)
+            case Indigestible(reason, score):
+                return Indigestible(self._caller.said(reason), score)
             case Value(value, parts):
                 return Value(value, {self._caller.said(name): part for name, part in parts.items()})
         return outcome

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from services.reward.outcome import Fault, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.contract import CONTRACT, Info, Lenient, NotScored, Scored
 from services.reward.plugins.exchange import CallError, one_line
 from trimaran.rewards import Sample
@@ -100,21 +100,21 @@ def read_scores(answer: bytes, count: int) -> list[Outcome]:
 
 def _read_result(result: Any) -> Outcome:
     if not isinstance(result, dict):
-        return Fault(f"the result is not an object with score or unscored: {shown(result)}")
-    score, unscored = result.get("score"), result.get("unscored")
-    if score is not None and unscored is not None:
-        return Fault("the result has both score and unscored; one of them is right")
+        return Fault(f"the result is not an object with score or faulted: {shown(result)}")
+    score, faulted = result.get("score"), result.get("faulted")
+    if score is not None and faulted is not None:
+        return Fault("the result has both score and faulted; one of them is right")
     try:
-        if unscored is not None:
-            reason = NotScored.model_validate(result, strict=True).unscored
-            return Fault(f"left unscored: {one_line(reason)}")
+        if faulted is not None:
+            reason = NotScored.model_validate(result, strict=True).faulted
+            return Fault(f"left faulted: {one_line(reason)}")
         scored = Scored.model_validate(result, strict=True)
     except ValidationError as error:
         return Fault(f"the result is not as the contract says: {_first_fault(error)}")
     if len(scored.parts) > MAX_PARTS:
         return Fault(f"the result has {len(scored.parts)} parts; at most {MAX_PARTS} are taken")
-    if scored.unscoreable:
-        return Unscoreable(one_line(scored.unscoreable), scored.score)
+    if scored.indigestible:
+        return Indigestible(one_line(scored.indigestible), scored.score)
     return Value(scored.score, {one_line(name, 80): part for name, part in scored.parts.items()})
 
 

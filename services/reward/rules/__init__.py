@@ -1,4 +1,4 @@
-"""The table of built-in rules. docs/rewards.md shows each with right, wrong and unscored."""
+"""The table of built-in rules. docs/rewards.md shows each with right, wrong and faulted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.reward.rules import choices, code, length, matching, minerva, numbers, puzzles
+from services.reward.rules import choices, length, matching, minerva, numbers, puzzles
+from services.reward.rules.code import rule as code
 from services.reward.rules.mathematics import LIBRARIES, MATHRULER
 from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
 from services.reward.rules.texts import check_final, check_finals
@@ -105,7 +106,7 @@ RULES: Mapping[str, Rule] = {
         {"call_mark": lambda value: isinstance(value, str) and bool(value)},
     ),
     # Code.
-    "code": Rule(_place("code:code"), 0.0, 1.0, code.check_reference, code.OPTIONS),
+    "code": Rule(_place("code.rule:code"), 0.0, 1.0, code.check_reference, code.OPTIONS),
 }
 
 

@@ -18,7 +18,7 @@ def has_signal(rewards_G: Sequence[float], scored_G: Sequence[bool]) -> bool:
 def group_advantages(
     rewards_G: Sequence[float], scored_G: Sequence[bool], normalize_std: bool
 ) -> torch.Tensor:
-    """(r - mean) / (std + 1e-4) over the scored completions, float64 [G]; 0 where unscored.
+    """(r - mean) / (std + 1e-4) over the scored completions, float64 [G]; 0 where faulted.
 
     Source: DeepSeekMath (arXiv 2402.03300), section 4.1, with the sample standard deviation.
     Without `normalize_std` only the mean is taken off (Dr. GRPO, arXiv 2503.20783).

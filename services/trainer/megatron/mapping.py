@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.model_files import EMBEDDING, HEAD
-from services.weight_sync.snapshot import Part
+from services.weight_sync.data.snapshot import Part
 from trimaran.errors import InputError
 
 WHOLE = {
@@ -48,7 +48,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MappingRule:
     """How one parameter is made of Hugging Face tensors, and how it goes back.
 
     `shard(tensors, rank, size)` gives the rank's parameter; `shares(parameter, rank, size)` the
@@ -64,7 +64,7 @@ class Rule:
     """Every rank holds the whole tensor."""
 
 
-def rule_for(name: str, architecture: Architecture) -> Rule:
+def rule_for(name: str, architecture: Architecture) -> MappingRule:
     """The rule of a parameter of our GPT model, by its megatron-core name."""
     if name in WHOLE:
         hf_name, dim = WHOLE[name]
@@ -83,7 +83,7 @@ def rule_for(name: str, architecture: Architecture) -> Rule:
     return _gated_rule([f"{prefix}mlp.{x}_proj.{kind}" for x in ("gate", "up")])
 
 
-def _split_rule(hf_name: str, dim: int | None, rows: int | None) -> Rule:
+def _split_rule(hf_name: str, dim: int | None, rows: int | None) -> MappingRule:
     """`rows`: the real rows of a tensor that is padded to a multiple of the ranks."""
 
     def shard(tensors: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
@@ -107,10 +107,10 @@ def _split_rule(hf_name: str, dim: int | None, rows: int | None) -> Rule:
         whole = shards[0] if dim is None or len(shards) == 1 else torch.cat(list(shards), dim)
         return [whole if rows is None else whole[:rows]]
 
-    return Rule((hf_name,), shard, shares, join, replicated=dim is None)
+    return MappingRule((hf_name,), shard, shares, join, replicated=dim is None)
 
 
-def _gated_rule(names: Sequence[str]) -> Rule:
+def _gated_rule(names: Sequence[str]) -> MappingRule:
     def shard(tensors: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
         return torch.cat([tensor.chunk(size)[rank] for tensor in tensors])
 
@@ -123,10 +123,10 @@ def _gated_rule(names: Sequence[str]) -> Rule:
             return halves[0]
         return [torch.cat([half[i] for half in halves]) for i in range(2)]
 
-    return Rule(tuple(names), shard, shares, join)
+    return MappingRule(tuple(names), shard, shares, join)
 
 
-def _qkv_rule(names: Sequence[str], architecture: Architecture) -> Rule:
+def _qkv_rule(names: Sequence[str], architecture: Architecture) -> MappingRule:
     """megatron-core keeps each key/value head together with the query heads that read it."""
     kv_heads, dim = architecture.facts.num_kv_heads, architecture.facts.head_dim
     queries = architecture.facts.num_heads // kv_heads
@@ -145,7 +145,7 @@ def _qkv_rule(names: Sequence[str], architecture: Architecture) -> Rule:
     def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return separate(shards[0] if len(shards) == 1 else torch.cat(list(shards)))
 
-    return Rule(tuple(names), shard, shares, join)
+    return MappingRule(tuple(names), shard, shares, join)
 
 
 def _rows(tensor: torch.Tensor, rank: int) -> Share:

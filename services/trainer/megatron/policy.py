@@ -18,8 +18,8 @@ from services.trainer.megatron.mapping import export_weights, list_parts, load_w
 from services.trainer.megatron.model import PackedGPT, tensor_group
 from services.trainer.megatron.tensors import tensor_shapes
 from services.trainer.model_files import load_tensors
-from services.weight_sync.grid import cut_tensors
-from services.weight_sync.snapshot import Part
+from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.snapshot import Part
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
 from trimaran.types import TensorInfo

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from services.weight_sync.layout import Layout, Piece
-from services.weight_sync.manifest import Block
+from services.weight_sync.data.layout import Layout, Piece
+from services.weight_sync.data.manifest import Block
 from services.weight_sync.transports.calls import Stop
 from trimaran.errors import TransferError
 from trimaran.types import Source

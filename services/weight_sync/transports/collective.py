@@ -29,7 +29,7 @@ import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import BroadcastOptions
 
-from services.weight_sync.layout import buckets
+from services.weight_sync.data.layout import buckets
 from services.weight_sync.transports.process_groups import (
     IN_FLIGHT,
     MAKE_PROCESS_GROUP,

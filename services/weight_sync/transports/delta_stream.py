@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from services.weight_sync.layout import Layout, Piece, make_layout, numbers_of
-from services.weight_sync.manifest import list_blocks
+from services.weight_sync.data.layout import Layout, Piece, make_layout, numbers_of
+from services.weight_sync.data.manifest import list_blocks
 from trimaran.errors import TransferError
 from trimaran.types import Delta, Ranges, Source, TensorInfo
 

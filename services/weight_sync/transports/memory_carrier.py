@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.weight_sync.memory import MemoryReader
+from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError, describe
 from trimaran.device import Device
 from trimaran.errors import TransferError

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from services.weight_sync.layout import to_ranges
+from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError
 from services.weight_sync.transports.relay_wire import (
     BLOCK,

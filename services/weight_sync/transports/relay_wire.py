@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 
-from services.weight_sync.layout import numbers_of
+from services.weight_sync.data.layout import numbers_of
 from trimaran.types import Ranges
 
 MAGIC = b"TRIMRLY\x01"

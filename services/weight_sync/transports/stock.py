@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from services.weight_sync.layout import Layout
+from services.weight_sync.data.layout import Layout
 
 Key = tuple[str, str]
 """Root of a version, and the base root when it is the delta between the two; else empty."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from services.weight_sync.layout import Layout, copy_runs
+from services.weight_sync.data.layout import Layout, copy_runs
 
 Copy = tuple[int, int, int]
 """(start in the stream, start in the buffer, bytes)."""

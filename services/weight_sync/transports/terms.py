@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from services.weight_sync.layout import Layout
-from services.weight_sync.manifest import digest_bytes
+from services.weight_sync.data.layout import Layout
+from services.weight_sync.data.manifest import digest_bytes
 from trimaran.errors import TransferError
 
 FORMAT = struct.Struct(">16s16s16sQQ")

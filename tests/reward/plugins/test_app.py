@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.app import make_app
 from services.reward.plugins.app_answers import Answers, KeyReusedError, Made
 from services.reward.plugins.app_limits import Limits
@@ -127,13 +127,13 @@ def test_a_sample_arrives_whole() -> None:
     ("outcome", "result"),
     [
         (Value(2.0, {"a": 1.0, "b": math.nan}), {"score": 2.0, "parts": {"a": 1.0}}),
-        (Value(math.nan), {"unscored": "the score nan is not within -1 and 100"}),
-        (Value(100.5), {"unscored": "the score 100.5 is not within -1 and 100"}),
-        (Unscoreable("too slow"), {"score": -1.0, "unscoreable": "too slow"}),
-        (Fault("worker gone"), {"unscored": "worker gone"}),
-        (Fault("\ud800"), {"unscored": "?"}),
-        (Fault(""), {"unscored": "no reason given"}),
-        (NotApplicable(), {"unscored": "the function answered None: it does not apply here"}),
+        (Value(math.nan), {"faulted": "the score nan is not within -1 and 100"}),
+        (Value(100.5), {"faulted": "the score 100.5 is not within -1 and 100"}),
+        (Indigestible("too slow"), {"score": -1.0, "indigestible": "too slow"}),
+        (Fault("worker gone"), {"faulted": "worker gone"}),
+        (Fault("\ud800"), {"faulted": "?"}),
+        (Fault(""), {"faulted": "no reason given"}),
+        (NotApplicable(), {"faulted": "the function answered None: it does not apply here"}),
     ],
 )
 def test_what_each_outcome_becomes(outcome: Outcome, result: Any) -> None:
@@ -201,11 +201,11 @@ def test_who_stops_waiting_does_not_stop_the_work() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_unscored_is_tried_again_under_the_same_key() -> None:
+def test_what_was_faulted_is_tried_again_under_the_same_key() -> None:
     outcomes: list[Outcome] = [Fault("worker gone"), Value(1.0)]
 
     async def scenario(client: Client, judge: FakeJudge) -> None:
-        assert "unscored" in (await client.score("x"))[1]["results"][0]
+        assert "faulted" in (await client.score("x"))[1]["results"][0]
         assert (await client.score("x"))[1]["results"] == [{"score": 1.0}]
         assert (await client.score("x"))[1]["results"] == [{"score": 1.0}]
 
@@ -444,9 +444,9 @@ def test_openrlhf_s_form(request_: Any, texts: list[str], answers: list[str]) ->
     play(scenario)
 
 
-def test_openrlhf_s_form_has_no_number_for_unscored() -> None:
+def test_openrlhf_s_form_has_no_number_for_faulted() -> None:
     def outcomes(samples: Sequence[Sample]) -> Sequence[Outcome]:
-        known = {"slow": Unscoreable("too slow"), "gone": Fault("worker gone")}
+        known = {"slow": Indigestible("too slow"), "gone": Fault("worker gone")}
         return [known.get(sample.text, Value(1.0)) for sample in samples]
 
     async def ask(client: Client, **request: Any) -> tuple[int, Any]:
@@ -456,7 +456,7 @@ def test_openrlhf_s_form_has_no_number_for_unscored() -> None:
         assert await ask(client, query=["x", "slow"]) == (200, {"rewards": [1.0, -1.0]})
         status, content = await ask(client, query=["x", "gone"])
         assert status == 503
-        assert "1 of 2 are unscored" in content["error"]
+        assert "1 of 2 are faulted" in content["error"]
         assert (await ask(client, query=["x"] * 51))[0] == 413
         assert (await ask(client, query=["x"], prompts=["a", "b"]))[0] == 422
 

@@ -284,8 +284,8 @@ FAULTS: dict[str, tuple[Break, str]] = {
         results_changed(lambda _, r: [{"score": str(x["score"])} for x in r]),
         "schema",
     ),
-    "score and unscored": (
-        results_changed(lambda _, r: [x | {"unscored": "or not"} for x in r]),
+    "score and faulted": (
+        results_changed(lambda _, r: [x | {"faulted": "or not"} for x in r]),
         "schema",
     ),
     "an answer that a run would not read": (
@@ -399,7 +399,7 @@ def test_chance_is_allowed_where_it_is_declared() -> None:
     assert {"determinism", "order"} < set(names(findings, "skipped"))
 
 
-def test_unscored_is_an_answer() -> None:
+def test_faulted_is_an_answer() -> None:
     async def fails(samples: Sequence[Sample]) -> list[Outcome]:
         return [Fault("the judge is away")] * len(samples)
 

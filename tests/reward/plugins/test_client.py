@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from services.reward.allowed import Allowed
-from services.reward.outcome import Fault, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins import breaker, caller
 from services.reward.plugins.app import make_app
 from services.reward.plugins.client import PluginJudge
@@ -118,22 +118,22 @@ def test_batches_are_no_larger_than_the_plugin_takes() -> None:
     assert sorted(len(r.json["samples"]) for r in server.posts) == [2, 3, 3]
 
 
-def test_one_unscored_or_bad_item_is_the_fault_of_that_item_only() -> None:
+def test_one_faulted_or_bad_item_is_the_fault_of_that_item_only() -> None:
     reply = results(
         {"score": 1, "parts": {"length": 3.5}, "new_field": []},
-        {"unscored": "no\nreference"},
+        {"faulted": "no\nreference"},
         {"score": "1.0"},
-        {"score": 0.5, "unscored": "both"},
-        {"score": None, "unscored": "null is absent"},
+        {"score": 0.5, "faulted": "both"},
+        {"score": None, "faulted": "null is absent"},
         7,
         {"score": 10**400},
-        {"score": 0.0, "unscoreable": "hung", "unscored": None},
+        {"score": 0.0, "indigestible": "hung", "faulted": None},
     )
     found, _ = judged(reply, count=8)
     assert found[0] == Value(1.0, {"length": 3.5})
-    assert found[7] == Unscoreable("hung", 0.0)
+    assert found[7] == Indigestible("hung", 0.0)
     reasons = [outcome.reason for outcome in found[1:7] if isinstance(outcome, Fault)]
-    wanted = ["left unscored: no reference", "score: ", "both score and unscored"]
+    wanted = ["left faulted: no reference", "score: ", "both score and faulted"]
     wanted += ["null is absent", "not an object", "score: "]
     assert len(reasons) == len(wanted)
     for text, want in zip(reasons, wanted, strict=True):
@@ -151,7 +151,7 @@ def test_a_score_that_is_not_finite_is_a_fault(number: str) -> None:
 def test_a_score_beyond_what_the_plugin_names_itself_is_a_fault() -> None:
     info = hostile.INFO | {"minimum": -1, "maximum": 1}
     found, _ = judged(
-        results({"score": -1}, {"score": 1.5}, {"score": 1.5, "unscoreable": "hung"}),
+        results({"score": -1}, {"score": 1.5}, {"score": 1.5, "indigestible": "hung"}),
         info=info,
         count=3,
     )
@@ -355,20 +355,20 @@ def test_the_token_is_sent_and_never_shown(
             spec = spec_of(server.url, token_variable="TRIMARAN_TEST_TOKEN")
             async with judging(spec) as judge:
                 (outcome,) = await judge.judge(spec, texts("1"))
-                server.reply(results({"unscored": f"told {token}"}))
-                (unscored,) = await judge.judge(spec, texts("1"))
-                server.reply(results({"score": 0, "unscoreable": f"told {token}"}))
-                (unscoreable,) = await judge.judge(spec, texts("1"))
+                server.reply(results({"faulted": f"told {token}"}))
+                (faulted,) = await judge.judge(spec, texts("1"))
+                server.reply(results({"score": 0, "indigestible": f"told {token}"}))
+                (indigestible,) = await judge.judge(spec, texts("1"))
                 server.reply(results({"score": 0, "parts": {token: 1}}))
                 (value,) = await judge.judge(spec, texts("1"))
                 server.reply(answer(400, json.dumps({"error": "." * 290 + token}).encode()))
                 (cut,) = await judge.judge(spec, texts("1"))
-        assert unscoreable == Unscoreable("told ***", 0.0)
+        assert indigestible == Indigestible("told ***", 0.0)
         assert value == Value(0.0, {"***": 1.0})
         assert isinstance(cut, Fault) and cut.reason.endswith("..***…")
         assert server.posts[0].headers["authorization"] == f"Bearer {token}"
         assert outcome == Fault(f"{server.url}: answers 401: Bearer *** is wrong")
-        assert isinstance(unscored, Fault) and "told ***" in unscored.reason
+        assert isinstance(faulted, Fault) and "told ***" in faulted.reason
 
     caplog.set_level("DEBUG")
     asyncio.run(run())
@@ -466,9 +466,9 @@ def test_waiting_for_a_place_is_not_the_plugins_failure() -> None:
     asyncio.run(run())
 
 
-def test_unscored_items_do_not_open_the_circuit() -> None:
+def test_faulted_items_do_not_open_the_circuit() -> None:
     async def run() -> None:
-        async with Server(results({"unscored": "no"})) as server:
+        async with Server(results({"faulted": "no"})) as server:
             spec = spec_of(server.url)
             async with judging(spec) as judge:
                 for _ in range(2 * breaker.FAILURES):

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from services.reward.outcome import Fault, NotApplicable, Outcome, Unscoreable, Value
+from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.app import make_app
 from services.reward.plugins.app_forms import Rewards
 from services.reward.plugins.app_limits import Limits
@@ -29,7 +29,7 @@ from trimaran.rewards import Sample
 
 OUTCOMES: Sequence[Outcome] = (
     Value(0.5, {"words": 3.0}),
-    Unscoreable("too slow"),
+    Indigestible("too slow"),
     Fault("worker gone"),
     NotApplicable(),
 )

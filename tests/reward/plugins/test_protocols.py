@@ -33,7 +33,7 @@ JSON = st.recursive(
 )
 RESULTS = st.lists(
     st.fixed_dictionaries(
-        {}, optional={"score": JSON, "unscored": JSON, "parts": JSON, "unscoreable": JSON}
+        {}, optional={"score": JSON, "faulted": JSON, "parts": JSON, "indigestible": JSON}
     )
     | JSON,
     max_size=4,

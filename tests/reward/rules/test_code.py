@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.reward.rules import RULES
-from services.reward.rules.code import check_reference, code, programs
-from services.reward.rules.code_values import COPIED, decode, encode
-from services.reward.rules.code_verdicts import same_output
+from services.reward.rules.code.rule import check_reference, code, programs
+from services.reward.rules.code.values import COPIED, decode, encode
+from services.reward.rules.code.verdicts import same_output
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 SUM_OF_TWO = json.dumps({"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]})

@@ -3,7 +3,7 @@ whatever the form of the tests. A right answer, by the same tests, earns everyth
 
 import pytest
 
-from services.reward.rules.code import code
+from services.reward.rules.code.rule import code
 from trimaran.rewards import Sample
 
 FORMS = {

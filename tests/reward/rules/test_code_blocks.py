@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.rules.code_blocks import last_code_block
+from services.reward.rules.code.blocks import last_code_block
 
 PROSE = st.text(alphabet="ab .,<>/'\"\t", max_size=20)
 OPENED = ["```", "```python", "``` python", "````", "```bash", "  ```py", "`x`"]

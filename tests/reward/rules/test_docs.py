@@ -18,7 +18,7 @@ from trimaran.rewards import ReferenceUnusableError, Sample
 DOCS = Path(__file__).parents[3] / "docs" / "rewards.md"
 HEADING = "## Every rule by example"
 CELL = r"`(.+?)` \| "
-ROW = re.compile(rf"\| {CELL}{CELL}{CELL}{CELL}(unscored|-?[0-9.]+) \|")
+ROW = re.compile(rf"\| {CELL}{CELL}{CELL}{CELL}(faulted|-?[0-9.]+) \|")
 ELSEWHERE = {"code"}
 """Shown in sections of their own."""
 NEEDS_NO_REFERENCE = {"format", "step", "strict_format", "overlong"}
@@ -52,7 +52,7 @@ def run(example: Example) -> str:
     try:
         judgement = judge(example.rule, sample, **example.options)
     except ReferenceUnusableError:
-        return "unscored"
+        return "faulted"
     value = judgement["score"] if isinstance(judgement, Mapping) else judgement
     return f"{value:.3g}"
 
@@ -67,9 +67,9 @@ def test_every_example_is_what_happens() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE))
-def test_every_rule_is_shown_right_wrong_and_unscored(rule: str) -> None:
+def test_every_rule_is_shown_right_wrong_and_faulted(rule: str) -> None:
     scores = [example.score for example in read_examples() if example.rule == rule]
-    numbers = {float(score) for score in scores if score != "unscored"}
+    numbers = {float(score) for score in scores if score != "faulted"}
     assert max(numbers) == RULES[rule].bounds({})[1]
     assert min(numbers) < max(numbers)
-    assert ("unscored" in scores) == (rule not in NEEDS_NO_REFERENCE)
+    assert ("faulted" in scores) == (rule not in NEEDS_NO_REFERENCE)

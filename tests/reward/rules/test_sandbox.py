@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.rules import sandbox, sandbox_job
-from services.reward.rules.sandbox import Run, run, run_asking
-from services.reward.rules.sandbox_job import Limits, SandboxError
-from services.reward.rules.sandbox_seccomp import AUDIT_ARCH, make_filter
+from services.reward.sandbox import job as sandbox_job
+from services.reward.sandbox import run as sandbox
+from services.reward.sandbox.job import Limits, SandboxError
+from services.reward.sandbox.run import Run, run, run_asking
+from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
 
 ROOT = Path(__file__).resolve().parents[3]
 ENDED = 30.0
@@ -277,7 +278,7 @@ def test_nothing_runs_on_after_the_call() -> None:
 
 def test_a_program_ends_with_its_worker() -> None:
     code = (
-        "import sys\nfrom services.reward.rules.sandbox import run, Limits\n"
+        "import sys\nfrom services.reward.sandbox.run import run, Limits\n"
         "print('up', flush=True)\nrun('import time; time.sleep(1000)', '', Limits(1000))"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
@@ -454,7 +455,7 @@ def test_a_host_without_namespaces_still_confines() -> None:
         "    except OSError: print('refused')"
     )
     code = (
-        "from services.reward.rules.sandbox import run, Limits\n"
+        "from services.reward.sandbox.run import run, Limits\n"
         f'print(run("{program}", "", Limits(20)).stdout)'
     )
     done = subprocess.run(
@@ -477,10 +478,10 @@ def test_a_host_that_hides_no_environment_is_refused() -> None:
     code = f"""
 import os, sys
 sys.path.insert(0, {str(sandbox.CHILD.parent)!r})
-import sandbox_child
-sandbox_child.leave_root = sandbox_child.enter_namespaces = lambda: False
-sandbox_child.restrict_files = lambda *_: 0
-try: sandbox_child.confine({{"parent": os.getppid(), "readable": []}})
+import child
+child.leave_root = child.enter_namespaces = lambda: False
+child.restrict_files = lambda *_: 0
+try: child.confine({{"parent": os.getppid(), "readable": []}})
 except OSError as error: print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

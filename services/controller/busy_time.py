@@ -1,0 +1,46 @@
+"""When was somebody at it: the union of overlapping uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+
+class BusyTime:
+    """Enter for each use; `report(start, end)` gets each interval with at least one, in unix seconds."""
+
+    def __init__(self, report: Callable[[float, float], None] | None = None) -> None:
+        self._report = report
+        self._num_uses = 0
+        self._since = 0.0
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        if self._num_uses == 0:
+            self._since = time.time()
+        self._num_uses += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._num_uses -= 1
+        if self._num_uses == 0:
+            self._close()
+
+    def cut(self) -> float:
+        """Busy seconds since the last cut; an interval under way is closed and begun anew."""
+        if self._num_uses:
+            self._close()
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _close(self) -> None:
+        now = time.time()
+        self._seconds += now - self._since
+        if self._report:
+            self._report(self._since, now)
+        self._since = now

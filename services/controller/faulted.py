@@ -1,0 +1,183 @@
+"""Faulted answers: how many there are, and the pause of a run that has too many.
+
+    running ──▶ share of the last answers above the limit ──▶ paused
+       ▲                                                        │  one waiting group after another is
+       └── a probe comes back healthy, the window is cleared ◀──┘  scored again: the probe
+
+Nothing passes while the run is paused. The probe is the waiting group itself. When less than half
+of it is scored, its own prompt may be to blame; then the last healthy group is scored again and
+speaks in its place: rewards are pure, so what could be scored before must be scored again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from services.controller.patience import growing_wait
+from trimaran.config import RunConfig
+from trimaran.errors import TrimaranError
+from trimaran.types import Faulted, Group, Verdict
+
+SMALLEST_WINDOW = 64
+ENOUGH_ANSWERS = 16
+"""With fewer nothing is said yet, unless a step has no more."""
+
+Verdicts = tuple[Verdict, ...]
+Judge = Callable[[Group], Awaitable[Verdicts]]
+Tell = Callable[[str, Mapping[str, float]], None]
+
+
+class PausedTooLongError(TrimaranError):
+    """The run was paused for `reward.pause_timeout` seconds; it can be resumed."""
+
+
+def num_faulted(verdicts: Sequence[Verdict]) -> int:
+    return sum(isinstance(verdict, Faulted) for verdict in verdicts)
+
+
+def half_is_scored(verdicts_G: Sequence[Verdict]) -> bool:
+    return 2 * num_faulted(verdicts_G) <= len(verdicts_G)
+
+
+def most_frequent_fault(verdicts: Sequence[Verdict]) -> str:
+    faults = Counter(verdict.fault for verdict in verdicts if isinstance(verdict, Faulted))
+    return faults.most_common(1)[0][0]
+
+
+class Window:
+    """The last `size` answers, by whole groups; one that is scored again counts once, as it came
+    out last. With fewer than `enough` nothing is said yet."""
+
+    def __init__(self, size: int, enough: int) -> None:
+        self._size, self._enough = size, enough
+        self._groups: dict[tuple[int, int], Verdicts] = {}
+        """Oldest first."""
+
+    def add(self, group: Group, verdicts_G: Verdicts) -> None:
+        key = (group.number, group.attempt)
+        self._groups.pop(key, None)
+        self._groups[key] = verdicts_G
+        num_answers = len(self.answers)
+        for oldest in list(self._groups):
+            num_answers -= len(self._groups[oldest])
+            if num_answers < self._size:
+                break
+            del self._groups[oldest]
+
+    def clear(self) -> None:
+        self._groups.clear()
+
+    @property
+    def answers(self) -> list[Verdict]:
+        return [verdict for verdicts_G in self._groups.values() for verdict in verdicts_G]
+
+    @property
+    def share(self) -> float:
+        answers = self.answers
+        return num_faulted(answers) / len(answers)
+
+    def is_beyond(self, limit: float) -> bool:
+        """Never because of one group alone: its prompt may be to blame."""
+        num_groups = sum(num_faulted(verdicts_G) > 0 for verdicts_G in self._groups.values())
+        return len(self.answers) >= self._enough and num_groups > 1 and self.share > limit
+
+
+@dataclass(slots=True)
+class _Pause:
+    reason: str
+    deadline: float
+    num_probes: int = 0
+
+
+class FaultedGate:
+    """Every group's verdicts pass here. Used by many groups at a time."""
+
+    def __init__(self, config: RunConfig, on_pause: Tell, on_unpause: Tell) -> None:
+        """`on_pause` and `on_unpause` are told once a pause, in words and numbers."""
+        answers_per_step = config.run.groups_per_step * config.rollout.group_size
+        self._window = Window(
+            max(answers_per_step, SMALLEST_WINDOW), min(answers_per_step, ENOUGH_ANSWERS)
+        )
+        self._limit = config.reward.max_faulted_share
+        self._timeout = config.reward.pause_timeout
+        self._on_pause, self._on_unpause = on_pause, on_unpause
+        self._pause: _Pause | None = None
+        self._turn = asyncio.Lock()  # fair: the groups that wait probe in turn
+        self._well_scored: Group | None = None
+        self.paused = asyncio.Event()
+
+    async def verdicts(self, group: Group, judge: Judge) -> Verdicts:
+        """Of a time in which the run is not paused. Raises what `judge` does, PausedTooLongError."""
+        while True:
+            if not self._pause:
+                verdicts_G = await judge(group)
+                # Others may have begun a pause meanwhile: these verdicts came too late to pass.
+                if not self._pause:
+                    self._note(group, verdicts_G)
+                if not self._pause:
+                    return verdicts_G
+            async with self._turn:
+                if self._pause and (verdicts_G := await self._probe(self._pause, group, judge)):
+                    return verdicts_G
+
+    def _note(self, group: Group, verdicts_G: Verdicts) -> None:
+        self._window.add(group, verdicts_G)
+        if self._is_healthy(verdicts_G):
+            self._well_scored = group
+        if self._window.is_beyond(self._limit):
+            self._begin_pause()
+
+    async def _probe(self, pause: _Pause, group: Group, judge: Judge) -> Verdicts | None:
+        """The group's verdicts when they end the pause, else None."""
+        limit = asyncio.timeout_at(pause.deadline)
+        try:
+            async with limit:
+                pause.num_probes += 1
+                await asyncio.sleep(growing_wait(pause.num_probes))
+                verdicts_G = await judge(group)
+                well = self._is_healthy(verdicts_G) or await self._is_to_blame(verdicts_G, judge)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the judge's own
+            raise PausedTooLongError(
+                f"the run was paused for {self._timeout:g} s (reward.pause_timeout):"
+                f" {pause.reason}; mend that, then resume the run"
+            ) from None
+        if not well:
+            return None
+        self._end_pause()
+        return verdicts_G
+
+    def _is_healthy(self, verdicts_G: Verdicts) -> bool:
+        return num_faulted(verdicts_G) <= self._limit * len(verdicts_G)
+
+    async def _is_to_blame(self, verdicts_G: Verdicts, judge: Judge) -> bool:
+        """Whether a group of which no use comes is alone with that."""
+        if half_is_scored(verdicts_G) or not self._well_scored:
+            return False
+        return self._is_healthy(await judge(self._well_scored))
+
+    def _begin_pause(self) -> None:
+        window = self._window.answers
+        reason = (
+            f"{num_faulted(window)} of the last {len(window)} answers could not be scored"
+            f" ({100 * self._window.share:.3g}%; reward.max_faulted_share is {100 * self._limit:.3g}%);"
+            f" most often: {most_frequent_fault(window)}"
+        )
+        self._pause = _Pause(reason, asyncio.get_running_loop().time() + self._timeout)
+        self.paused.set()
+        self._on_pause(
+            f"{reason}. Mend the cause: the run goes on by itself once answers can be scored, and"
+            f" fails after {self._timeout:g} s (logs/reward.log in the run folder tells more)",
+            {"share": self._window.share, "window": float(len(window))},
+        )
+
+    def _end_pause(self) -> None:
+        assert self._pause
+        num_probes, self._pause = self._pause.num_probes, None
+        self._window.clear()
+        self.paused.clear()
+        self._on_unpause("answers can be scored again", {"probes": float(num_probes)})

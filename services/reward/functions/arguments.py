@@ -1,0 +1,125 @@
+"""What functions are called with: samples in the words of each project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from services.reward.functions.returned import FunctionFault
+from trimaran.rewards import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call is given. Made anew each time: a function may do with it what it likes."""
+
+    arguments: dict[str, Any]
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What the function logs while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How samples are put to a function; from options of the section that are meant for us."""
+
+    answer_key: str = "answer"
+    text_columns: frozenset[str] = frozenset()
+    """Columns that stay texts although they look like JSON."""
+    conversational: bool = False
+    """TRL: prompts and completions as lists of messages instead of texts."""
+
+    def columns(self, sample: Sample) -> dict[str, Any]:
+        return {
+            name: text if name in self.text_columns else _decode(text)
+            for name, text in sample.extras.items()
+        }
+
+
+def copy_of(sample: Sample) -> Sample:
+    return replace(sample, extras=dict(sample.extras))
+
+
+def reward_input(sample: Sample) -> dict[str, Any]:
+    return {
+        "response": sample.text,
+        "response_length": len(sample.token_ids),
+        "ground_truth": sample.answer,
+    }
+
+
+def _verl_row(sample: Sample, reading: Reading) -> dict[str, Any]:
+    columns = reading.columns(sample)
+    nested = columns.get("extra_info")
+    return {
+        "data_source": sample.extras.get("data_source", sample.task),
+        "solution_str": sample.text,
+        "ground_truth": sample.answer,
+        "extra_info": columns | (nested if isinstance(nested, dict) else {}),
+    }
+
+
+def verl(samples: Sequence[Sample], reading: Reading) -> Call:
+    return Call(_verl_row(samples[0], reading))
+
+
+def verl_batch(samples: Sequence[Sample], reading: Reading) -> Call:
+    rows = [_verl_row(sample, reading) for sample in samples]
+    return Call({VERL_PLURALS[name]: [row[name] for row in rows] for name in VERL_PLURALS})
+
+
+VERL_PLURALS = {
+    "data_source": "data_sources",
+    "solution_str": "solution_strs",
+    "ground_truth": "ground_truths",
+    "extra_info": "extra_infos",
+}
+
+
+def predictions(samples: Sequence[Sample], _: Reading) -> Call:
+    texts, answers = [s.text for s in samples], [s.answer for s in samples]
+    return Call({"predicts": texts, "ground_truths": answers})
+
+
+def trl(samples: Sequence[Sample], reading: Reading) -> Call:
+    metrics: dict[str, float] = {}
+    rows = [
+        {"answer": s.answer, "task": s.task, **reading.columns(s), reading.answer_key: s.answer}
+        for s in samples
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    if reading.conversational:
+        prompts = [[{"role": m.role, "content": m.text} for m in s.messages] for s in samples]
+        completions = [[{"role": "assistant", "content": s.text}] for s in samples]
+    else:
+        prompts, completions = [s.prompt for s in samples], [s.text for s in samples]
+    arguments = columns | {
+        "prompts": prompts,
+        "completions": completions,
+        "completion_ids": [list(s.token_ids) for s in samples],
+        "trainer_state": _NoTrainerState(),
+        "log_extra": lambda column, values: None,
+        "log_metric": metrics.__setitem__,
+    }
+    return Call(arguments, metrics)
+
+
+class _NoTrainerState:
+    def __getattr__(self, name: str) -> Any:
+        raise FunctionFault(f"the function reads trainer_state.{name}; rewards know no trainer")
+
+
+def _decode(text: str) -> Any:
+    """The value, where `text` is what the dataset's reader writes for one; else the text."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        same = json.dumps(value, ensure_ascii=False) == text
+    except (ValueError, RecursionError):
+        return text
+    return value if same and not isinstance(value, str) else text
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)

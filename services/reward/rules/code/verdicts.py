@@ -1,0 +1,143 @@
+"""What runs for one answer, and what its output says of the tests. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from services.reward.rules.code.asserts import Check
+from services.reward.rules.code.tests import PARSE_ERRORS
+from services.reward.rules.code.values import COPIED, decode, encode, no_value
+from trimaran.rewards import ReferenceUnusableError
+
+REPORT_CHARACTERS, REPORT_FACTOR = 1 << 16, 16
+"""A longer report of a result, beside that of the expected one, is not read: a set of
+100,000 numbers of one hash takes Python more than a minute to build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A process with the answer as its main program."""
+
+    source: str
+    stdin: str
+    expected: str
+    """The right standard output."""
+    num_tests: int = 1
+
+    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
+        """One a test. A program that was stopped has an exit code other than 0."""
+        return (exit_code == 0 and same_output(stdout, self.expected),)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A process with the answer in it, which makes the calls that stand in `stdin`."""
+
+    source: str
+    stdin: str
+    checks: tuple[Check, ...]
+    """One a line of output."""
+
+    @property
+    def num_tests(self) -> int:
+        return self.checks[-1].test + 1
+
+    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
+        lines = stdout.split("\n") + [""] * len(self.checks)
+        pairs = zip(self.checks, lines, strict=False)
+        failed = {check.test for check, line in pairs if not _holds(check, line)}
+        return tuple(test not in failed for test in range(self.num_tests))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A process with the tests in it, and one with the answer that it asks."""
+
+    answer: str
+    """Source of the second."""
+    first: tuple[str, str]
+    """What that is sent first: imports and the answer."""
+    steps: tuple[tuple[str, int | None], ...]
+    """Statements of the first, each with the number of its test or None."""
+    names: Mapping[str, str]
+    token: str
+    """The mark of its own lines."""
+    num_tests: int
+
+    @property
+    def judge(self) -> str:
+        """Source of the first. The second is its standard input and output."""
+        return f"{bundle('judge')}\njudge({self._tests}, {self.token!r}, 0, 1, 2)\n"
+
+    @property
+    def source(self) -> str:
+        """Where there is one sandbox for both: the first starts the second."""
+        return f"{bundle('judge')}\njudge_child({self._tests}, {self.answer!r})\n"
+
+    @property
+    def stdin(self) -> str:
+        return self.token + "\n"
+
+    @property
+    def _tests(self) -> str:
+        return f"{self.steps!r}, {dict(self.names)!r}, {self.first!r}"
+
+    def passed(self, stdout: str, exit_code: int) -> tuple[bool, ...]:
+        """Raises ReferenceUnusableError."""
+        ran: set[int] = set()
+        for line in stdout.split("\n"):
+            match line.split(" ", 2):
+                case [self.token, "passed", test] if test.isdecimal():
+                    ran.add(int(test))
+                case [self.token, "unusable", name]:
+                    raise ReferenceUnusableError(
+                        f"the tests hand the answer an object of the class {name}, and only plain"
+                        " values and functions travel to the process of the answer"
+                    )
+        return tuple(test in ran for test in range(self.num_tests))
+
+
+Program = Pair | Called | Judged
+
+
+def same_output(given: str, expected: str) -> bool:
+    """Line by line; white space at the end of a line and empty lines at the end do not count."""
+    return _lines(given) == _lines(expected)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+@cache
+def bundle(name: str) -> str:
+    """One text of what imports each other."""
+    parts = [Path(__file__).with_name(f"{part}.py") for part in ("values", "link", name)]
+    lines = "".join(part.read_text("utf-8") for part in parts).splitlines()
+    ours = ("from services.", "from __future__ ")
+    kept = [line for line in lines if not line.startswith(ours)]
+    return "\n".join(["from __future__ import annotations", *kept])
+
+
+def _opaque(value: list[Any]) -> object:
+    """What cannot be copied: it equals nothing, is true and is not None."""
+    return object() if value[0] == "mine" else no_value(value)
+
+
+def _holds(check: Check, line: str) -> bool:
+    """The line is foreign: what no report is equals nothing."""
+    try:
+        if len(line) > REPORT_CHARACTERS:
+            right = len(json.dumps(encode(check.expected, no_value)))
+            if len(line) > REPORT_CHARACTERS + REPORT_FACTOR * right:
+                return False
+        kind, value, *_changed = json.loads(line)
+        given = decode(value, COPIED, _opaque)
+        return kind == "value" and bool(check.holds(given, check.expected))
+    except (*PARSE_ERRORS, KeyError, IndexError, AttributeError, ArithmeticError):
+        return False

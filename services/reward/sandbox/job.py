@@ -1,0 +1,97 @@
+"""What child.py is told: the program, and what it may have on this host."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from services.reward.functions.returned import FunctionFault
+from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
+
+KIB, MIB = 1 << 10, 1 << 20
+MAX_FILE_BYTES = 16 * MIB
+SCRATCH_BYTES = 64 * MIB
+"""All files of one program together; they are in memory."""
+MAX_THREADS = 64
+MAX_OPEN_FILES = 64
+REMEDY = (
+    "run the reward service on Linux (x86_64 or aarch64) with seccomp filters, or give the answers"
+    " to an executor elsewhere: {plugin: {url: …, protocol: sandbox_fusion}}"
+)
+
+
+class SandboxError(FunctionFault):
+    """This host cannot confine a program; the program did not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    seconds: float = 4.0
+    """By the clock, and, rounded up, of the processor."""
+    memory_mib: int = 1024
+    """Address space."""
+
+
+def make_job(source: str, limits: Limits, status_fd: int) -> dict[str, Any]:
+    readable = _readable()
+    return {
+        "source": source,
+        "parent": os.getpid(),
+        "status_fd": status_fd,
+        "filters": _filters(),
+        "readable": readable,
+        "packages": _packages(),
+        "scratch": _scratch(readable),
+        "scratch_bytes": SCRATCH_BYTES,
+        "max_threads": MAX_THREADS,
+        "limits": {
+            "RLIMIT_CPU": math.ceil(limits.seconds),
+            "RLIMIT_AS": limits.memory_mib * MIB,
+            "RLIMIT_FSIZE": MAX_FILE_BYTES,
+            "RLIMIT_NOFILE": MAX_OPEN_FILES,
+            "RLIMIT_CORE": 0,
+        },
+    }
+
+
+@cache
+def _filters() -> tuple[str, str]:
+    """Without and with a directory of its own. Raises SandboxError."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in AUDIT_ARCH:
+        raise SandboxError(f"no sandbox for {sys.platform} on {machine}; {REMEDY}")
+    return make_filter(machine, False).hex(), make_filter(machine, True).hex()
+
+
+@cache
+def _packages() -> tuple[str, ...]:
+    """The packages of the Python that runs the service can be imported; what a .pth file adds,
+    such as a checkout of Trimaran itself, cannot."""
+    return tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+
+
+@cache
+def _readable() -> tuple[str, ...]:
+    """Python, its packages and the libraries that they load."""
+    python = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    libraries = (f"{sys.base_prefix}/lib", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
+    data = ("/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime")
+    devices = ("/dev/urandom", "/dev/random", "/dev/zero")
+    return tuple(dict.fromkeys((*python, *libraries, *_packages(), *data, *devices)))
+
+
+@cache
+def _scratch(readable: Sequence[str]) -> str:
+    """A directory that nothing readable lies in: the program's own is laid over it."""
+    for place in ("/tmp", "/var/tmp", "/mnt", "/dev/shm"):
+        if Path(place).is_dir() and not any(Path(path).is_relative_to(place) for path in readable):
+            return place
+    return "/"  # cannot be covered: programs then have no directory of their own

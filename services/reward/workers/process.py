@@ -1,0 +1,218 @@
+"""One process of the pool, and the next when it ends.
+
+Behind it is a pebble.ProcessPool of a single worker. In one of several workers all share a pipe
+and its locks: one that is killed at a bad moment would hold up the others, and one that dies idle
+ends the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pebble
+
+from services.reward.outcome import Outcome
+from services.reward.terms import FunctionSpec
+from services.reward.workers import worker
+from services.reward.workers.jobs import Batches
+from services.reward.workers.journal import JournalReader
+from trimaran.errors import InputError
+from trimaran.launch.lifetime import kill_group
+
+LOAD_SECONDS = 60.0
+"""Until a new process runs and has imported a function."""
+MAX_CHUNKS = 2000
+"""Then the process is replaced: what foreign libraries leak is bounded."""
+GRACE_SECONDS = 5.0
+"""Beyond the deadline that the worker sets itself."""
+
+# How often pebble looks for a dead worker. Its default of 0.1 s is as long as 200 answers take.
+pebble.CONSTS.sleep_unit = 0.02
+
+
+class MemberError(Exception):
+    """The pool's own trouble: no process could be started, or it ended before it began."""
+
+
+class _EndedError(Exception):
+    """The process ended or was ended; why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    one_by_one: bool
+    splittable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of a chunk."""
+
+    outcomes: list[tuple[Outcome, ...]]
+    """Of each batch, up to the one that failed or, in a chunk that took long, was not begun."""
+    failure: str = ""
+    """Of the batch behind them; empty where there is none."""
+    seconds: float = 0.0
+    """Of all of them; 0 where a batch failed."""
+
+
+class WorkerProcess:
+    def __init__(self, timeout: float, memory_mib: int) -> None:
+        self._timeout, self._memory_mib = timeout, memory_mib
+        self._context = multiprocessing.get_context("forkserver")
+        self._journal = JournalReader()
+        self._chunk: tuple[int, tuple[int, ...]] = (0, ())
+        self._pool: pebble.ProcessPool | None = None
+        self._changing = threading.Lock()  # a restart goes on when its caller is cancelled
+        self._usable = self._closed = False
+        self._forget_process()
+
+    async def load(self, spec: FunctionSpec) -> Kind:
+        """In this process, once. Raises InputError, or MemberError."""
+        if not self._usable or self._num_chunks >= MAX_CHUNKS:
+            await self._replace()
+        if spec not in self._kinds:
+            try:
+                answer = await self._run(worker.load, spec, limit=LOAD_SECONDS)
+            except _EndedError as error:
+                raise MemberError(f"{spec.target}: cannot be loaded: {error}") from None
+            if isinstance(answer, str):
+                raise InputError(answer)
+            self._process, *kind = answer
+            self._kinds[spec] = Kind(*kind)
+        return self._kinds[spec]
+
+    async def judge(self, spec: FunctionSpec, batches: Batches, fresh: bool = False) -> Judged:
+        """`fresh`: in a process that has judged nothing before. Raises MemberError."""
+        if fresh and self._num_chunks:
+            self._usable = False
+        try:
+            return await self._judge_once(spec, batches)
+        except MemberError:
+            self._usable = False
+            return await self._judge_once(spec, batches)
+
+    async def _judge_once(self, spec: FunctionSpec, batches: Batches) -> Judged:
+        try:
+            await self.load(spec)
+        except InputError as error:
+            raise MemberError(str(error)) from None
+        self._num_chunks += 1
+        self._chunk = (self._chunk[0] + 1, tuple(len(batch) for batch in batches))
+        failure, seconds, num_judged = "", 0.0, len(batches)
+        arguments = (worker.judge, self._chunk[0], spec, batches)
+        try:
+            num_judged, seconds = await self._run(*arguments, limit=self._timeout)
+        except _EndedError as error:
+            failure = str(error)
+        try:
+            entries = self._journal.read(*self._chunk)
+        except ValueError as error:
+            self._usable = False
+            raise MemberError(f"a worker's journal is not in order: {error}") from None
+        if entries is None:
+            raise MemberError(f"a worker ended before it began: {failure}")
+        if entries and isinstance(entries[-1], str):
+            failure = str(entries.pop())
+        outcomes = [entry for entry in entries if isinstance(entry, tuple)]
+        if len(outcomes) == num_judged:
+            return Judged(outcomes, "", seconds)
+        return Judged(outcomes, failure or "the worker wrote no outcome down")
+
+    @property
+    def num_judged(self) -> int:
+        """Of the batches of the chunk under way."""
+        return len(self._journal.read(*self._chunk) or ())
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._shut)
+        self._journal.close()
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any, limit: float) -> Any:
+        """`limit`: seconds for one batch or import, which the worker watches over itself.
+
+        Raises _EndedError when the process did not finish the call.
+        """
+        assert self._pool
+        self._usable = False  # until we know how it ended; also when we are cancelled
+        try:
+            async with asyncio.timeout(worker.STALL_SECONDS + limit + GRACE_SECONDS):
+                future = self._pool.schedule(function, (*arguments, limit))
+                answer = await asyncio.wrap_future(future)
+        except pebble.ProcessExpired as error:
+            self._usable = True  # pebble starts the next one
+            self._end_process()
+            raise _EndedError(_describe_exit(error.exitcode, limit)) from None
+        except TimeoutError:
+            raise _EndedError(_describe_exit(-signal.SIGALRM, limit)) from None
+        except BrokenProcessPool:  # it died idle, or before pebble knew that it had begun
+            raise _EndedError("the checker died") from None
+        except Exception as error:
+            raise _EndedError(f"{type(error).__name__}: {error}") from None
+        self._usable = True
+        return answer
+
+    async def _replace(self) -> None:
+        """Raises MemberError when no process can be started."""
+        try:
+            await asyncio.to_thread(self._restart)
+        except (OSError, RuntimeError) as error:
+            raise MemberError(f"no worker can be started: {error}") from None
+        self._usable = True
+
+    def _restart(self) -> None:
+        with self._changing:
+            if self._closed:
+                raise RuntimeError("the pool was closed")
+            self._stop()
+            self._start()
+
+    def _shut(self) -> None:
+        with self._changing:
+            self._closed = True
+            self._stop()
+
+    def _start(self) -> None:
+        self._pool = pebble.ProcessPool(
+            max_workers=1,
+            initializer=worker.start,
+            initargs=(self._journal.path, self._memory_mib),
+            context=self._context,
+        )
+        if not self._pool.active:  # asking for it starts the process
+            raise RuntimeError("it ended at once")
+
+    def _stop(self) -> None:
+        self._end_process()
+        if self._pool:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+    def _end_process(self) -> None:
+        """With whatever the functions started."""
+        if self._process:
+            kill_group(self._process)
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        self._process = 0
+        self._kinds: dict[FunctionSpec, Kind] = {}
+        self._num_chunks = 0
+
+
+def _describe_exit(code: int, limit: float) -> str:
+    if code == -signal.SIGALRM:
+        return f"no answer within {limit:g} s"
+    if code < 0:
+        with suppress(ValueError):
+            return f"the checker died ({signal.Signals(-code).name})"
+    return f"the checker died (exit code {code})"

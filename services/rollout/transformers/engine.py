@@ -1,0 +1,247 @@
+"""A small engine on plain transformers, for debugging and for runs that must repeat bitwise.
+
+A group is a batch of its own and its tokens depend on nothing but weights,
+prompt, `sampling.seed`, the group's number and each completion's index: not on
+the attempt, nor on what else runs. All computing happens in one thread.
+
+Axes: B completions of the batch, L positions (prompt, start, new tokens), V vocabulary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from services.rollout.chat import ChatTokenizer
+from services.rollout.deadlines import within
+from services.rollout.engine import Event, GenerationRequest
+from services.rollout.transformers.batch import Batch
+from trimaran.config import RunConfig
+from trimaran.errors import BehindError, InternalError, TransferError
+from trimaran.types import Manifest, Message, Ranges, VersionId
+
+if TYPE_CHECKING:
+    import torch
+
+    from services.rollout.read_back import Reader
+    from services.weight_sync.data.shadow import Shadow
+    from trimaran.device import Device
+
+T = TypeVar("T")
+
+CHUNK_SECONDS = 1.0
+"""A group that goes on is passed on about this often."""
+
+Work = tuple[Callable[[], Any], "Future[Any]"]
+"""What the computing thread does between two decoding steps."""
+
+
+class TransformersEngine:
+    def __init__(self, config: RunConfig, device: Device) -> None:
+        self._config = config
+        self._device = device
+        self._computing = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._live: VersionId | None = None
+        self._loading: object | None = None
+        """The load that is waited for. One that was given up must not take its version live."""
+        self._outcome = threading.Lock()
+        """Held for moments: a load is either given up or through."""
+        self._num_loads = 0
+        self._batches: set[Batch] = set()
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        return self._chat.stop_token_ids
+
+    async def start(self) -> None:
+        self._chat = ChatTokenizer(self._config.model.path)
+        async with within(self._config.start_timeout, "the start of the transformers engine"):
+            await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
+
+    def _build(self) -> None:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        torch.set_num_threads(self._config.rollout.threads)
+        self._device.activate()
+        self._place = self._device.torch_device()
+        with torch.device(self._place):
+            # Random weights: version 0 arrives by weight sync like every other.
+            self._model = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(self._config.model.path, local_files_only=True),
+                dtype=getattr(torch, self._config.model.dtype),
+            ).eval()
+
+    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._chat.tokenize(messages)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return self._chat.detokenize(token_ids)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        batch = Batch(request, self.stop_token_ids)
+        self._batches.add(batch)
+
+        def put(event: Event | Exception | None) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        work = self._computing.submit(self._run, batch, put)
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            batch.cancelled = True
+            self._batches.discard(batch)
+            work.cancel()
+
+    def _run(self, batch: Batch, put: Callable[[Event | Exception | None], None]) -> None:
+        import torch
+
+        try:
+            with torch.no_grad():
+                self._decode(batch, put)
+            put(None)
+        except Exception as error:
+            put(error)
+
+    def _decode(self, batch: Batch, put: Callable[[Event | None], None]) -> None:
+        passed_on = time.monotonic()
+        cache, num_loads = None, -1
+        while batch.num_open and not batch.cancelled:
+            self._do_work()
+            if self._live is None:
+                raise BehindError("this replica holds no version; weight sync must bring one")
+            if num_loads != self._num_loads:
+                cache, num_loads = None, self._num_loads
+            logits_BV, cache = self._forward(batch, cache)
+            has_ended = batch.take(logits_BV, self._live)
+            if has_ended or time.monotonic() - passed_on >= CHUNK_SECONDS:
+                for event in batch.events():
+                    put(event)
+                passed_on = time.monotonic()
+
+    def _forward(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
+        """Logits of the last position [B, V] on the host, and the cache.
+
+        Without a cache everything before that position is computed again.
+        """
+        tokens_BL, mask_BL = batch.tokens()
+        positions_BL = (mask_BL.cumsum(-1) - 1).clamp_(min=0)
+        first = 0 if cache is None else tokens_BL.shape[1] - 1
+        output = self._model(
+            input_ids=tokens_BL[:, first:].to(self._place),
+            attention_mask=mask_BL.to(self._place),
+            position_ids=positions_BL[:, first:].to(self._place),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1].float().cpu(), output.past_key_values
+
+    async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
+        self._loading = load = object()
+        try:
+            return await self._between_steps(lambda: self._load(shadow, version, load))
+        except BaseException:
+            with self._outcome:
+                self._loading = self._live = None
+            raise
+
+    def _load(self, shadow: Shadow, version: VersionId, load: object) -> float:
+        started = time.monotonic()
+        self._live = None
+        self._num_loads += 1
+        try:
+            _copy_weights(self._model, shadow)
+        except Exception as error:
+            raise TransferError(
+                f"version {version} did not load into transformers: {error}"
+            ) from error
+        with self._outcome:
+            if self._loading is not load:
+                raise TransferError(f"version {version} loaded after it was given up")
+            self._live = version
+        return time.monotonic() - started
+
+    async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
+        from services.rollout.read_back import SLICE_SECONDS, join, run_slice
+
+        reader = _read_loaded(self._model, manifest, ranges)
+        found: list[dict[int, str]] = []
+        ended = False
+        while not ended:
+            digests, ended = await self._between_steps(lambda: run_slice(reader, SLICE_SECONDS))
+            found.append(digests)
+        return join(manifest, ranges, found)
+
+    async def _between_steps(self, function: Callable[[], T]) -> T:
+        """What has not begun when its caller stops waiting is not done any more."""
+        done: Future[T] = Future()
+        self._work.put((function, done))
+        # A running group does it between two steps; an idle thread does it at once.
+        self._computing.submit(self._do_work)
+        return await asyncio.wrap_future(done)
+
+    def _do_work(self) -> None:
+        """No more than is there now: what follows a slice of a long work waits for a step."""
+        for _ in range(self._work.qsize()):
+            try:
+                function, done = self._work.get_nowait()
+            except queue.Empty:
+                return
+            if not done.set_running_or_notify_cancel():
+                continue
+            try:
+                done.set_result(function())
+            except Exception as error:
+                done.set_exception(error)
+
+    @property
+    def num_running(self) -> int:
+        return sum(batch.num_open for batch in self._batches)
+
+    def check(self) -> None:
+        """Nothing of this engine can die alone: a failure in its thread ends the request."""
+
+    async def close(self) -> None:
+        self._computing.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_loaded(model: torch.nn.Module, manifest: Manifest, ranges: Ranges) -> Reader:
+    """The parameters are what the model computes with; a tied output layer is the embedding's."""
+    from services.rollout.read_back import digest_copies, list_wanted
+
+    for block in list_wanted(manifest, ranges):
+        tensor = block.tensor
+        loaded = model.get_parameter(tensor.name).detach()
+        if tuple(loaded.shape) != tensor.shape:
+            raise InternalError(
+                f"{tensor.name}: loaded with a shape of {tuple(loaded.shape)}, not {tensor.shape}"
+            )
+        if tensor.shape:
+            loaded = loaded.narrow(tensor.axis, block.start, block.stop - block.start)
+        yield block.number, digest_copies(manifest.digest_name, block, [loaded])
+
+
+def _copy_weights(model: torch.nn.Module, shadow: Shadow) -> None:
+    import torch
+
+    missing = {name for name, _ in model.named_parameters()}
+    with torch.no_grad():
+        for name, tensor in shadow.tensors():
+            model.get_parameter(name).copy_(tensor)
+            missing.discard(name)
+    if missing:
+        raise ValueError(f"the version lacks {', '.join(sorted(missing))}")

@@ -1,0 +1,294 @@
+"""vLLM behind the Engine port: its AsyncLLM here, its core in a child process.
+
+The same code on every device that vLLM (or its plugin) knows. A group is one
+request with n samples; completions that continue a prefix are a request each.
+
+How a completion that crosses an update knows its versions: `load_weights` pauses
+the core, lets the outputs made before the pause pass, and notes in every running
+`Stream` how many tokens each completion has. What comes after that mark is the
+new version's, whenever its reader takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from services.rollout.chat import ChatTokenizer
+from services.rollout.deadlines import hold, within
+from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.vllm.plugin import BACKEND, register
+from services.rollout.vllm.settings import engine_arguments, inspect_models_here, set_environment
+from services.rollout.vllm.stream import Stream, merge
+from services.rollout.vllm.workers import VllmWorkers
+from trimaran.config import RunConfig
+from trimaran.errors import (
+    BehindError,
+    DeadlineError,
+    InternalError,
+    TransferError,
+    UnavailableError,
+)
+from trimaran.launch.lifetime import die_with_parent
+from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
+
+if TYPE_CHECKING:
+    from services.weight_sync.data.shadow import Shadow
+    from trimaran.device import Device
+
+logger = logging.getLogger(__name__)
+
+CHUNK_SECONDS = 1.0
+"""A completion that goes on is passed on about this often."""
+SUBMIT_SECONDS = 20.0
+"""For vLLM to take a request or its end, before its core has done anything with it."""
+
+
+class VllmEngine:
+    def __init__(self, config: RunConfig, device: Device) -> None:
+        self._config = config
+        self._device = device
+        self._streams: set[Stream] = set()
+        self._numbers = itertools.count()
+        self._live: VersionId | None = None
+        # Submitting and updating exclude each other, so that an update knows every sample.
+        self._lock = asyncio.Lock()
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        return self._chat.stop_token_ids
+
+    async def start(self) -> None:
+        on_host = self._device.on_host
+        set_environment(self._config, on_host)
+        started = time.monotonic()
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        imported = time.monotonic()
+        self._chat = ChatTokenizer(self._config.model.path)
+        if on_host:
+            inspect_models_here()
+        # Here, too: an environment may hold our modules without their entry points.
+        transfer = BACKEND if register() else None
+        args = AsyncEngineArgs(**engine_arguments(self._config, on_host, transfer))
+        vllm_config = args.create_engine_config()
+        if on_host:
+            # vLLM chooses spawn here; a forked core has imported everything already.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        os.register_at_fork(after_in_child=_in_child)
+        self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
+        self._workers = VllmWorkers(self.llm, transfer)
+        start_timeout = self._config.start_timeout
+        await self._workers.start(start_timeout)
+        if on_host and not await self._workers.install_fast_sampler(start_timeout):
+            logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
+        logger.info(
+            "vllm is up: imports %.1f s, engine %.1f s",
+            imported - started,
+            time.monotonic() - imported,
+        )
+
+    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._chat.tokenize(messages)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return self._chat.detokenize(token_ids)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+        starts = dict(request.starts)
+        # n samples of one vLLM request share their prompt; several greedy ones it refuses.
+        if any(starts.values()) or request.sampling.temperature == 0:
+            parts = [self._read(request, {index: start}) for index, start in starts.items()]
+        else:
+            parts = [self._read(request, starts)]
+        async with aclosing(merge(parts)) as events:
+            async for event in events:
+                yield event
+
+    async def _read(
+        self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
+    ) -> AsyncGenerator[Event, None]:
+        """One vLLM request, throttled to about one chunk a second and completion."""
+        stream = await self._submit(request, starts)
+        pending: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+        passed_on = time.monotonic()
+        try:
+            while stream.open:
+                ended: list[Ended] = []
+                for output in (await self._next(stream)).outputs:
+                    if output.index not in stream.open:
+                        continue
+                    pending[output.index][0].extend(output.token_ids)
+                    pending[output.index][1].extend(output.logprobs.logprobs)
+                    if output.finish_reason is not None:
+                        stream.open.discard(output.index)
+                        ended.append(Ended(stream.indices[output.index], output.finish_reason))
+                if not ended and time.monotonic() - passed_on < CHUNK_SECONDS:
+                    continue
+                for sample, (token_ids, logprobs) in pending.items():
+                    for chunk in stream.chunks(sample, token_ids, logprobs):
+                        yield chunk
+                pending.clear()
+                for event in ended:
+                    yield event
+                passed_on = time.monotonic()
+        finally:
+            self._streams.discard(stream)
+            if stream.open and not self.llm.errored:
+                await self._abort(stream)
+
+    async def _submit(
+        self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
+    ) -> Stream:
+        from vllm.inputs import TokensPrompt
+
+        given = {index: len(start) for index, start in starts.items()}
+        prefix = next(iter(starts.values()))
+        tokens = [*request.prompt_token_ids, *prefix]
+        async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
+            if self._live is None:
+                raise BehindError("this replica holds no version; weight sync must bring one")
+            stream = Stream(f"{request.number}-{next(self._numbers)}", given, self._live)
+            params = self._sampling_params(request.sampling, len(starts), len(prefix))
+            try:
+                # Bounded: a load waits for the same lock.
+                async with within(SUBMIT_SECONDS, "vllm, handed a request"):
+                    stream.collector = await self.llm.add_request(
+                        stream.request_id, TokensPrompt(prompt_token_ids=tokens), params
+                    )
+            except _dead_error() as error:
+                raise UnavailableError("the vllm engine is dead; its log says why") from error
+            except (asyncio.CancelledError, DeadlineError):
+                await self._abort(stream)
+                raise
+            self._streams.add(stream)
+        return stream
+
+    async def _abort(self, stream: Stream) -> None:
+        """A core that does not take even this is found by whoever waits for its answers."""
+        try:
+            async with asyncio.timeout(SUBMIT_SECONDS):
+                await self.llm.abort(stream.request_id)
+        except TimeoutError:
+            logger.warning("vllm did not take the end of request %s", stream.request_id)
+
+    def _sampling_params(self, sampling: Sampling, num_samples: int, given: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            n=num_samples,
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens - given,
+            stop_token_ids=sorted(self.stop_token_ids),
+            # The sampled token's own one; a seed would leave the fast path.
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    async def _next(self, stream: Stream) -> Any:
+        try:
+            return stream.collector.get_nowait() or await stream.collector.get()
+        except _dead_error() as error:
+            raise UnavailableError("the vllm engine is dead; its log says why") from error
+
+    async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
+        try:
+            async with self._lock, self._workers.turn:
+                return await self._load(shadow, version)
+        except BaseException as error:
+            # Also when it is cut off: nobody knows how far the core has come with it.
+            self._fail_streams(version)
+            if not isinstance(error, Exception):
+                raise
+            raise TransferError(f"version {version} did not load into vllm: {error!r}") from error
+
+    async def _load(self, shadow: Shadow, version: VersionId) -> float:
+        started = time.monotonic()
+        await self._pause()
+        await self._workers.load(shadow.path, shadow.description())
+        await self._pass_outputs()
+        made = self._count_made()
+        for stream in self._streams:
+            stream.mark(made[stream.request_id], version)
+        self._live = version
+        await self.llm.resume_generation()
+        return time.monotonic() - started
+
+    async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
+        return await self._workers.read_back(manifest, ranges)
+
+    async def _pause(self) -> None:
+        """vLLM's `pause_generation(mode="keep")` without the 20 ms that it sleeps in the end, lest
+        outputs come late: `_pass_outputs` makes sure of those."""
+        core: Any = self.llm.engine_core
+        renderer: Any = getattr(self.llm, "renderer", None)
+        if hasattr(core, "pause_scheduler_async") and hasattr(renderer, "clear_mm_cache_async"):
+            await renderer.clear_mm_cache_async()
+            await core.pause_scheduler_async(mode="keep", clear_cache=True)
+        else:
+            await self.llm.pause_generation(mode="keep", clear_cache=True)
+
+    async def _pass_outputs(self) -> None:
+        """Returns once every output that the core made before its pause reached its request.
+
+        The core answered after it sent them, over the same socket, so they stand in the queue
+        before the empty one that is put here.
+        """
+        from vllm.v1.engine import EngineCoreOutputs
+
+        queue = self.llm.engine_core.outputs_queue
+        queue.put_nowait(EngineCoreOutputs())
+        while not queue.empty():  # noqa: ASYNC110  it is vLLM's queue and tells nobody
+            await asyncio.sleep(0.001)
+
+    def _count_made(self) -> dict[str, dict[int, int]]:
+        """Request -> sample -> tokens made so far, for the samples that still run."""
+        made: dict[str, dict[int, int]] = defaultdict(dict)
+        for state in self.llm.output_processor.request_states.values():
+            assert state.detokenizer is not None
+            made[state.external_req_id][state.request_index] = state.detokenizer.num_output_tokens()
+        return made
+
+    def _fail_streams(self, version: VersionId) -> None:
+        """The core stays paused with half a version: nobody may see a token of it."""
+        self._live = None
+        for stream in self._streams:
+            stream.collector.put(BehindError(f"version {version} failed to load on this replica"))
+
+    @property
+    def num_running(self) -> int:
+        return self.llm.output_processor.get_num_unfinished_requests()
+
+    def check(self) -> None:
+        if self.llm.errored:
+            raise InternalError("the vllm engine is dead; its own lines above say why")
+
+    async def close(self) -> None:
+        # Whoever holds it any longer would have it shut down again when the interpreter ends.
+        self.__dict__.pop("_workers", None)
+        if vllm := self.__dict__.pop("llm", None):
+            vllm.shutdown(timeout=5.0)
+
+
+def _in_child() -> None:
+    """First thing in a forked core: end with us, and leave our event loop's signals alone."""
+    signal.set_wakeup_fd(-1)
+    die_with_parent(os.getppid(), signal.SIGKILL)
+
+
+def _dead_error() -> type[Exception]:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return EngineDeadError

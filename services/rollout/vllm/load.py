@@ -1,0 +1,95 @@
+"""A version from a shadow into a vLLM worker's model, by Hugging Face names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from services.weight_sync.data.memory import MemoryReader
+from services.weight_sync.data.shadow import open_shadow
+
+Tensors = Iterable[tuple[str, torch.Tensor]]
+
+READER = MemoryReader()
+"""This worker's: the next version mostly lies in the same memory."""
+
+
+def load_shadow(
+    model: torch.nn.Module,
+    model_config: Any,
+    device: torch.device,
+    path: str,
+    description: dict[str, Any],
+) -> None:
+    """Loads every tensor of the shadow. `description` is `Shadow.description()`.
+
+    Raises ValueError when the model has parameters that the shadow lacks; a later load of a
+    whole version mends it.
+    """
+    with torch.no_grad(), _made_on(device):
+        initialize_layerwise_reload(model)
+        try:
+            load_weights: Any = model.load_weights
+            missing = feed(model, load_weights, open_shadow(path, description, READER))
+        finally:
+            # Also after a failure: it gives every layer back what a next load starts from.
+            finalize_layerwise_reload(model, model_config)
+        pack_heads(model)
+    check_missing(missing, model_config.hf_text_config)
+
+
+def _made_on(device: torch.device) -> AbstractContextManager[object]:
+    """torch's context of a default device stands in the way of each of some ten thousand calls, so
+    a host does without: tensors are made there anyway."""
+    return nullcontext() if device == torch.get_default_device() else torch.device(device)
+
+
+def feed(
+    model: torch.nn.Module, load_weights: Callable[[Tensors], set[str]], tensors: Tensors
+) -> set[str]:
+    """Returns what stayed without a value, inside a layerwise reload."""
+    missing = {name for name, _ in model.named_parameters()}
+    return (missing - load_weights(tensors)) | _half_loaded(model)
+
+
+def pack_heads(model: torch.nn.Module) -> None:
+    """An output layer that is tied to the embedding is not reloaded itself.
+
+    On the host it keeps a packed copy of the weight that would silently stay as it was.
+    """
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
+
+
+def check_missing(missing: set[str], text_config: Any) -> None:
+    """`text_config`: Hugging Face's. Raises ValueError naming what is missing."""
+    if text_config.tie_word_embeddings:
+        missing = missing - {"lm_head.weight"}
+    if missing:
+        raise ValueError(f"the version lacks {', '.join(sorted(missing))}")
+
+
+def _half_loaded(model: torch.nn.Module) -> set[str]:
+    """Layers that got some of their parts only, such as a gate without its up projection."""
+    found = set()
+    for name, layer in model.named_modules():
+        info = get_layerwise_info(layer)
+        # A vocabulary is padded, so it is never full.
+        if info.can_load() and not isinstance(layer, VocabParallelEmbedding):
+            total = info.load_numel_total or 0
+            if 0 < info.load_numel < total:
+                found.add(f"part of {name}")
+    return found

@@ -1,0 +1,158 @@
+"""Digests of what a vLLM worker has loaded, block by block.
+
+What is read is always what a layer computes with. On the host vLLM packs a
+linear layer's weight and drops the original: its product with the identity is
+the weight, exactly: each element is one product with 1, plus zeros. (Only that
+processors with AVX512-BF16 take a bf16 number below 2^-126 for zero in every
+product, and so in this one: a weight that small reads back wrong there.) An output
+layer that is tied to the embedding has a packed copy of its own there, so a
+block of the embedding is read from both.
+
+Axes: N output features of a layer on this rank, K input features, R rows of
+the identity at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
+
+from services.rollout.read_back import Reader, digest_copies, list_wanted
+from services.rollout.vllm.modules import Finder, Held, Place, locate
+from services.weight_sync.data.manifest import Block
+from services.weight_sync.data.memory import DTYPES
+from trimaran.errors import InternalError
+from trimaran.types import Manifest, Ranges
+
+PRODUCT_SIZE = 1 << 30
+"""Multiplications between two places where a read-back may be interrupted."""
+MIN_ROWS, MAX_ROWS = 16, 64
+
+
+def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: Ranges) -> Reader:
+    """Digests of the blocks that this rank holds. `tied`: the output layer is the embedding's.
+
+    A module is read once, whatever the order of its tensors. Raises InternalError naming a
+    tensor that it does not know how to read.
+    """
+    finder = Finder(model)
+    by_module: dict[str, list[tuple[Block, Place]]] = {}
+    for block in list_wanted(manifest, ranges):
+        place = finder.find(block.tensor.name)
+        by_module.setdefault(place.path, []).append((block, place))
+    for wanted in by_module.values():
+        yield from _read_module(model, tied, manifest.digest_name, wanted)
+
+
+def _read_module(
+    model: torch.nn.Module, tied: bool, digest_name: str, wanted: list[tuple[Block, Place]]
+) -> Reader:
+    copies: dict[str, list[torch.Tensor]] = {}
+    for block, place in wanted:
+        held = locate(place, block.tensor)
+        if not _is_here(block, held):
+            continue
+        if place.parameter not in copies:
+            copies[place.parameter] = yield from _read_copies(model, tied, place)
+        pieces = [_cut(block, held, copy) for copy in copies[place.parameter]]
+        yield block.number, digest_copies(digest_name, block, pieces)
+
+
+def _read_copies(
+    model: torch.nn.Module, tied: bool, place: Place
+) -> Generator[None, None, list[torch.Tensor]]:
+    """The parameter as often as this rank computes with it."""
+    if place.parameter != "weight":
+        return [getattr(place.module, place.parameter)]
+    copies = []
+    for module in [place.module, *_heads(model, tied, place.module)]:
+        copies.append((yield from _read_weight(module)))  # noqa: PERF401  a generator yields here
+    return copies
+
+
+def _heads(model: torch.nn.Module, tied: bool, module: Any) -> list[Any]:
+    """Output layers that compute with the embedding `module`."""
+    if not isinstance(module, VocabParallelEmbedding) or isinstance(module, ParallelLMHead):
+        return []
+    return [
+        head
+        for head in model.modules()
+        if isinstance(head, ParallelLMHead) and (tied or head.weight is module.weight)
+    ]
+
+
+def _read_weight(module: Any) -> Generator[None, None, torch.Tensor]:
+    """[N, K], or the parameter as it is where a layer is not linear."""
+    weight: torch.Tensor = module.weight
+    looks_up = isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)
+    if looks_up or not hasattr(module, "cpu_linear"):
+        return weight
+    is_head = isinstance(module, VocabParallelEmbedding)
+    num_inputs = module.embedding_dim if is_head else module.input_size_per_partition
+    first, num_rows, weight_KN = 0, MIN_ROWS, torch.empty(0)
+    while first < num_inputs:
+        num_rows = min(num_rows, num_inputs - first)
+        identity_RK = torch.zeros(num_rows, num_inputs, dtype=module.params_dtype)
+        identity_RK.diagonal(first).fill_(1)
+        product_RN = module.quant_method.apply(module, identity_RK, None)
+        if first == 0:
+            weight_KN = product_RN.new_empty(num_inputs, product_RN.shape[1])
+        weight_KN[first : first + num_rows] = product_RN
+        first += num_rows
+        num_rows = PRODUCT_SIZE // weight_KN.numel() // MIN_ROWS * MIN_ROWS
+        num_rows = max(MIN_ROWS, min(MAX_ROWS, num_rows))
+        yield
+    return weight_KN.t()
+
+
+def _cut(block: Block, held: Held, copy: torch.Tensor) -> torch.Tensor:
+    tensor = block.tensor
+    piece = copy
+    if tensor.shape:
+        first, _ = _span(block, held)
+        here = copy.narrow(held.axis, held.offset, held.stop - held.start)
+        piece = here.narrow(tensor.axis, block.start - first, block.stop - block.start)
+    if tuple(piece.shape) != block.shape:
+        raise InternalError(
+            f"{tensor.name}: loaded with a shape of {tuple(piece.shape)}, not {block.shape}"
+        )
+    if piece.ndim == 2 and piece.stride(0) == 1:
+        # What is transposed as a whole is written row by row several times faster.
+        piece = piece.t().contiguous().t()
+    return piece.to(DTYPES[tensor.dtype])
+
+
+def _is_here(block: Block, held: Held) -> bool:
+    """Whether this rank holds the block; raises InternalError where it holds a part of it."""
+    first, last = _span(block, held)
+    if block.stop <= first or last <= block.start:
+        return False
+    if block.start < first or last < block.stop:
+        raise _off_grid(block, held)
+    return True
+
+
+def _span(block: Block, held: Held) -> tuple[int, int]:
+    """What this rank holds along the axis on which the tensor is cut."""
+    shape, axis = block.tensor.shape or (1,), block.tensor.axis
+    if not 0 <= held.start <= held.stop <= shape[held.axis]:
+        raise _off_grid(block, held)
+    if held.axis == axis:
+        return held.start, held.stop
+    if held.stop - held.start != shape[held.axis]:
+        raise _off_grid(block, held)
+    return 0, shape[axis]
+
+
+def _off_grid(block: Block, held: Held) -> InternalError:
+    return InternalError(
+        f"{block.tensor.name}: this rank holds {held.start} to {held.stop} of axis {held.axis}, which"
+        f" is no union of the version's blocks ({block.start} to {block.stop} of axis"
+        f" {block.tensor.axis} is one); choose another rollout.tensor_parallel"
+    )

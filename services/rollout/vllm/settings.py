@@ -1,0 +1,78 @@
+"""How vLLM is set up: environment, engine arguments, and what a start can do without."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from trimaran.config import RunConfig
+
+STREAM_TOKENS = 16
+"""vLLM hands out a completion's first token, then this many at a time: per token costs 5%."""
+BLOCK_TOKENS = 32
+"""Tokens of one block of keys and values; what vLLM's attention on the host likes best."""
+
+
+def inspect_models_here() -> None:
+    """vLLM looks at a model's class in a process of its own, lest it touch a GPU: 13 s on a first start."""
+    from vllm.model_executor.models import registry
+
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = lambda inspect: inspect()
+
+
+def set_environment(config: RunConfig, on_host: bool) -> None:
+    """Before vLLM is imported; what the user has set stays."""
+    defaults = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "HF_HUB_OFFLINE": "1",
+        # vLLM-Ascend refuses to update weights in its own matrix format.
+        "VLLM_ASCEND_ENABLE_NZ": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if on_host:
+        defaults |= {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # Otherwise the core starts one more process for its worker, and both spin.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if config.rollout.tensor_parallel == 1 else "1",
+            "TORCHDYNAMO_DISABLE": "1",
+            "OMP_NUM_THREADS": str(config.rollout.threads),
+        }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def engine_arguments(config: RunConfig, on_host: bool, transfer: str | None) -> dict[str, Any]:
+    """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
+    rollout = config.rollout
+    arguments = {
+        "model": str(config.model.path),
+        "dtype": config.model.dtype,
+        # Version 0 arrives by weight sync like every other.
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "max_model_len": config.max_model_tokens,
+        "max_num_seqs": rollout.max_concurrency,
+        "tensor_parallel_size": rollout.tensor_parallel,
+        "gpu_memory_utilization": rollout.memory_fraction,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "stream_interval": STREAM_TOKENS,
+        "worker_extension_cls": "services.rollout.vllm.worker.WorkerExtension",
+        "disable_log_stats": True,
+        "enable_log_requests": False,
+    }
+    if transfer is not None:
+        from vllm.config import WeightTransferConfig
+
+        arguments["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
+    if on_host:
+        arguments |= {
+            "enforce_eager": True,
+            "block_size": BLOCK_TOKENS,
+            "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
+        }
+    return arguments

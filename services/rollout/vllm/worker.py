@@ -1,0 +1,79 @@
+"""What runs inside vLLM's worker process: weights from a shadow, a faster sampler on the host.
+
+vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`);
+the engine calls its methods with `collective_rpc`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import torch
+
+from services.rollout.read_back import Reader, run_slice
+from services.weight_sync.data.manifest import manifest_from_json
+from trimaran.launch.lifetime import die_with_parent
+
+
+def sample_inverse_cdf(logits: torch.Tensor) -> torch.Tensor:
+    """One draw a row from softmax(logits), logits [N, V] -> int64 [N].
+
+    The first token whose cumulative probability exceeds u * total, u uniform in
+    [0, 1): one random number a row, where vLLM draws an exponential for every
+    entry of the vocabulary.
+    """
+    cumulative_NV = logits.softmax(-1, dtype=torch.float32).cumsum_(-1)
+    draw_N1 = torch.rand(len(logits), 1, dtype=torch.float32) * cumulative_NV[:, -1:]
+    tokens_N1 = torch.searchsorted(cumulative_NV, draw_N1, right=True)
+    return tokens_N1.clamp_(max=logits.shape[1] - 1).view(-1)
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker, whose own attributes the first three are."""
+
+    model_runner: Any
+    model_config: Any
+    finish_weight_update: Any
+    _reader: Reader
+
+    def end_with_parent(self) -> None:
+        die_with_parent(os.getppid(), signal.SIGKILL)
+
+    def install_fast_sampler(self) -> bool:
+        """False when this vLLM has no such hook; its own sampler then stays."""
+        from vllm.v1.sample.ops import topk_topp_sampler
+
+        if not hasattr(topk_topp_sampler, "compiled_random_sample"):
+            return False
+        topk_topp_sampler.compiled_random_sample = sample_inverse_cdf
+        return True
+
+    def load_shadow(self, path: str, description: dict[str, Any]) -> None:
+        """For a vLLM without weight-transfer engines; see `load.load_shadow`."""
+        from services.rollout.vllm.load import load_shadow
+
+        runner = self.model_runner
+        load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
+
+    def abandon_update(self) -> None:
+        """Before an update, when the one before it did not end: this worker may have it open still."""
+        if getattr(self, "_weight_update_active", False):
+            self.finish_weight_update()
+
+    def begin_read_back(self, manifest_json: dict[str, Any], ranges: list[list[int]]) -> None:
+        """Any read-back before it is forgotten."""
+        from services.rollout.vllm.read_back import read_loaded
+
+        self._reader = read_loaded(
+            self.model_runner.get_model(),
+            self.model_config.hf_text_config.tie_word_embeddings,
+            manifest_from_json(manifest_json),
+            tuple((first, end) for first, end in ranges),
+        )
+
+    def go_on_reading_back(self, seconds: float) -> tuple[dict[int, str], bool]:
+        """Digests by block number from about so many seconds, and whether there are no more."""
+        with torch.no_grad():
+            return run_slice(self._reader, seconds)

@@ -1,0 +1,222 @@
+"""Brings replicas that are behind to the live version, each by a task of its own.
+
+    holds an older one ─▶ COMMIT of what it may have staged
+    else               ─▶ STAGE by relay from those that hold it ─▶ COMMIT
+    then               ─▶ full read-back ─▶ routable
+
+The trainer's transfer group has no part in it, and the trainer need not be
+there as long as one replica holds the version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from services.weight_sync.control.ledger import VersionLedger
+from services.weight_sync.control.members import Member
+from services.weight_sync.control.offers import Connect, Target, ask_senders
+from services.weight_sync.control.plan import plan_catch_up
+from services.weight_sync.control.pool import Attempt, ReplicaPool
+from services.weight_sync.control.proving import ReadBackProver
+from services.weight_sync.control.staging import Stager
+from services.weight_sync.control.tasks import cancel, log_failure
+from trimaran.config import WeightSyncSection
+from trimaran.errors import TrimaranError
+from trimaran.types import PolicyVersion
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 1.0
+"""Before a replica is tried again; doubles with each failure in a row."""
+LONGEST_PAUSE_SECONDS = 30.0
+"""A replica that was frozen for long is back this soon."""
+ASK_SECONDS = 5.0
+"""For the trainer to say whether it still has the version; it is not needed."""
+
+
+class CatchUp:
+    """One try with one replica."""
+
+    def __init__(
+        self,
+        config: WeightSyncSection,
+        ledger: VersionLedger,
+        pool: ReplicaPool,
+        stager: Stager,
+        prover: ReadBackProver,
+        connect_senders: Connect,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._pool = pool
+        self._stager = stager
+        self._prover = prover
+        self._connect_senders = connect_senders
+
+    async def bring_up(self, member: Member) -> None:
+        """Afterwards the member is routable, has a fault, or could not be served yet."""
+        live, manifest = self._ledger.live, self._ledger.manifest
+        assert live is not None and manifest is not None, "nothing to catch up with"
+        if not member.holds(live) and not await self._load(member, Target(live, manifest)):
+            return
+        try:
+            proof = await self._prover.prove(member, live, manifest)
+        except TrimaranError as error:
+            self._pool.members.mark_held(member, None)
+            await self._pool.exclude({member: f"read-back of {live.version}: {error}"})
+        else:
+            if not proof.fault:
+                logger.info("%s holds version %s, proven", member.name, live.version)
+
+    async def _load(self, member: Member, target: Target) -> bool:
+        """True once it has loaded the version."""
+        live = target.version
+        if member.held is not None and await self._commit_staged(member, live):
+            return True
+        attempt = self._pool.attempt(self._ledger.caller, ())
+        try:
+            staged = await self._stage(member, target, attempt)
+        except BaseException:
+            self._pool.abort([member], live.version, attempt)
+            raise
+        timeout = self._config.commit_timeout
+        return staged and bool(await self._pool.commit(live, [member], timeout))
+
+    async def _commit_staged(self, member: Member, live: PolicyVersion) -> bool:
+        """A version may have become live while weight sync was away: roll forward."""
+        try:
+            async with self._pool.connected([member]) as rollouts:
+                await rollouts[member.name].commit_weights(
+                    live, member.maker, self._config.commit_timeout
+                )
+        except TrimaranError as error:
+            logger.debug("%s has nothing staged: %s", member.name, error)
+            return False
+        self._pool.members.mark_loaded(member, live)
+        return True
+
+    async def _stage(self, member: Member, target: Target, attempt: Attempt) -> bool:
+        live = target.version
+        holders = self._pool.routable()
+        pullers = [m for m in self._pool.members.behind(live) if m == member or not m.reason]
+        async with AsyncExitStack() as stack:
+            target = await self._with_offers(stack, target)
+            if not holders and not target.offers:
+                logger.debug("%s waits: nobody can give %s", member.name, live.version)
+                return False
+            plan = plan_catch_up(
+                *(target.manifest, target.offers, member, pullers, holders),
+                *(self._config.transport, self._config.relay_fan_out),
+            )
+            connected = self._pool.connected([member], attempt.caller)
+            rollouts = await stack.enter_async_context(connected)
+            rollout = rollouts[member.name]
+            outcome = await self._stager.stage_alone(target, attempt, plan, member, rollout)
+        self._pool.abort(list(outcome.failed), live.version, attempt)
+        await self._pool.exclude(outcome.failed)
+        return bool(outcome.staged)
+
+    async def _with_offers(self, stack: AsyncExitStack, target: Target) -> Target:
+        timeout = min(ASK_SECONDS, self._config.join_timeout)
+        caller = self._ledger.caller
+        asked = ask_senders(self._connect_senders, caller, target.version, timeout)
+        try:
+            return await stack.enter_async_context(asked)
+        except TrimaranError as error:
+            # It holds a newer version, is replacing its weights, or is gone.
+            logger.debug("the trainer cannot give %s: %s", target.version.version, error)
+            return target
+
+
+class CatchUps:
+    """The tasks, and when a replica with a fault is tried again."""
+
+    def __init__(
+        self, catch_up: CatchUp, ledger: VersionLedger, pool: ReplicaPool, first_pause: float
+    ) -> None:
+        self._catch_up = catch_up
+        self._ledger = ledger
+        self._pool = pool
+        self._first_pause = first_pause
+        self._tasks: dict[str, tuple[Member, asyncio.Task[None]]] = {}
+        self._targets: dict[str, PolicyVersion | None] = {}
+        """What each is being brought up to."""
+        self._held_off: set[str] = set()
+        self._due: dict[str, tuple[Member, float]] = {}
+        """When a replica with these faults is tried again. It outlives the task: publications
+        that follow each other closely must not begin the pause anew each time."""
+
+    def start(self) -> None:
+        """For everyone that is behind.
+
+        What is under way goes on, unless it is a former incarnation's or leads to a version that
+        has been replaced: those who had that one have begun to write over it.
+        """
+        live = self._ledger.live
+        if live is None:
+            return
+        for member in self._pool.members:
+            if self._pool.is_routable(member):
+                continue
+            former, task = self._tasks.get(member.name, (None, None))
+            if former and task and not task.done():
+                if former.key == member.key and self._targets.get(member.name) == live:
+                    continue
+                task.cancel()
+            if member.name not in self._held_off:
+                self._targets[member.name] = live
+                task = asyncio.create_task(self._run(member), name=f"catch-up of {member.name}")
+                task.add_done_callback(log_failure)
+                self._tasks[member.name] = member, task
+
+    @asynccontextmanager
+    async def held_off(self, members: Sequence[Member]) -> AsyncIterator[None]:
+        """Inside, none of theirs is under way: somebody else stages and commits on them."""
+        names = {member.name for member in members}
+        self._held_off |= names
+        try:
+            await self._stop(names)
+            yield
+        finally:
+            self._held_off -= names
+
+    async def close(self) -> None:
+        await self._stop(list(self._tasks))
+
+    async def _stop(self, names: Iterable[str]) -> None:
+        entries = [self._tasks.pop(name) for name in names if name in self._tasks]
+        await cancel([task for _, task in entries])
+
+    async def _run(self, member: Member) -> None:
+        """Until the replica is proven at the live version or has registered again."""
+        members = self._pool.members
+        while members.is_current(member):
+            await asyncio.sleep(self._seconds_left(member.name))
+            before = members.get(member.name)
+            if self._pool.is_routable(before):
+                return
+            if not members.is_current(member):
+                return
+            self._targets[member.name] = self._ledger.live
+            try:
+                await self._catch_up.bring_up(before)
+            except TrimaranError as error:
+                logger.warning("%s could not be brought up: %s", member.name, error)
+            if members.get(member.name) == before:
+                await asyncio.sleep(self._first_pause)  # nobody can give it yet
+
+    def _seconds_left(self, name: str) -> float:
+        """Of the pause after the replica's last fault."""
+        member, now = self._pool.members.get(name), time.monotonic()
+        before, due = self._due.get(name, (None, now))
+        if member != before:
+            due = now
+            if member.failures:
+                pause = self._first_pause * 2.0 ** min(member.failures - 1, 30)
+                due += min(pause, LONGEST_PAUSE_SECONDS)
+            self._due[name] = member, due
+        return max(due - now, 0.0)

@@ -1,0 +1,33 @@
+"""Recorded replicas that are gone when weight sync starts: those of the run's former life.
+
+A replica's relay listens on a port that its process was given, for as long as that process lives.
+Who takes a connection there is still the one that was recorded, be it frozen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from services.weight_sync.control.members import Member
+
+CONNECT_SECONDS = 2.0
+"""To one relay; all are asked at the same time."""
+
+
+async def find_gone(members: Iterable[Member]) -> list[Member]:
+    """Those whose relay takes no connection."""
+    asked = list(members)
+    answers = await asyncio.gather(*(_listens(member.peer.relay) for member in asked))
+    return [member for member, listens in zip(asked, answers, strict=True) if not listens]
+
+
+async def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except (OSError, ValueError):  # TimeoutError is an OSError
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,197 @@
+"""What must still be known after a restart: versions, manifest, proofs, members, group numbers.
+
+    prepare ── manifest of the coming version ─▶ the slot that the live one does not use
+    commit ─── version record (names the one before) and commit record (names version and slot),
+               in one transaction with the comparison of epochs
+
+The commit record decides: what was written before it and is not reached from
+it does not count. Epochs are those that controllers draw from the same store. Each call writes through to the disk, off the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from services.weight_sync.control.members import Members
+from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
+from trimaran.errors import UnavailableError
+from trimaran.store import SqliteStore
+from trimaran.types import (
+    Caller,
+    Manifest,
+    PolicyVersion,
+    Proof,
+    VersionId,
+    VersionRecord,
+    VersionState,
+)
+
+
+class VersionLedger:
+    """Also the copy in memory of what is live: version, manifest and proofs."""
+
+    def __init__(self, store: SqliteStore, run_id: str) -> None:
+        """Reads what was recorded last; nothing, epoch 0 and no members in a new run."""
+        self._store = store
+        self._run_id = run_id
+        self._key = f"weight_sync/{run_id}"
+        self.caller = Caller(run_id, store.newest_epoch(run_id))
+        """The newest controller that is known."""
+        self.members = Members.from_json(self._get("members") or [], time.monotonic())
+        self.live: PolicyVersion | None = None
+        self.manifest: Manifest | None = None
+        self.proofs: dict[str, Proof] = {}
+        """Of the live version, by replica."""
+        self._slot = 1
+        self._live_tree: dict[str, Any] = {}
+        self._unwritten: dict[VersionId, dict[str, Proof]] = {}
+        self._members_write = _SharedWrite(self._write_members)
+        self._proofs_write = _SharedWrite(self._write_proofs)
+        if (commit := self._get("live")) is not None:
+            self._recover(commit)
+
+    def _recover(self, commit: dict[str, Any]) -> None:
+        tree = self._live_tree = self._get(f"version/{commit['version']}")
+        record = self._record(tree)
+        self.live, self._slot = record.policy, commit["slot"]
+        self.manifest = manifest_from_json(self._get(f"manifest/{self._slot}"))
+        self.proofs = {proof.replica: proof for proof in record.proofs}
+
+    async def prepare(self, manifest: Manifest) -> None:
+        """Before `commit` of the version that it is of."""
+        await self._put(f"manifest/{1 - self._slot}", manifest_to_json(manifest))
+
+    async def commit(
+        self, caller: Caller, live: PolicyVersion, manifest: Manifest, proofs: Sequence[Proof]
+    ) -> None:
+        """The commit record: from its return on, `live` is the version, whoever dies.
+
+        Raises StaleEpochError, and records nothing, when a newer controller than `caller` has
+        drawn its epoch: the store compares and writes in one transaction.
+        """
+        tree = {
+            "version": [live.version.lineage, live.version.step],
+            "root": live.root,
+            "num_blocks": manifest.num_blocks,
+            "num_bytes": sum(num_bytes(tensor) for tensor in manifest.tensors),
+            "committed_at": time.time(),
+            "before": str(self.live.version) if self.live else None,
+            "proofs": _proofs_to_json(proofs),
+        }
+        slot = 1 - self._slot
+        records = {
+            f"{self._key}/version/{live.version}": tree,
+            f"{self._key}/live": {"version": str(live.version), "slot": slot},
+        }
+        await self._call(self._store.put_fenced, records, self._run_id, caller.epoch)
+        self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
+        self.proofs = {proof.replica: proof for proof in proofs}
+
+    async def save_proofs(self, proofs: Sequence[Proof]) -> None:
+        """Each with its version, also when another is live by now: its tokens may still wait."""
+        for proof in proofs:
+            if self.live and proof.version == self.live.version:
+                self.proofs[proof.replica] = proof
+            self._unwritten.setdefault(proof.version, {})[proof.replica] = proof
+        if proofs:
+            await self._proofs_write()
+
+    async def save_members(self) -> None:
+        await self._members_write()
+
+    async def newest_epoch(self) -> int:
+        """The last one that a controller of this run has drawn."""
+        return await self._call(self._store.newest_epoch, self._run_id)
+
+    async def next_group_id(self) -> int:
+        return await asyncio.to_thread(self._store.next_epoch, f"{self._key}/groups")
+
+    async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
+        """Committed ones, newest first; `limit` 0 means all."""
+        return await asyncio.to_thread(lambda: tuple(self._walk(limit)))
+
+    async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        """Those of the live version from memory, of others from the store."""
+        found: list[Proof] = []
+        for version in sorted(set(versions)):
+            if self.live and version == self.live.version:
+                found += self.proofs.values()
+            elif self.live and version < self.live.version:
+                tree = await asyncio.to_thread(self._get, f"version/{version}")
+                found += self._record(tree).proofs if tree else ()
+        return tuple(found)
+
+    def _walk(self, limit: int) -> Iterator[VersionRecord]:
+        tree = self._live_tree or None
+        count = 0
+        while tree and (count < limit or not limit):
+            record = self._record(tree)
+            if not count:
+                record = replace(record, proofs=tuple(self.proofs.values()))
+            yield record
+            count += 1
+            tree = self._get(f"version/{tree['before']}") if tree["before"] else None
+
+    def _record(self, tree: dict[str, Any]) -> VersionRecord:
+        version = VersionId(*tree["version"])
+        return VersionRecord(
+            PolicyVersion(self._run_id, version, tree["root"], VersionState.ACTIVE),
+            tree["num_blocks"],
+            tree["num_bytes"],
+            tree["committed_at"],
+            tuple(Proof(version, name, tree["root"], *row) for name, row in tree["proofs"].items()),
+        )
+
+    async def _write_members(self) -> None:
+        await self._put("members", self.members.to_json())
+
+    async def _write_proofs(self) -> None:
+        for version in list(self._unwritten):
+            proofs, key = self._unwritten.pop(version), f"version/{version}"
+            try:
+                if tree := await asyncio.to_thread(self._get, key):
+                    tree["proofs"] |= _proofs_to_json(proofs.values())
+                    await self._put(key, tree)
+            except BaseException:  # the next write has them
+                self._unwritten[version] = proofs | self._unwritten.get(version, {})
+                raise
+
+    def _get(self, name: str) -> Any:
+        return self._store.get(f"{self._key}/{name}")
+
+    async def _put(self, name: str, value: Any) -> None:
+        await self._call(self._store.put, f"{self._key}/{name}", value)
+
+    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await asyncio.to_thread(method, *arguments)
+        except sqlite3.Error as error:
+            raise UnavailableError(f"weight sync cannot use its store: {error}") from error
+
+
+class _SharedWrite:
+    """Calls that come while a write is under way share the next one."""
+
+    def __init__(self, write: Callable[[], Awaitable[None]]) -> None:
+        self._write = write
+        self._lock = asyncio.Lock()
+        self._num_calls = self._num_written = 0
+
+    async def __call__(self) -> None:
+        """Returns once what stood in memory when it was called is on the disk."""
+        self._num_calls += 1
+        mine = self._num_calls
+        async with self._lock:
+            if self._num_written < mine:
+                upto = self._num_calls
+                await self._write()
+                self._num_written = upto
+
+
+def _proofs_to_json(proofs: Iterable[Proof]) -> dict[str, list[Any]]:
+    return {p.replica: [p.num_blocks, p.num_loaded, p.fault] for p in proofs}

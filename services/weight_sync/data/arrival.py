@@ -1,0 +1,143 @@
+"""Blocks that come from several sources at once into one buffer, and what is checked on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import torch
+
+from services.weight_sync.data.digest import digest_tensor
+from services.weight_sync.data.layout import Layout, intersect, numbers_of
+from services.weight_sync.data.manifest import Block, list_blocks, list_digests
+from services.weight_sync.transports.calls import Stop
+from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError, describe
+from trimaran.errors import TransferError
+from trimaran.types import Manifest, PolicyVersion, Ranges, Source, Transport
+
+MAX_NAMED = 3
+"""Blocks that an error names; it counts the others."""
+
+
+def name_blocks(blocks: Iterable[Block]) -> str:
+    found = list(blocks)
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    return ", ".join(describe(block) for block in found[:MAX_NAMED]) + more
+
+
+def check_sources(manifest: Manifest, wanted: Ranges, sources: Sequence[Source]) -> None:
+    """Raises TransferError unless the sources cover every wanted block once."""
+    covered: set[int] = set()
+    for source in sources:
+        here = set(numbers_of(intersect(source.blocks, wanted)))
+        if twice := sorted(covered & here):
+            named = _name_numbers(manifest, twice)
+            raise TransferError(f"two sources bring {named}; each block must have one")
+        covered |= here
+    if missing := [number for number in numbers_of(wanted) if number not in covered]:
+        named = _name_numbers(manifest, missing)
+        raise TransferError(f"no source brings {named}; the sources must cover the version")
+
+
+def _name_numbers(manifest: Manifest, numbers: Sequence[int]) -> str:
+    blocks = list_blocks(manifest.tensors)
+    return name_blocks(blocks[number] for number in numbers)
+
+
+class Verifier:
+    """Compares what has landed in a buffer with a manifest."""
+
+    def __init__(self, manifest: Manifest, buffer: torch.Tensor, layout: Layout) -> None:
+        self._digest_name = manifest.digest_name
+        self._digests = list_digests(manifest)
+        self._buffer = buffer
+        self._pieces = layout.by_number()
+
+    def check(self, number: int) -> None:
+        """Raises WrongBlockError, naming the block."""
+        piece = self._pieces[number]
+        found = digest_tensor(self._digest_name, self._buffer[piece.start : piece.end])
+        if found != self._digests[number]:
+            raise WrongBlockError(
+                f"{describe(piece.block)} arrived with digest {found},"
+                f" the manifest says {self._digests[number]}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """One stage: what is to come, from where, and until when."""
+
+    version: PolicyVersion
+    manifest: Manifest
+    wanted: Ranges
+    parts: Sequence[tuple[Source, Layout]]
+    """Each source with the layout of what travels from it."""
+    carriers: Mapping[Transport, Carrier]
+    bucket_bytes: int
+    deadline: float
+    """time.monotonic()."""
+    stop: Stop
+
+    def fill(self, buffer: torch.Tensor, layout: Layout, landed: Callable[[int], None]) -> None:
+        """Carry every source's stream into the buffer, all at the same time.
+
+        `landed` checks a block that has its bytes; it is called from several
+        threads. The first failure stops the other sources. Raises that failure,
+        or TransferError when a transport ends without all of its blocks.
+        """
+        missing = {piece.block.number for piece in layout.pieces}
+        lock = threading.Lock()
+
+        def land(number: int) -> None:
+            self.stop.check()
+            landed(number)
+            with lock:
+                missing.discard(number)
+
+        jobs = [
+            Job(
+                self.version.root,
+                source,
+                stream,
+                buffer,
+                layout,
+                land,
+                self.bucket_bytes,
+                self.deadline,
+                self.stop,
+            )
+            for source, stream in self.parts
+        ]
+        for carrier in self.carriers.values():
+            carrier.prepare([job.source for job in jobs])
+        _run([(self.carriers[job.source.transport], job) for job in jobs], self.stop)
+        if missing:
+            blocks = [piece.block for piece in layout.pieces if piece.block.number in missing]
+            raise TransferError(f"{name_blocks(blocks)} did not arrive")
+
+    def check(self) -> None:
+        """Raises TransferError when this stage is given up, or its time is over."""
+        self.stop.check()
+        if time.monotonic() > self.deadline:
+            raise TransferError("the stage did not end by its deadline")
+
+    @property
+    def settled(self) -> bool:
+        """Nothing writes into a buffer of this stage any more."""
+        return all(carrier.settled for carrier in self.carriers.values())
+
+
+def _run(jobs: Sequence[tuple[Carrier, Job]], stop: Stop) -> None:
+    if not jobs:
+        return
+    with ThreadPoolExecutor(len(jobs), "stage") as threads:
+        futures = [threads.submit(carrier.carry, job) for carrier, job in jobs]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        error = next((error for future in done if (error := future.exception())), None)
+        if error is not None:
+            stop.set(f"another source failed: {error}")
+            raise error

@@ -1,0 +1,91 @@
+"""A stage by delta: pieces are fetched beside the base, then applied to it, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from services.weight_sync.data.arrival import Intake, Verifier
+from services.weight_sync.data.delta import DeltaPieces, Undo, apply_pieces, undo
+from services.weight_sync.data.layout import Layout, numbers_of
+from services.weight_sync.data.manifest import list_blocks, list_digests, same_tensors
+from services.weight_sync.data.room import require_room
+from services.weight_sync.data.shadow import Shadow
+from services.weight_sync.transports.carrier import describe
+from services.weight_sync.transports.delta_stream import join_deltas
+from trimaran.errors import OutOfOrderError, TransferError
+from trimaran.types import Manifest
+
+
+def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:
+    """Raises OutOfOrderError unless every source's delta is against the held version.
+
+    TransferError when sources mix deltas with blocks, or when a block that the
+    deltas leave alone differs between the two manifests.
+    """
+    for source, _ in intake.parts:
+        if source.delta is None:
+            raise TransferError(
+                "some sources bring a delta and others blocks; plan one or the other"
+            )
+        if held is None or source.delta.base_root != held_root:
+            raise OutOfOrderError(
+                f"the delta is against {source.delta.base_root}, this replica holds"
+                f" {held_root or 'nothing'}; stage the full version"
+            )
+    if held is None or not same_tensors(held.tensors, intake.manifest.tensors):
+        raise TransferError("the delta's manifest names other tensors than the held version's")
+    blocks, old, new = (
+        list_blocks(intake.manifest.tensors),
+        list_digests(held),
+        list_digests(intake.manifest),
+    )
+    changed = {
+        piece.block.number
+        for _, stream in intake.parts
+        for piece in stream.pieces
+        if piece.end > piece.start
+    }
+    for number in numbers_of(intake.wanted):
+        if number not in changed and old[number] != new[number]:
+            raise TransferError(
+                f"{describe(blocks[number])} differs between the versions,"
+                " but the delta has no piece for it; stage the full version"
+            )
+
+
+def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
+    """Of the wanted blocks, in memory of their own."""
+    streams = [stream for _, stream in intake.parts]
+    layout = join_deltas(intake.manifest.tensors, streams, intake.wanted)
+    require_room(2 * layout.num_bytes, "a delta's pieces")  # the buffer, and the pieces cut from it
+    buffer = torch.empty(layout.num_bytes, dtype=torch.uint8)
+    intake.fill(buffer, layout, lambda number: None)
+    view = buffer.numpy().data
+    pieces = {
+        piece.block.number: bytes(view[piece.start : piece.end])
+        for piece in layout.pieces
+        if piece.end > piece.start
+    }
+    base_roots = {source.delta.base_root for source, _ in intake.parts if source.delta}
+    return layout, DeltaPieces(base_roots.pop(), pieces)
+
+
+def apply_verified(shadow: Shadow, delta: DeltaPieces, check: Callable[[], None]) -> Undo:
+    """`shadow` has the next version's manifest over the base's memory.
+
+    Raises TransferError, naming the block, when a piece is malformed or makes
+    wrong bytes, and what `check` raises, which is asked before each block; the
+    memory is then as it was.
+    """
+    overwritten = apply_pieces(shadow, delta.pieces, check)
+    verifier = Verifier(shadow.manifest, shadow.buffer, shadow.layout)
+    try:
+        for number in delta.pieces:
+            check()
+            verifier.check(number)
+    except BaseException:
+        undo(shadow, overwritten)
+        raise
+    return overwritten

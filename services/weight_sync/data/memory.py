@@ -1,0 +1,200 @@
+"""Host memory that another process can map, and typed views of the blocks in it.
+
+The memory has no name in any file system: it vanishes with its owner and with
+those who have mapped it, whatever the end of that owner was. It is sealed
+against shrinking, so that a reader never meets a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import stat
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from services.weight_sync.data.layout import Piece
+from services.weight_sync.data.room import require_room
+from trimaran.errors import TransferError
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+TAKEN_AT_A_TIME = 64 * 2**20
+"""Bytes, between two looks at what is left."""
+PAGE_TABLE_SHARE = 512
+"""A mapping needs 8 bytes for each page of 4 KiB."""
+PATH = re.compile("/proc/[0-9]+/fd/[0-9]+")
+
+
+class HostMemory:
+    """`size` bytes in an anonymous file, kept until this object and every view are dropped."""
+
+    def __init__(self, size: int, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called again and again meanwhile; what it raises ends the allocation.
+
+        Raises TransferError when memory is short.
+        """
+        self.size = size
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self._descriptor = os.memfd_create("trimaran-weights", flags)
+        try:
+            self._take_pages(check)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            self.buffer = _map(self._descriptor, size, mmap.ACCESS_WRITE)
+            """uint8, one dimension."""
+        except OSError as error:
+            os.close(self._descriptor)
+            raise TransferError(
+                f"no room for {size / 2**20:.0f} MiB of weights on the host: {error.strerror}"
+            ) from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _take_pages(self, check: Callable[[], None]) -> None:
+        """All of them now: what is missing is an error here, and not a SIGBUS or a kill later.
+
+        The kernel kills for a page that it cannot give, so it is only asked for what is there.
+        Whoever else allocates at the same time is seen at the next look.
+        """
+        for start in range(0, self.size, TAKEN_AT_A_TIME):
+            check()
+            left = self.size - start
+            require_room(left + left // PAGE_TABLE_SHARE, "weights")
+            os.posix_fallocate(self._descriptor, start, min(TAKEN_AT_A_TIME, left))
+
+    @property
+    def path(self) -> str:
+        """Opens in another process of the same user, while this one lives and holds the memory."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def __del__(self) -> None:
+        # A failed __init__ has closed it and left no buffer.
+        if hasattr(self, "buffer"):
+            os.close(self._descriptor)
+
+
+class MemoryReader:
+    """Other processes' HostMemory. What it has mapped it keeps, because an owner uses its memory
+    again for the next version and a mapping made anew takes as long as a copy.
+
+    Safe to call from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mapped: dict[str, tuple[int, torch.Tensor]] = {}
+        """By path: the file's number, which no other has while it is mapped, and its bytes."""
+
+    def map(self, path: str, size: int) -> torch.Tensor:
+        """uint8, one dimension, of what lies there now and later. Writing to it is a SIGSEGV.
+
+        Raises TransferError when the owner is gone, or the memory is of another size or could
+        shrink.
+        """
+        with self._lock, _opened(path) as descriptor:
+            found = os.fstat(descriptor)
+            if found.st_size != size:
+                raise TransferError(
+                    f"{path}: holds {found.st_size} bytes; the manifest asks for {size};"
+                    " the owner's memory is gone or its blocks differ; stage the version anew"
+                )
+            number, buffer = self._mapped.get(path, (0, None))
+            if buffer is None or number != found.st_ino:
+                _check_sealed(path, descriptor)
+                buffer = _map(descriptor, size, mmap.ACCESS_READ)
+                self._mapped[path] = found.st_ino, buffer
+            return buffer
+
+    def keep(self, paths: Collection[str]) -> None:
+        """Let go of all others, and of their memory if their owners have."""
+        with self._lock:
+            self._mapped = {p: mapped for p, mapped in self._mapped.items() if p in paths}
+
+    def forget_gone(self) -> None:
+        """Let go of what its owner has let go of."""
+        with self._lock:
+            self._mapped = {p: m for p, m in self._mapped.items() if _number_of(p) == m[0]}
+
+
+def _number_of(path: str) -> int | None:
+    """The file's; None when it is gone."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Open for reading. Raises TransferError for anything but a file without a name of this user's.
+
+    Looked at before it is opened: to open a pipe or a device can do something.
+    """
+    if not PATH.fullmatch(path):
+        raise TransferError(f"{path[:80]!r} names no memory; an owner's is /proc/PID/fd/NUMBER")
+    with _open(path, path, os.O_PATH) as place:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid():
+            raise TransferError(f"{path}: is not memory of this user; offer a HostMemory")
+        with _open(path, f"/proc/self/fd/{place}", os.O_RDONLY) as descriptor:
+            yield descriptor
+
+
+@contextmanager
+def _open(name: str, path: str, flags: int) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+    except OSError as error:
+        raise TransferError(
+            f"{name}: the owner's memory is gone ({error.strerror}); stage the version anew"
+        ) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_sealed(path: str, descriptor: int) -> None:
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0  # a file of another kind
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise TransferError(f"{path}: could shrink while it is read; offer sealed memory")
+
+
+def _map(descriptor: int, size: int, access: int) -> torch.Tensor:
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    with warnings.catch_warnings():
+        # That torch cannot see that a tensor is only to be read.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(mmap.mmap(descriptor, size, access=access), dtype=torch.uint8)
+
+
+def block_bytes(buffer: torch.Tensor, piece: Piece) -> torch.Tensor:
+    return buffer[piece.start : piece.end]
+
+
+def block_view(buffer: torch.Tensor, piece: Piece) -> torch.Tensor:
+    """The block as a view of its own dtype and shape."""
+    dtype = DTYPES[piece.block.tensor.dtype]
+    return block_bytes(buffer, piece).view(dtype).view(piece.block.shape)

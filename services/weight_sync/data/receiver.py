@@ -1,0 +1,324 @@
+"""A replica's end: gathers a version in a host shadow, proves every block, and keeps it for others."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.weight_sync.data.arrival import Intake, Verifier, check_sources
+from services.weight_sync.data.delta import Undo, undo
+from services.weight_sync.data.delta_stage import apply_verified, check_base, fetch_pieces
+from services.weight_sync.data.layout import Layout, count
+from services.weight_sync.data.manifest import check_manifest
+from services.weight_sync.data.room import find_room
+from services.weight_sync.data.shadow import Shadow
+from services.weight_sync.transports import make_carriers
+from services.weight_sync.transports.calls import Stop, hold
+from services.weight_sync.transports.delta_stream import stream_of
+from services.weight_sync.transports.memory_carrier import host_name
+from services.weight_sync.transports.relay_server import RelayServer
+from services.weight_sync.transports.stock import Holding, Stock, contents_of
+from trimaran.config import WeightSyncSection
+from trimaran.device import Device
+from trimaran.errors import InputError, TransferError
+from trimaran.types import Manifest, Peer, PolicyVersion, Ranges, Source, Staged, VersionId
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 10.0
+"""What a stage that was given up may take to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWeights:
+    """A version that arrived whole: every digest is that of its manifest."""
+
+    version: PolicyVersion
+    shadow: Shadow
+    attempt: str
+    """The stage that brought it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Overlaid:
+    """What a delta was applied to, in place."""
+
+    base: StagedWeights
+    undo: Undo
+
+
+class WeightReceiver:
+    """At most one staged and one held version. Safe in several threads.
+
+    They share one shadow's memory, unless a stage is asked to keep the held version
+    and the host has room for a second one; that then serves every other version.
+
+    `start` it, `close` it in the end.
+    """
+
+    def __init__(
+        self, device: Device, index: int, config: WeightSyncSection, wanted: Ranges | None = None
+    ) -> None:
+        """`wanted`: the blocks that this process needs; None means all."""
+        self._device = device
+        self._wanted = wanted
+        self._turn = threading.Lock()
+        """Held through a stage."""
+        self._state = threading.Lock()
+        """Held for moments, around what follows."""
+        self._under_way: tuple[str | None, Stop] = None, Stop()
+        """Which attempt, and what ends it."""
+        self._staged: StagedWeights | None = None
+        self._overlaid: _Overlaid | None = None
+        self._held: StagedWeights | None = None
+        self._spare: Shadow | None = None
+        self._carriers = make_carriers(device, index, config.address)
+        self._stock = Stock()
+        self._key = secrets.token_hex(32)
+        self._relay = RelayServer(config, self._key, self._stock)
+
+    def start(self) -> None:
+        """Raises TransferError when the configured address cannot be listened on."""
+        self._relay.start()
+
+    @property
+    def peer(self) -> Peer:
+        """Known once started."""
+        return Peer(self._relay.address, self._key, host_name(self._device))
+
+    @property
+    def staged(self) -> StagedWeights | None:
+        return self._staged
+
+    @property
+    def held(self) -> StagedWeights | None:
+        """What was kept; None from the moment in which a stage begins to write over it."""
+        return self._held
+
+    def stage(
+        self,
+        version: PolicyVersion,
+        manifest: Manifest,
+        sources: Sequence[Source],
+        bucket_bytes: int,
+        timeout: float,
+        attempt: str = "",
+        keep_held: bool = False,
+    ) -> Staged:
+        """Blocks until every wanted block lies in the shadow, verified; runs beside generation.
+
+        The held version's memory is written over, or becomes the version by a
+        delta. With `keep_held` the blocks go into a second shadow where the host
+        has room for it, and the relay gives the held version until `keep`. A
+        version that is still staged is forgotten, but its memory stays as it is
+        while somebody holds its shadow. Another stage that is under way raises at
+        once: whoever asks has given it up.
+
+        Raises TransferError when the manifest is not the version's, a wanted
+        block has no source or two, a source fails or sends wrong bytes, or
+        `timeout` seconds pass; OutOfOrderError when a delta is against another
+        version than the held one. Nothing of it is staged then, and a held version
+        that was to be changed by a delta is as it was. A request that is refused
+        for what it says changes nothing at all.
+        """
+        deadline = time.monotonic() + timeout
+        stop = self._begin(attempt)
+        try:
+            with hold(self._turn, timeout):
+                stop.check()
+                parts, wanted = self._plan(version, manifest, sources)
+                intake = Intake(
+                    version, manifest, wanted, parts, self._carriers, bucket_bytes, deadline, stop
+                )
+                if any(source.delta for source in sources):
+                    layout = self._stage_delta(intake, attempt)
+                else:
+                    layout = self._stage_full(intake, attempt, keep_held)
+        finally:
+            self._end(stop)
+        num_bytes = sum(piece.end - piece.start for piece in layout.pieces)
+        return Staged(manifest.root, count(wanted), num_bytes)
+
+    def keep(self, version: VersionId) -> None:
+        """The engine has loaded the staged version: its shadow is the held copy from here on.
+
+        Nothing reads the shadow any more but the relay, and its memory serves
+        the next stage. Does nothing when another stage has begun since.
+        """
+        with self._state:
+            if self._staged is not None and self._staged.version.version == version:
+                former, self._held = self._held, self._staged
+                self._staged = self._overlaid = None
+                if former is not None:
+                    if former.version.root != self._held.version.root:
+                        self._stock.withdraw(former.version.root)
+                    self._spare = former.shadow
+
+    def discard(self, version: VersionId, attempt: str = "") -> None:
+        """Forget what the stage of this attempt brought; a delta is undone, and its base is held
+        again. What another attempt staged, or is staging, stays.
+
+        Call it when nothing reads the shadow any more. The attempt's own stage,
+        if it is under way, raises at once.
+        """
+        under_way, stop = self._under_way
+        if under_way not in (None, attempt):
+            return  # it takes the place of whatever this attempt brought
+        if under_way == attempt:
+            stop.set(f"version {version} was discarded while it was staged")
+        with hold(self._turn, CLOSE_SECONDS), self._state:
+            staged, overlaid = self._staged, self._overlaid
+            if staged is None or (staged.version.version, staged.attempt) != (version, attempt):
+                return
+            self._staged = self._overlaid = None
+            self._stock.withdraw(staged.version.root)
+            if overlaid is None:
+                self._spare = staged.shadow
+                self._give_held()
+            else:
+                undo(overlaid.base.shadow, overlaid.undo)
+                self._hold(overlaid.base)
+
+    def close(self) -> None:
+        """A stage under way raises at once."""
+        self._begin(None).set("this receiver is closed")
+        try:
+            with hold(self._turn, CLOSE_SECONDS), self._state:
+                for carrier in self._carriers.values():
+                    carrier.close()
+                self._staged = self._overlaid = self._held = self._spare = None
+        finally:
+            self._relay.close()
+            self._stock.clear()
+
+    def _begin(self, attempt: str | None) -> Stop:
+        """Whoever asks takes the place of a stage that is under way."""
+        with self._state:
+            _, former = self._under_way
+            self._under_way = attempt, (stop := Stop())
+        asked = "the end" if attempt is None else "another stage"
+        former.set(f"given up by its caller, who asked for {asked}")
+        return stop
+
+    def _end(self, stop: Stop) -> None:
+        with self._state:
+            if self._under_way[1] is stop:
+                self._under_way = None, stop
+
+    def _plan(
+        self, version: PolicyVersion, manifest: Manifest, sources: Sequence[Source]
+    ) -> tuple[list[tuple[Source, Layout]], Ranges]:
+        """Everything that can be refused before anything changes."""
+        check_manifest(manifest, version.root)
+        wanted = self._wanted
+        if wanted is None:
+            wanted = ((0, manifest.num_blocks),) if manifest.num_blocks else ()
+        check_sources(manifest, wanted, sources)
+        try:
+            return [(source, stream_of(manifest.tensors, source)) for source in sources], wanted
+        except InputError as error:
+            raise TransferError(str(error)) from None
+
+    def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> Layout:
+        root = intake.version.root
+        memory = self._second_memory() if keep_held and self._can_keep() else self._give_up_memory()
+        shadow = Shadow(intake.manifest, intake.wanted, memory, intake.check)
+        holding = Holding(contents_of(shadow.buffer, shadow.layout), filling=True)
+        self._stock.put(root, holding)
+        verifier = Verifier(intake.manifest, shadow.buffer, shadow.layout)
+
+        def landed(number: int) -> None:
+            verifier.check(number)
+            holding.land(number)
+
+        try:
+            intake.fill(shadow.buffer, shadow.layout, landed)
+        except BaseException:
+            self._stock.withdraw(root)
+            if intake.settled:
+                self._spare = shadow
+            self._give_held()
+            raise
+        holding.complete()
+        with self._state:
+            self._staged = StagedWeights(intake.version, shadow, attempt)
+        return shadow.layout
+
+    def _stage_delta(self, intake: Intake, attempt: str) -> Layout:
+        base = self._held
+        check_base(intake, base.version.root if base else "", base and base.shadow.manifest)
+        assert base is not None, "check_base refuses a delta against nothing"
+        layout, pieces = fetch_pieces(intake)
+        # Until here the base was as it is.
+        self._let_go()
+        self._spare = None  # a delta needs no second copy
+        shadow = Shadow(intake.manifest, intake.wanted, reuse=base.shadow)
+        try:
+            overwritten = apply_verified(shadow, pieces, intake.check)
+        except BaseException:
+            self._hold(base)
+            raise
+        root = intake.version.root
+        self._stock.put(root, Holding(contents_of(shadow.buffer, shadow.layout)))
+        views = {number: memoryview(piece) for number, piece in pieces.pieces.items()}
+        self._stock.put(root, Holding(views), pieces.base_root)
+        with self._state:
+            self._staged = StagedWeights(intake.version, shadow, attempt)
+            self._overlaid = _Overlaid(base, overwritten)
+        return layout
+
+    def _can_keep(self) -> bool:
+        """Whether the host bears a second shadow and would still have room for a third."""
+        if self._held is None:
+            return False
+        size = self._held.shadow.layout.num_bytes
+        room = find_room()
+        if self._spare is None and room.num_bytes < 2 * size:
+            logger.warning(
+                "version %s is written over while the next one is staged: a second copy of %.0f MiB"
+                " would leave too little in %s, where %.0f MiB are free",
+                *(self._held.version.version, size / 2**20, room.where, room.num_bytes / 2**20),
+            )
+            return False
+        return True
+
+    def _second_memory(self) -> Shadow | None:
+        """Beside that of the held version, which stays; None where it is to be allocated."""
+        with self._state:
+            staged, self._staged = self._staged, None
+            spare, self._spare = self._spare, None
+        if staged is not None:
+            self._stock.withdraw(staged.version.root)
+            self._give_held()
+        return spare
+
+    def _give_up_memory(self) -> Shadow | None:
+        """Of the held version or of a discarded one; nobody reads it any more."""
+        held = self._let_go()
+        spare, self._spare = self._spare, None
+        return held.shadow if held else spare
+
+    def _let_go(self) -> StagedWeights | None:
+        """What was held; the relay gives nothing of it or of a forgotten version any more.
+
+        A version that is still staged may be read by an engine: its memory is dropped, not reused.
+        """
+        with self._state:
+            held, self._held = self._held, None
+            self._staged = self._overlaid = None
+        self._stock.clear()
+        return held
+
+    def _give_held(self) -> None:
+        """Through the relay, after a staged version of the same root has left it."""
+        if self._held is not None and self._stock.find(self._held.version.root) is None:
+            self._hold(self._held)
+
+    def _hold(self, weights: StagedWeights) -> None:
+        self._held = weights
+        contents = contents_of(weights.shadow.buffer, weights.shadow.layout)
+        self._stock.put(weights.version.root, Holding(contents))
