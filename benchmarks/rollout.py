@@ -65,7 +65,7 @@ def measure_rollout(model: Path, rounds: int) -> tuple[list[Row], str]:
 
 
 async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
-    from services.rollout.server import RolloutServicer, add_service
+    from services.rollout.server import RolloutServicer, rollout_service
     from services.rollout.vllm.engine import VllmEngine
     from services.rollout.weights import ReplicaWeights
     from services.weight_sync.data.receiver import WeightReceiver
@@ -77,7 +77,7 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     receiver = WeightReceiver(device, 0, config.weight_sync)
     weights = ReplicaWeights("rollout-0", engine, receiver, config.weight_sync)
     servicer = RolloutServicer("rollout-0", config, engine, weights)
-    server = rpc.Server("127.0.0.1:0", [add_service(servicer)])
+    server = rpc.Server("127.0.0.1:0", [rollout_service(servicer)])
     await server.start()
     await _publish(model, server.address)
     client = await asyncio.create_subprocess_exec(

@@ -1,51 +1,86 @@
-"""Errors that cross a service boundary. `rpc.STATUS` maps each to one gRPC status code."""
+"""Errors that cross a service boundary.
+
+Each has a `name` that stands on the wire (`trimaran/status.py`), so a name never changes. A class
+that derives from one of these elsewhere crosses as the class here that it derives from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 
-def first_error(errors: BaseExceptionGroup) -> BaseException:
+def first_error(errors: BaseExceptionGroup[Any]) -> BaseException:
     """The error that ended a group of tasks."""
-    error = errors.exceptions[0]
+    exceptions: Sequence[BaseException] = errors.exceptions
+    error = exceptions[0]
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class TrimaranError(Exception):
-    """Base of every error that we raise on purpose; its text names the thing and the remedy."""
+    """Base of every error that we raise on purpose; its text names the thing and the remedy.
+
+    Example: `raise InputError("run.steps: -1; give 1 or more")`
+    """
+
+    name: ClassVar[str]
 
 
 class InputError(TrimaranError, ValueError):
     """What the user gave is wrong: a key, a file, a row, a shape. Exit code 2."""
 
+    name = "input"
+
 
 class StaleEpochError(TrimaranError):
     """The caller's controller was replaced by a newer one."""
+
+    name = "stale-epoch"
 
 
 class OutOfOrderError(TrimaranError):
     """A step or version that is neither the next one nor the recorded one."""
 
+    name = "out-of-order"
+
 
 class PromptTooLongError(TrimaranError):
     """The prompt, or a continuation with it, does not fit the configured length."""
+
+    name = "prompt-too-long"
 
 
 class BehindError(TrimaranError):
     """The replica holds an older version than the caller asked for, or none."""
 
+    name = "behind"
+
 
 class TransferError(TrimaranError):
     """Weights did not arrive whole and in time; nothing of them is live."""
 
+    name = "transfer"
+
 
 class UnprovenError(TrimaranError):
-    """Tokens of weights that nobody proved; they must not train, and their group is reissued."""
+    """No proof says which weights made these tokens. They must not train; their group is reissued."""
+
+    name = "unproven"
 
 
 class UnavailableError(TrimaranError):
     """The other side is gone, restarting or overloaded; another replica may answer."""
 
+    name = "unavailable"
+
 
 class DeadlineError(TrimaranError, TimeoutError):
     """A wait ended without its answer."""
 
+    name = "deadline"
+
 
 class InternalError(TrimaranError):
     """A service failed in a way that it did not foresee; its log holds the traceback."""
+
+    name = "internal"

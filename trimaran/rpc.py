@@ -1,7 +1,7 @@
-"""How services speak: serve, connect, one table from errors to status codes, health, fencing.
+"""How services speak: serve and connect, with fencing, errors, deadlines, health and reflection.
 
-A handler checks, calls and translates; every `TrimaranError` that leaves it is
-mapped by `STATUS`, and `call` on the other side raises the same class again.
+A handler checks, calls and translates. A `TrimaranError` that leaves it travels as
+`trimaran/status.py` says, and `call` on the other side raises the same class again.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from trimaran import errors
-from trimaran.call_thread import CallThread
+from trimaran.fence import EpochFence, Issued
+from trimaran.status import error_of, name_of, status_of
 from trimaran.types import Caller
 
 logger = logging.getLogger(__name__)
@@ -27,20 +28,6 @@ logger = logging.getLogger(__name__)
 # grpcio's type stubs know none of these.
 _aio_health: Any = health.aio  # pyright: ignore[reportAttributeAccessIssue]
 _EOF: Any = grpc.aio.EOF  # pyright: ignore[reportAttributeAccessIssue]
-
-STATUS: dict[type[errors.TrimaranError], grpc.StatusCode] = {
-    errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.StaleEpochError: grpc.StatusCode.PERMISSION_DENIED,
-    errors.OutOfOrderError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.PromptTooLongError: grpc.StatusCode.OUT_OF_RANGE,
-    errors.BehindError: grpc.StatusCode.ABORTED,
-    errors.TransferError: grpc.StatusCode.DATA_LOSS,
-    errors.UnprovenError: grpc.StatusCode.UNAUTHENTICATED,
-    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
-    errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.InternalError: grpc.StatusCode.INTERNAL,
-}
-ERRORS = {code: error for error, code in STATUS.items()}
 
 OPTIONS = [
     # 512 completions of 8k tokens with log-probabilities are 28 MiB; manifests and images add to it.
@@ -50,69 +37,7 @@ OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 
-MAX_EPOCH = 2**62
-"""A run's store counts in int64."""
-Issued = Callable[[str], int | None]
-ISSUED_SECONDS = 30.0
-"""For the store to say which epoch is the newest."""
-
 STOP_GRACE_SECONDS = 2.0
-GRPC_DEADLINE = "Deadline Exceeded"
-"""What gRPC itself says when a call's time is over."""
-
-
-class EpochFence:
-    """Refuses callers whose epoch is older than the newest seen for their run.
-
-    Controllers draw their epochs from the run's store. Where a service can ask
-    it, an epoch that was never drawn is refused too: one call with a huge number
-    would otherwise lock every later controller out.
-    """
-
-    def __init__(self, issued: Issued = lambda run_id: None) -> None:
-        """`issued`: the newest epoch that was drawn for a run; None where nobody can say.
-
-        It is asked in a thread, once for each newer epoch.
-        """
-        self._issued = issued
-        # Of its own: a disk that hangs must not use up the threads that others work in.
-        self._asking = CallThread("epochs")
-        self._newest: dict[str, int] = {}
-
-    async def check(self, caller: Caller) -> None:
-        if caller.epoch > MAX_EPOCH:
-            raise errors.InputError(f"epoch {caller.epoch}: no epoch is larger than {MAX_EPOCH}")
-        newest = self._newest.get(caller.run_id)
-        if newest is None or caller.epoch > newest:
-            newest = max(await self._learn(caller), self._newest.get(caller.run_id, 0))
-            self._newest[caller.run_id] = newest
-        if caller.epoch < newest:
-            raise errors.StaleEpochError(
-                f"run {caller.run_id}: epoch {caller.epoch} was replaced by {newest};"
-                " another controller has taken over, stop this one"
-            )
-
-    async def _learn(self, caller: Caller) -> int:
-        """The newest epoch of the caller's run. Raises InputError when the caller's is not one."""
-        ask = partial(self._issued, caller.run_id)
-        try:
-            if self._asking.hangs:
-                raise errors.DeadlineError("an earlier question still hangs")
-            issued = await asyncio.to_thread(self._asking.call, ask, ISSUED_SECONDS)
-        except errors.DeadlineError:
-            raise errors.UnavailableError(
-                f"the run's store has not answered for {ISSUED_SECONDS:g} s; see that its disk works"
-            ) from None
-        except sqlite3.Error as error:
-            raise errors.UnavailableError(f"the run's store cannot be read: {error}") from error
-        if issued is None:
-            return caller.epoch
-        if not 0 < caller.epoch <= issued:
-            raise errors.InputError(
-                f"run {caller.run_id}: epoch {caller.epoch} was never drawn;"
-                f" the newest of this run is {issued}"
-            )
-        return issued
 
 
 class _Boundary(grpc.aio.ServerInterceptor):
@@ -169,13 +94,33 @@ class _Boundary(grpc.aio.ServerInterceptor):
 async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    # A room may have a narrower class of its own; across the wire it is what it derives from.
-    code = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
-    if code is None:
+    status = status_of(error)
+    if status is None:
         logger.exception("unforeseen error in a handler")
-        error = errors.InternalError(f"{type(error).__name__}: {error}")
-        code = STATUS[errors.InternalError]
-    await context.abort(code, str(error))
+        status = status_of(errors.InternalError(f"{type(error).__name__}: {error}"))
+        assert status
+    await context.abort(*status)
+
+
+class Service(NamedTuple):
+    """What `Server` serves; `service` makes it."""
+
+    name: str
+    """With its package: "trimaran.v1.RewardService"."""
+    add_to: Callable[[Any], None]
+    """Adds the servicer to a grpc.aio.Server."""
+
+
+def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any) -> Service:
+    """`servicer` as the one service of its proto file; `add` is what protoc generated for it.
+
+    Example::
+
+        add = reward_pb2_grpc.add_RewardServiceServicer_to_server
+        Server("127.0.0.1:7000", [service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))])
+    """
+    [descriptor] = file.services_by_name.values()
+    return Service(descriptor.full_name, lambda server: add(servicer, server))
 
 
 def check_loopback(address: str) -> None:
@@ -198,18 +143,18 @@ class Server:
     def __init__(
         self,
         address: str,
-        add_services: Iterable[Callable[[Any], str]],
+        services: Iterable[Service],
         issued: Issued = lambda run_id: None,
     ) -> None:
-        """`add_services`: each adds a servicer to the server and returns its full name.
-
-        `issued`: as in `EpochFence`.
-        """
+        """`issued`: as in `EpochFence`. Raises InputError for an address that cannot be bound."""
         check_loopback(address)
         self._server = grpc.aio.server(interceptors=[_Boundary(issued)], options=OPTIONS)
         self._health = _aio_health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [add(self._server) for add in add_services]
+        names: list[str] = []
+        for name, add_to in services:
+            add_to(self._server)
+            names.append(name)
         self._names = ["", *names]
         reflection.enable_server_reflection(
             [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
@@ -247,21 +192,26 @@ def connect(address: str) -> grpc.aio.Channel:
     )
 
 
-async def call(method: Callable[..., Any], request: Any, timeout: float) -> Any:
-    """One unary call under a deadline in seconds. Raises the TrimaranError that the service raised."""
+async def call(method: Callable[..., Any], request: Message, timeout: float) -> Any:
+    """One unary call under a deadline in seconds. Raises the TrimaranError that the service raised.
+
+    Example::
+
+        response = await call(stub.GetRun, run_pb2.GetRunRequest(), timeout=10.0)
+    """
     try:
         return await method(request, timeout=timeout)
     except grpc.aio.AioRpcError as error:
-        if error.details() == GRPC_DEADLINE:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and name_of(error) is None:
             name = request.DESCRIPTOR.full_name.removesuffix("Request")
             raise errors.DeadlineError(
                 f"{name}: no answer within {timeout:g} s; the service is frozen or too slow"
             ) from None
-        raise _translate(error) from None
+        raise error_of(error) from None
 
 
 async def stream(
-    method: Callable[..., Any], request: Any, idle_timeout: float
+    method: Callable[..., Any], request: Message, idle_timeout: float
 ) -> AsyncIterator[Any]:
     """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError."""
     responses = method(request)
@@ -275,16 +225,9 @@ async def stream(
     except TimeoutError:
         raise errors.DeadlineError(f"no answer for {idle_timeout:g} s") from None
     except grpc.aio.AioRpcError as error:
-        raise _translate(error) from None
+        raise error_of(error) from None
     finally:
         responses.cancel()
-
-
-def _translate(error: grpc.aio.AioRpcError) -> errors.TrimaranError:
-    details = error.details() or error.code().name
-    if error.code() is grpc.StatusCode.CANCELLED:
-        return errors.UnavailableError(details)
-    return ERRORS.get(error.code(), errors.InternalError)(details)
 
 
 async def wait_until_serving(address: str, timeout: float) -> None:

@@ -68,11 +68,6 @@ class ControlSide:
         from trimaran.store import SqliteStore
         from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 
-        def add(server: Any) -> str:
-            servicer = WeightSyncServicer(self._coordinator)
-            weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(servicer, server)
-            return weight_sync_pb2.DESCRIPTOR.services_by_name["WeightSyncService"].full_name
-
         store = SqliteStore(work / "store.sqlite")
         self._epoch = store.next_epoch(RUN_ID)
         self._coordinator = Coordinator(
@@ -83,7 +78,10 @@ class ControlSide:
             connect_rollout=lambda replica, caller: StandInRollout(self._manifest),
         )
         self._coordinator.start()
-        self._server = rpc.Server("127.0.0.1:0", [add])
+        add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+        servicer = WeightSyncServicer(self._coordinator)
+        service = rpc.service(weight_sync_pb2.DESCRIPTOR, add, servicer)
+        self._server = rpc.Server("127.0.0.1:0", [service])
         await self._server.start()
 
     def address(self) -> str:

@@ -68,11 +68,8 @@ async def _serve(config: RunConfig, address: str, run_folder: Path, store: Sqlit
     cancelled = asyncio.Event()
     servicer = RunServicer(log, cancelled)
 
-    def add_service(server: Any) -> str:
-        run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
-        return run_pb2.DESCRIPTOR.services_by_name["RunService"].full_name
-
-    server = rpc.Server(address, [add_service])
+    add = run_pb2_grpc.add_RunServiceServicer_to_server
+    server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, servicer)])
     await server.start()
     try:
         log.emit("state", text="waiting for the services")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -47,14 +46,9 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     terms = make_terms(config, allowed)
     async with AsyncExitStack() as stack:
         judges = await open_judges(terms, config.reward, allowed, stack)
-
-        def add(server: Any) -> str:
-            reward_pb2_grpc.add_RewardServiceServicer_to_server(
-                RewardServicer(terms, judges), server
-            )
-            return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
-
-        server = rpc.Server(address, [add], partial(issued_epoch, run_folder / "store.sqlite"))
+        add = reward_pb2_grpc.add_RewardServiceServicer_to_server
+        service = rpc.service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
+        server = rpc.Server(address, [service], partial(issued_epoch, run_folder / "store.sqlite"))
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()

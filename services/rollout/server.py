@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -234,10 +234,9 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         weights = ReplicaWeights(name, engine, receiver, config.weight_sync)
         try:
             await asyncio.to_thread(receiver.start)
-            servicer = RolloutServicer(name, config, engine, weights)
+            service = rollout_service(RolloutServicer(name, config, engine, weights))
             issued = partial(issued_epoch, run_folder / "store.sqlite")
-            address = config.endpoints.rollout[index]
-            server = rpc.Server(address, [add_service(servicer)], issued)
+            server = rpc.Server(config.endpoints.rollout[index], [service], issued)
             await server.start()
             try:
                 caller, replica = Caller(run_folder.name, 0), Replica(name, server.address)
@@ -275,11 +274,7 @@ def _attempt(request: rollout_pb2.StageWeightsRequest | rollout_pb2.AbortWeights
     return request.attempt
 
 
-def add_service(servicer: RolloutServicer) -> Callable[[Any], str]:
+def rollout_service(servicer: RolloutServicer) -> rpc.Service:
     """For `rpc.Server`."""
-
-    def add(server: Any) -> str:
-        rollout_pb2_grpc.add_RolloutServiceServicer_to_server(servicer, server)
-        return rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
-
-    return add
+    add = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
+    return rpc.service(rollout_pb2.DESCRIPTOR, add, servicer)

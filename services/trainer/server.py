@@ -9,7 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import grpc
 
 from services.trainer.backend import build_policy
 from services.trainer.rank import TrainerRank
@@ -28,8 +30,10 @@ from trimaran.store import issued_epoch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Together = trainer_pb2.TrainBatchRequest | trainer_pb2.ExportModelRequest
+"""Requests that all ranks take part in."""
 
-SERVICE = "trimaran.v1.TrainerService"
 SAVE_MARGIN_SECONDS = 5.0
 """Each rank's own deadline ends first, so that its error says what happened."""
 
@@ -45,11 +49,12 @@ class OtherRanks:
         return len(self._stubs)
 
     async def run_everywhere(
-        self, method: str, request: Any, own: Awaitable[Any], timeout: float
-    ) -> Any:
+        self, method: str, request: Together, own: Awaitable[T], timeout: float
+    ) -> T:
         """This rank's own result, when all ranks have one. The first failure rises at once."""
         calls = [rpc.call(getattr(stub, method), request, timeout) for stub in self._stubs]
-        tasks = [asyncio.ensure_future(work) for work in (own, *calls)]
+        result = asyncio.ensure_future(own)
+        tasks = [result, *(asyncio.ensure_future(call) for call in calls)]
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*tasks)
@@ -58,9 +63,11 @@ class OtherRanks:
         finally:
             for task in tasks:
                 task.cancel()
-        return tasks[0].result()
+        return result.result()
 
-    async def save_everywhere(self, request: Any, own: Awaitable[str], timeout: float) -> list[str]:
+    async def save_everywhere(
+        self, request: trainer_pb2.SaveCheckpointRequest, own: Awaitable[str], timeout: float
+    ) -> list[str]:
         """Digests of all parts of a checkpoint, this rank's first. Waits for every rank, so that
         none writes any more when a failure rises."""
         work = [own, *(self._written(stub, request, timeout) for stub in self._stubs)]
@@ -70,7 +77,12 @@ class OtherRanks:
                 raise answer
         return [digest for digest in answers if isinstance(digest, str) and digest]
 
-    async def _written(self, stub: Any, request: Any, timeout: float) -> str:
+    async def _written(
+        self,
+        stub: trainer_pb2_grpc.TrainerServiceStub,
+        request: trainer_pb2.SaveCheckpointRequest,
+        timeout: float,
+    ) -> str:
         return (await rpc.call(stub.SaveCheckpoint, request, timeout)).digest
 
     async def close(self) -> None:
@@ -89,7 +101,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._save_timeout = section.save_timeout
         self._saving = asyncio.Lock()
 
-    async def TrainBatch(self, request: Any, context: Any) -> Any:
+    async def TrainBatch(
+        self, request: trainer_pb2.TrainBatchRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.TrainBatchResponse:
         batch = wire.decode_batch(request.batch)
         if self._rank.rank == 0:
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
@@ -103,7 +117,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             nonfinite=answer.nonfinite,
         )
 
-    async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+    async def SaveCheckpoint(
+        self, request: trainer_pb2.SaveCheckpointRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.SaveCheckpointResponse:
         if self._rank.rank:
             digest = await self._rank.write_shard(request.step)
             return trainer_pb2.SaveCheckpointResponse(digest=digest)
@@ -111,7 +127,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         path = await asyncio.shield(asyncio.create_task(self._save(request)))
         return trainer_pb2.SaveCheckpointResponse(path=str(path))
 
-    async def _save(self, request: Any) -> Path:
+    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> Path:
         """On rank 0. A failure leaves the ranks as they are: training goes on."""
         step, timeout = request.step, self._save_timeout + SAVE_MARGIN_SECONDS
         async with self._saving:
@@ -131,30 +147,40 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         except Exception as error:
             logger.warning("an unfinished checkpoint stays until the next save or start: %s", error)
 
-    async def ExportModel(self, request: Any, context: Any) -> Any:
+    async def ExportModel(
+        self, request: trainer_pb2.ExportModelRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.ExportModelResponse:
         target = self._rank.check_export(request.path)
         path = await self._together("ExportModel", request, lambda: self._rank.export_model(target))
         return trainer_pb2.ExportModelResponse(path=str(path))
 
-    async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
+    async def GetPolicyVersion(
+        self, request: trainer_pb2.GetPolicyVersionRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.GetPolicyVersionResponse:
         return trainer_pb2.GetPolicyVersionResponse(
             version=wire.encode_policy(self._rank.version),
             manifest=wire.encode_manifest(self._rank.manifest),
         )
 
-    async def GetOffer(self, request: Any, context: Any) -> Any:
+    async def GetOffer(
+        self, request: trainer_pb2.GetOfferRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.GetOfferResponse:
         version, offer = self._rank.offer(self._sender.peer)
         return trainer_pb2.GetOfferResponse(
             version=wire.encode_policy(version), offer=wire.encode_offer(offer)
         )
 
-    async def OpenTransfer(self, request: Any, context: Any) -> Any:
+    async def OpenTransfer(
+        self, request: trainer_pb2.OpenTransferRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.OpenTransferResponse:
         group = wire.decode_transfer_group(request.group)
         timeout = wire.decode_seconds(request.timeout_seconds)
         opened = await asyncio.to_thread(self._sender.open, group, timeout)
         return trainer_pb2.OpenTransferResponse(group=wire.encode_transfer_group(opened))
 
-    async def SendWeights(self, request: Any, context: Any) -> Any:
+    async def SendWeights(
+        self, request: trainer_pb2.SendWeightsRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.SendWeightsResponse:
         begin = time.perf_counter()
         blocks = wire.decode_ranges(request.blocks)
         timeout = wire.decode_seconds(request.timeout_seconds)
@@ -174,7 +200,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             seconds=time.perf_counter() - begin, num_bytes=num_bytes
         )
 
-    async def _together(self, method: str, request: Any, own: Callable[[], Awaitable[Any]]) -> Any:
+    async def _together(self, method: str, request: Together, own: Callable[[], Awaitable[T]]) -> T:
         try:
             return await self._others.run_everywhere(method, request, own(), self._timeout)
         except (InputError, OutOfOrderError):
@@ -197,14 +223,11 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     rank = TrainerRank(config, run_folder, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else ())
     servicer = TrainerServicer(rank, others, sender, config.trainer)
-
-    def add(server: Any) -> str:
-        trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)
-        return SERVICE
-
+    add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
+    service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
     issued = partial(issued_epoch, run_folder / "store.sqlite")
-    server = rpc.Server(addresses[index], [add], issued)
+    server = rpc.Server(addresses[index], [service], issued)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)

@@ -99,14 +99,9 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         connect_senders=lambda caller: [TrainerClient(address, caller) for address in senders],
         connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
     )
-
-    def add(server: Any) -> str:
-        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(
-            WeightSyncServicer(coordinator), server
-        )
-        return pb.DESCRIPTOR.services_by_name["WeightSyncService"].full_name
-
-    server = rpc.Server(address, [add], store.newest_epoch)
+    add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+    service = rpc.service(pb.DESCRIPTOR, add, WeightSyncServicer(coordinator))
+    server = rpc.Server(address, [service], store.newest_epoch)
     try:
         await coordinator.forget_gone()
         coordinator.start()

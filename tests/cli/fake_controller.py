@@ -35,13 +35,10 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
         self.num_cancels += 1
         return run_pb2.CancelRunResponse(run=wire.encode_run(self._events[-1].run))
 
-    def add(self, server: Any) -> str:
-        run_pb2_grpc.add_RunServiceServicer_to_server(self, server)
-        return run_pb2.DESCRIPTOR.services_by_name["RunService"].full_name
-
 
 async def serve(controller: FakeController, address: str) -> rpc.Server:
-    server = rpc.Server(address, [controller.add])
+    add = run_pb2_grpc.add_RunServiceServicer_to_server
+    server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, controller)])
     await server.start()
     return server
 

@@ -73,12 +73,9 @@ class FakeWeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         if run_id not in ("", self._run_id):
             raise InputError(f"run {run_id!r} is not served here; this is {self._run_id!r}")
 
-    def add(self, server: Any) -> str:
-        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(self, server)
-        return pb.DESCRIPTOR.services_by_name["WeightSyncService"].full_name
-
 
 async def serve(service: FakeWeightSync, address: str) -> rpc.Server:
-    server = rpc.Server(address, [service.add])
+    add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+    server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, service)])
     await server.start()
     return server

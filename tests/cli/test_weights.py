@@ -21,7 +21,7 @@ from trimaran.config import WeightSyncSection
 from trimaran.launch.endpoints import free_address
 from trimaran.store import SqliteStore
 from trimaran.types import Manifest, Proof, TensorInfo
-from trimaran.v1 import weight_sync_pb2_grpc
+from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 
 GONE = "127.0.0.1:1"
 """Nobody listens there."""
@@ -346,17 +346,15 @@ def test_with_the_real_service(
         fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout, 0.05
     )
 
-    def add(server: Any) -> str:
-        servicer = WeightSyncServicer(coordinator)
-        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(servicer, server)
-        return "trimaran.v1.WeightSyncService"
-
     async def command(*arguments: str) -> tuple[int, str]:
         code = await asyncio.to_thread(main, ["weights", *arguments])
         return code, capsys.readouterr().out
 
     async def scenario() -> None:
-        server = rpc.Server(address, [add])
+        add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+        servicer = WeightSyncServicer(coordinator)
+        service = rpc.service(weight_sync_pb2.DESCRIPTOR, add, servicer)
+        server = rpc.Server(address, [service])
         await server.start()
         coordinator.start()
         try:

@@ -65,7 +65,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
             if start == 0:
                 yield self._chunk(index, 0)
                 if self.pool.breaks(self.name, request):
-                    await context.abort(rpc.STATUS[rpc.errors.UnavailableError], "killed")
+                    raise rpc.errors.UnavailableError("killed")
             yield self._chunk(index, 1)
             right = int(digest(request.prompt.prompt_id, index), 16) % 2
             finished = rollout_pb2.Finished(
@@ -195,9 +195,9 @@ class Pool:
     async def start(self) -> dict[str, Any]:
         rollouts = [
             await self._serve(
+                rollout_pb2.DESCRIPTOR,
                 rollout_pb2_grpc.add_RolloutServiceServicer_to_server,
                 Rollout(f"rollout-{i}", self),
-                "RolloutService",
             )
             for i in range(2)
         ]
@@ -206,28 +206,26 @@ class Pool:
             "controller": "127.0.0.1:0",
             "rollout": rollouts,
             "reward": await self._serve(
-                reward_pb2_grpc.add_RewardServiceServicer_to_server, Reward(self), "RewardService"
+                reward_pb2.DESCRIPTOR,
+                reward_pb2_grpc.add_RewardServiceServicer_to_server,
+                Reward(self),
             ),
             "trainer": [
                 await self._serve(
+                    trainer_pb2.DESCRIPTOR,
                     trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
                     self.trainer,
-                    "TrainerService",
                 )
             ],
             "weight_sync": await self._serve(
+                weight_sync_pb2.DESCRIPTOR,
                 weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server,
                 WeightSync(self),
-                "WeightSyncService",
             ),
         }
 
-    async def _serve(self, add: Callable[..., None], servicer: Any, name: str) -> str:
-        def add_service(server: Any) -> str:
-            add(servicer, server)
-            return f"trimaran.v1.{name}"
-
-        server = rpc.Server("127.0.0.1:0", [add_service])
+    async def _serve(self, file: Any, add: Callable[..., None], servicer: Any) -> str:
+        server = rpc.Server("127.0.0.1:0", [rpc.service(file, add, servicer)])
         await server.start()
         self.servers.append(server)
         return server.address

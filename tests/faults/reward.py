@@ -16,8 +16,5 @@ class StandInReward(reward_pb2_grpc.RewardServiceServicer):
 
 
 def make_reward(address: str) -> rpc.Server:
-    def add(server: Any) -> str:
-        reward_pb2_grpc.add_RewardServiceServicer_to_server(StandInReward(), server)
-        return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
-
-    return rpc.Server(address, [add])
+    add = reward_pb2_grpc.add_RewardServiceServicer_to_server
+    return rpc.Server(address, [rpc.service(reward_pb2.DESCRIPTOR, add, StandInReward())])

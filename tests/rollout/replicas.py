@@ -66,9 +66,9 @@ class FakeWeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         self.registered.put_nowait((request.run_id, wire.decode_replica(request.replica)))
         return weight_sync_pb2.RegisterReplicaResponse(incarnation=1, heartbeat_seconds=1)
 
-    def add_to(self, server):
-        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(self, server)
-        return "trimaran.v1.WeightSyncService"
+    def service(self):
+        add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+        return rpc.service(weight_sync_pb2.DESCRIPTOR, add, self)
 
 
 @dataclass
@@ -157,7 +157,7 @@ def start_replica(
 
 async def _start(config, model, folder, run_folder, script) -> RunningReplica:
     fake = FakeWeightSync()
-    server = rpc.Server(config.endpoints.weight_sync, [fake.add_to])
+    server = rpc.Server(config.endpoints.weight_sync, [fake.service()])
     log = folder / "log.txt"
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -40,9 +40,9 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         self.events.put_nowait((request.name, request.incarnation, live))
         return weight_sync_pb2.HeartbeatResponse(known=request.incarnation == self.incarnation)
 
-    def add_to(self, server):
-        weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server(self, server)
-        return "trimaran.v1.WeightSyncService"
+    def service(self):
+        add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+        return rpc.service(weight_sync_pb2.DESCRIPTOR, add, self)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def run(body, start_timeout: float = 30):
     async def main():
         (port,) = free_ports(1)
         events: asyncio.Queue = asyncio.Queue()
-        server = rpc.Server(f"127.0.0.1:{port}", [WeightSync(events).add_to])
+        server = rpc.Server(f"127.0.0.1:{port}", [WeightSync(events).service()])
         staying = asyncio.create_task(
             registration.stay_registered(
                 config(port, start_timeout), Caller("run", 0), REPLICA, PEER, lambda: LIVE
@@ -105,7 +105,7 @@ def test_whoever_forgot_it_gets_a_fresh_registration():
         await server.stop()
         forgetful = WeightSync(events)
         forgetful.incarnation = 6
-        again = rpc.Server(f"127.0.0.1:{port}", [forgetful.add_to])
+        again = rpc.Server(f"127.0.0.1:{port}", [forgetful.service()])
         await again.start()
         try:
             await next_beat(events, 1)

@@ -13,6 +13,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient, RunClient
+from trimaran.fence import EpochFence
+from trimaran.status import CODES
 from trimaran.store import SqliteStore, issued_epoch
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
@@ -49,25 +51,18 @@ class FakeRun(run_pb2_grpc.RunServiceServicer):
         await asyncio.sleep(60)
 
 
-def add_reward(servicer):
-    def add(server):
-        reward_pb2_grpc.add_RewardServiceServicer_to_server(servicer, server)
-        return reward_pb2.DESCRIPTOR.services_by_name["RewardService"].full_name
-
-    return add
+def reward_service(servicer):
+    add = reward_pb2_grpc.add_RewardServiceServicer_to_server
+    return rpc.service(reward_pb2.DESCRIPTOR, add, servicer)
 
 
-def add_run(servicer):
-    def add(server):
-        run_pb2_grpc.add_RunServiceServicer_to_server(servicer, server)
-        return run_pb2.DESCRIPTOR.services_by_name["RunService"].full_name
-
-    return add
+def run_service(servicer):
+    return rpc.service(run_pb2.DESCRIPTOR, run_pb2_grpc.add_RunServiceServicer_to_server, servicer)
 
 
 @asynccontextmanager
-async def serving(*add_services, issued=lambda run_id: None):
-    server = rpc.Server("127.0.0.1:0", add_services, issued)
+async def serving(*services, issued=lambda run_id: None):
+    server = rpc.Server("127.0.0.1:0", services, issued)
     await server.start()
     try:
         yield server.address
@@ -75,17 +70,91 @@ async def serving(*add_services, issued=lambda run_id: None):
         await server.stop()
 
 
-@pytest.mark.parametrize("error", rpc.STATUS)
+@pytest.mark.parametrize("error", CODES)
 def test_an_error_arrives_as_itself(error):
     async def run():
         async with (
-            serving(add_reward(FakeReward(error("the thing; the remedy")))) as address,
+            serving(reward_service(FakeReward(error("the thing; the remedy")))) as address,
             RewardClient(address, Caller("run", 1)) as client,
         ):
-            with pytest.raises(error, match="the thing; the remedy"):
+            with pytest.raises(errors.TrimaranError, match="the thing; the remedy") as raised:
                 await client.score_group(GROUP, timeout=10)
+        assert type(raised.value) is error
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", CODES)
+def test_a_foreign_client_sees_a_standard_code_and_the_name(error):
+    async def run():
+        async with (
+            serving(reward_service(FakeReward(error("why")))) as address,
+            rpc.connect(address) as channel,
+        ):
+            request = reward_pb2.ScoreGroupRequest(caller=types_pb2.Caller(run_id="run", epoch=1))
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await reward_pb2_grpc.RewardServiceStub(channel).ScoreGroup(request, timeout=10)
+        status = raised.value
+        assert (status.code(), status.details()) == (CODES[error], "why")
+        assert ("trimaran-error", error.name) in list(status.trailing_metadata())
+
+    asyncio.run(run())
+
+
+class Foreign(FakeReward):
+    """Ends each call with a status of its own, with these trailers."""
+
+    def __init__(self, code, *trailers):
+        super().__init__()
+        self.code, self.trailers = code, trailers
+
+    async def ScoreGroup(self, request, context):
+        await context.abort(self.code, "foreign words", self.trailers)
+
+
+def error_from(servicer):
+    async def run():
+        async with (
+            serving(reward_service(servicer)) as address,
+            RewardClient(address, Caller("run", 1)) as client,
+        ):
+            with pytest.raises(errors.TrimaranError) as raised:
+                await client.score_group(GROUP, timeout=10)
+            return raised.value
+
+    return asyncio.run(run())
+
+
+WITHOUT_TRAILER = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InputError,
+    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.CANCELLED: errors.UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.InternalError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.InternalError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.InternalError,
+}
+
+
+@pytest.mark.parametrize("code", WITHOUT_TRAILER)
+@pytest.mark.parametrize("trailers", [(), [("trimaran-error", "of-tomorrow")]])
+def test_without_a_name_that_we_know_the_code_decides(code, trailers):
+    error = error_from(Foreign(code, *trailers))
+    assert type(error) is WITHOUT_TRAILER[code]
+    if type(error) is errors.InternalError:
+        assert str(error) == f"{code.name}: foreign words"
+
+
+def test_the_name_decides_whatever_the_code():
+    error = error_from(Foreign(grpc.StatusCode.UNKNOWN, ("trimaran-error", "stale-epoch")))
+    assert (type(error), str(error)) == (errors.StaleEpochError, "foreign words")
+
+
+@pytest.mark.parametrize("letter", ["x", "¿"])
+def test_a_text_longer_than_grpc_carries_is_cut_and_keeps_its_class(letter):
+    error = error_from(FakeReward(errors.TransferError("block 7: " + letter * 20_000)))
+    assert type(error) is errors.TransferError
+    assert str(error).startswith("block 7: " + letter * 900)
 
 
 def test_a_narrower_error_arrives_as_what_it_derives_from():
@@ -94,7 +163,7 @@ def test_a_narrower_error_arrives_as_what_it_derives_from():
 
     async def run():
         async with (
-            serving(add_reward(FakeReward(WrongBlockError("block 7")))) as address,
+            serving(reward_service(FakeReward(WrongBlockError("block 7")))) as address,
             RewardClient(address, Caller("run", 1)) as client,
         ):
             with pytest.raises(errors.TransferError, match="block 7"):
@@ -110,7 +179,7 @@ def test_a_call_that_is_not_answered_is_named():
 
     async def run():
         async with (
-            serving(add_reward(Frozen())) as address,
+            serving(reward_service(Frozen())) as address,
             RewardClient(address, Caller("run", 1)) as client,
         ):
             with pytest.raises(errors.DeadlineError, match=r"ScoreGroup: no answer within 0.2 s"):
@@ -122,7 +191,7 @@ def test_a_call_that_is_not_answered_is_named():
 def test_an_unforeseen_error_is_internal_and_names_its_class():
     async def run():
         async with (
-            serving(add_reward(FakeReward(KeyError("lost")))) as address,
+            serving(reward_service(FakeReward(KeyError("lost")))) as address,
             RewardClient(address, Caller("run", 1)) as client,
         ):
             with pytest.raises(errors.InternalError, match="KeyError"):
@@ -135,7 +204,7 @@ def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
     async def run():
         fake = FakeReward()
         async with (
-            serving(add_reward(fake)) as address,
+            serving(reward_service(fake)) as address,
             RewardClient(address, Caller("run", 1)) as old,
             RewardClient(address, Caller("run", 2)) as new,
             RewardClient(address, Caller("another", 1)) as other,
@@ -159,7 +228,7 @@ def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
     async def run():
         issued = partial(issued_epoch, tmp_path / "store.sqlite")
         async with (
-            serving(add_reward(fake), issued=issued) as address,
+            serving(reward_service(fake), issued=issued) as address,
             RewardClient(address, Caller("run", epoch)) as stranger,
             RewardClient(address, Caller("another", 1)) as other,
             RewardClient(address, Caller("run", 2)) as ours,
@@ -189,7 +258,7 @@ def test_a_store_that_cannot_be_read_is_unavailable(tmp_path):
     async def run():
         issued = partial(issued_epoch, path)
         async with (
-            serving(add_reward(FakeReward()), issued=issued) as address,
+            serving(reward_service(FakeReward()), issued=issued) as address,
             RewardClient(address, Caller("run", 1)) as client,
         ):
             with pytest.raises(errors.UnavailableError, match="the run's store cannot be read"):
@@ -198,10 +267,9 @@ def test_a_store_that_cannot_be_read_is_unavailable(tmp_path):
     asyncio.run(run())
 
 
-def test_a_store_whose_disk_hangs_is_unavailable(monkeypatch):
-    monkeypatch.setattr(rpc, "ISSUED_SECONDS", 0.05)
+def test_a_store_whose_disk_hangs_is_unavailable():
     back = threading.Event()
-    fence = rpc.EpochFence(lambda run_id: back.wait(60) and None)
+    fence = EpochFence(lambda run_id: back.wait(60) and None, timeout=0.05)
 
     async def body():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
@@ -218,7 +286,10 @@ def test_a_store_whose_disk_hangs_is_unavailable(monkeypatch):
 
 def test_a_request_without_a_caller_is_refused():
     async def run():
-        async with serving(add_reward(FakeReward())) as address, rpc.connect(address) as channel:
+        async with (
+            serving(reward_service(FakeReward())) as address,
+            rpc.connect(address) as channel,
+        ):
             stub = reward_pb2_grpc.RewardServiceStub(channel)
             with pytest.raises(errors.InputError, match="caller is missing"):
                 await rpc.call(stub.ScoreGroup, reward_pb2.ScoreGroupRequest(), 10)
@@ -228,7 +299,7 @@ def test_a_request_without_a_caller_is_refused():
 
 def test_a_silent_stream_ends_at_its_idle_deadline():
     async def run():
-        async with serving(add_run(FakeRun())) as address, RunClient(address) as client:
+        async with serving(run_service(FakeRun())) as address, RunClient(address) as client:
             kinds = []
             with pytest.raises(errors.DeadlineError):
                 async for event in client.watch_run(idle_timeout=0.3):
@@ -241,7 +312,7 @@ def test_a_silent_stream_ends_at_its_idle_deadline():
 def test_a_stream_that_fails_raises_what_the_service_raised():
     async def run():
         fake = FakeRun(errors.OutOfOrderError("not now"))
-        async with serving(add_run(fake)) as address, RunClient(address) as client:
+        async with serving(run_service(fake)) as address, RunClient(address) as client:
             with pytest.raises(errors.OutOfOrderError, match="not now"):
                 async for _ in client.watch_run(idle_timeout=10):
                     pass
@@ -260,7 +331,7 @@ def test_nobody_there_is_unavailable():
 
 def test_a_port_in_use_is_named():
     async def run():
-        async with serving(add_reward(FakeReward())) as address:
+        async with serving(reward_service(FakeReward())) as address:
             with pytest.raises(errors.InputError, match=f"{address}: port in use"):
                 rpc.Server(address, [])
 
@@ -275,7 +346,10 @@ def test_only_loopback_is_bound(address):
 
 def test_health_and_reflection():
     async def run():
-        async with serving(add_reward(FakeReward())) as address, rpc.connect(address) as channel:
+        async with (
+            serving(reward_service(FakeReward())) as address,
+            rpc.connect(address) as channel,
+        ):
             await rpc.wait_until_serving(address, timeout=10)
             name = "trimaran.v1.RewardService"
             answer = await health_pb2_grpc.HealthStub(channel).Check(
@@ -297,8 +371,9 @@ def test_waiting_for_a_service_ends():
         asyncio.run(rpc.wait_until_serving("127.0.0.1:1", timeout=0.3))
 
 
-def test_every_error_has_its_own_status():
-    assert len(set(rpc.STATUS.values())) == len(rpc.STATUS)
+def test_every_error_has_a_name_of_its_own_and_a_code_that_means_nothing_else():
     ours = errors.TrimaranError.__subclasses__()
-    assert set(rpc.STATUS) == {error for error in ours if error.__module__ == errors.__name__}
-    assert grpc.StatusCode.OK not in rpc.STATUS.values()
+    assert set(CODES) == {error for error in ours if error.__module__ == errors.__name__}
+    assert len({error.name for error in CODES}) == len(CODES)
+    about_identity = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+    assert not about_identity & set(CODES.values())
