@@ -381,12 +381,40 @@ class Run:
     error: str = ""
 
 
+class EventKind(StrEnum):
+    """What happened in a run. `protos/trimaran/v1/run.proto` says what each event carries."""
+
+    STATE = "state"
+    STEP = "step"
+    VALIDATION = "validation"
+    SKIPPED = "skipped"
+    REPLICA_LOST = "replica_lost"
+    REPLICA_BACK = "replica_back"
+    PAUSED = "paused"
+    UNPAUSED = "unpaused"
+    INDIGESTIBLE = "indigestible"
+    NONFINITE = "nonfinite"
+    CHECKPOINT = "checkpoint"
+    CHECKPOINT_FAILED = "checkpoint_failed"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+    """Sent by a controller that is newer than this client."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunEvent:
+    """Something that happened in a run, and the run as it was then.
+
+    Example::
+
+        async for event in RunClient("127.0.0.1:7000").watch_run():
+            if event.kind is EventKind.STEP:
+                print(event.run.step, event.values)
+    """
+
     sequence: int
-    kind: str
-    """state, step, validation, skipped, replica_lost, replica_back, paused, unpaused,
-    indigestible, nonfinite, checkpoint, checkpoint_failed or finished."""
+    """Counts the run's events from 1."""
+    kind: EventKind
     run: Run
     values: Mapping[str, float] = field(default_factory=dict)
     text: str = ""

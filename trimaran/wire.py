@@ -505,10 +505,17 @@ def decode_run(message: run_pb2.Run) -> types.Run:
     )
 
 
+EVENT_KINDS = {
+    run_pb2.RunEvent.Kind.Value(f"KIND_{kind.name}"): kind
+    for kind in types.EventKind
+    if kind is not types.EventKind.UNKNOWN
+}
+
+
 def encode_event(event: types.RunEvent) -> run_pb2.RunEvent:
     return run_pb2.RunEvent(
         sequence=event.sequence,
-        kind=event.kind,
+        kind=f"KIND_{event.kind.name}",
         run=encode_run(event.run),
         values=event.values,
         text=event.text,
@@ -518,7 +525,7 @@ def encode_event(event: types.RunEvent) -> run_pb2.RunEvent:
 def decode_event(message: run_pb2.RunEvent) -> types.RunEvent:
     return types.RunEvent(
         message.sequence,
-        message.kind,
+        EVENT_KINDS.get(message.kind, types.EventKind.UNKNOWN),
         decode_run(message.run),
         dict(message.values),
         message.text,

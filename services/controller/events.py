@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
-from trimaran.types import Run, RunEvent, RunState
+from trimaran.types import EventKind, Run, RunEvent, RunState
 
 
 class RunLog:
@@ -18,7 +18,7 @@ class RunLog:
 
     def emit(
         self,
-        kind: str,
+        kind: EventKind,
         values: Mapping[str, float] | None = None,
         text: str = "",
         *,
@@ -36,7 +36,7 @@ class RunLog:
         self._wake()
 
     async def watch(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """Every event behind `after`, up to the one of kind "finished"."""
+        """Every event behind `after`, up to the one of kind FINISHED."""
         self._num_watchers += 1
         try:
             while True:
@@ -44,7 +44,7 @@ class RunLog:
                 for event in self._events[after:]:
                     yield event
                     after = event.sequence
-                    if event.kind == "finished":
+                    if event.kind is EventKind.FINISHED:
                         return
                 await changed.wait()
         finally:

@@ -22,7 +22,7 @@ from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
-from trimaran.types import Prompt, RunState, TrainingBatch
+from trimaran.types import EventKind, Prompt, RunState, TrainingBatch
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Reporter:
         return self._phases[name]
 
     def running(self, step: int) -> None:
-        self._log.emit("state", step=step, state=RunState.RUNNING)
+        self._log.emit(EventKind.STATE, step=step, state=RunState.RUNNING)
 
     def start_clock(self) -> None:
         """The next step begins now."""
@@ -92,11 +92,11 @@ class Reporter:
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
         self._metrics.write("step", batch.step, values, nonfinite=answer.nonfinite)
-        self._log.emit("step", values, step=batch.step)
+        self._log.emit(EventKind.STEP, values, step=batch.step)
         if answer.nonfinite:
             text = f"{answer.nonfinite}; these updates changed nothing"
             logger.warning("step %d: %s", batch.step, text)
-            self._log.emit("nonfinite", text=text)
+            self._log.emit(EventKind.NONFINITE, text=text)
         self._warn_of_indigestible(values[INDIGESTIBLE])
         return seconds
 
@@ -108,7 +108,7 @@ class Reporter:
                 " hung, crashed or raised on them twice; logs/reward.log in the run folder says why"
             )
             logger.warning("%s", text)
-            self._log.emit("indigestible", {"share": share}, text)
+            self._log.emit(EventKind.INDIGESTIBLE, {"share": share}, text)
 
     @contextmanager
     def validating(self, step: int) -> Iterator[None]:
@@ -121,35 +121,35 @@ class Reporter:
     def validation(self, step: int, validation: Validation) -> None:
         self.validations[step] = validation
         self._metrics.write("validation", step, validation.values())
-        self._log.emit("validation", validation.values(), step=step)
+        self._log.emit(EventKind.VALIDATION, validation.values(), step=step)
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
         logger.warning("prompt %s skipped: %s", prompt.prompt_id, reason)
         self.num_skipped += 1
         self._num_skipped_in_step += 1
-        self._log.emit("skipped", text=f"{prompt.prompt_id}: {reason}")
+        self._log.emit(EventKind.SKIPPED, text=f"{prompt.prompt_id}: {reason}")
 
     def paused(self, text: str, values: Mapping[str, float]) -> None:
         logger.warning("paused: %s", text)
-        self._log.emit("paused", values, text, state=RunState.PAUSED)
+        self._log.emit(EventKind.PAUSED, values, text, state=RunState.PAUSED)
 
     def unpaused(self, text: str, values: Mapping[str, float]) -> None:
         logger.info("unpaused: %s", text)
-        self._log.emit("unpaused", values, text, state=RunState.RUNNING)
+        self._log.emit(EventKind.UNPAUSED, values, text, state=RunState.RUNNING)
 
     def replica_lost(self, name: str, reason: str) -> None:
         logger.warning("%s left routing: %s", name, reason)
-        self._log.emit("replica_lost", text=f"{name}: {reason}")
+        self._log.emit(EventKind.REPLICA_LOST, text=f"{name}: {reason}")
 
     def replica_back(self, name: str) -> None:
         logger.info("%s is routable again", name)
-        self._log.emit("replica_back", text=f"{name} holds the live weights again")
+        self._log.emit(EventKind.REPLICA_BACK, text=f"{name} holds the live weights again")
 
     def replica_busy(self, name: str, start: float, end: float) -> None:
         self._timeline.add(name, "generating", start, end, self._log.run.step + 1)
 
     def checkpoint(self, step: int, path: str) -> None:
-        self._log.emit("checkpoint", text=path, step=step)
+        self._log.emit(EventKind.CHECKPOINT, text=path, step=step)
 
     def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         """`newest`: the step of the last checkpoint that was saved; None where there is none."""
@@ -158,7 +158,7 @@ class Reporter:
         )
         text = f"{reason}; {stands}"
         logger.warning("checkpoint of step %d failed: %s", step, text)
-        self._log.emit("checkpoint_failed", text=text)
+        self._log.emit(EventKind.CHECKPOINT_FAILED, text=text)
 
     def _on_timeline(self, activity: Activity, *processes: str) -> BusyTime:
         def report(start: float, end: float) -> None:

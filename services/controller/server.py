@@ -14,7 +14,7 @@ from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, first_error
 from trimaran.store import SqliteStore
-from trimaran.types import RunState
+from trimaran.types import EventKind, RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -72,16 +72,16 @@ async def _serve(config: RunConfig, address: str, run_folder: Path, store: Sqlit
     server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, servicer)])
     await server.start()
     try:
-        log.emit("state", text="waiting for the services")
+        log.emit(EventKind.STATE, text="waiting for the services")
         state = await conduct(config, run_folder, store, log, cancelled)
-        log.emit("finished", state=state, text=str(run_folder))
+        log.emit(EventKind.FINISHED, state=state, text=str(run_folder))
         await log.wait_for_watchers(WATCHER_SECONDS)
     except asyncio.CancelledError:
-        log.emit("finished", state=RunState.CANCELLED, text=str(run_folder))
+        log.emit(EventKind.FINISHED, state=RunState.CANCELLED, text=str(run_folder))
         raise
     except Exception as error:
         cause = first_error(error) if isinstance(error, ExceptionGroup) else error
-        log.emit("finished", state=RunState.FAILED, error=str(cause), text=str(run_folder))
+        log.emit(EventKind.FINISHED, state=RunState.FAILED, error=str(cause), text=str(run_folder))
         await log.wait_for_watchers(WATCHER_SECONDS)
         raise cause from None
     finally:

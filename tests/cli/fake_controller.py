@@ -7,7 +7,7 @@ from typing import Any
 
 from trimaran import rpc, wire
 from trimaran.errors import UnavailableError
-from trimaran.types import Run, RunEvent, RunState
+from trimaran.types import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc
 
 
@@ -52,4 +52,6 @@ def event(
     state: RunState = RunState.RUNNING,
     error: str = "",
 ) -> RunEvent:
-    return RunEvent(sequence, kind, Run("run", state, step, 4, error), values or {}, text)
+    return RunEvent(
+        sequence, EventKind(kind), Run("run", state, step, 4, error), values or {}, text
+    )

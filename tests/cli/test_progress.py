@@ -84,6 +84,15 @@ def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
     assert f"step 1: paused: {text}" in out.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_event_that_only_a_newer_version_knows_is_shown_as_such(terminal: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=terminal)
+    with LiveView(console, 4) if terminal else PlainView(console) as view:
+        view.show(event(1, "unknown", 2, text="the moon is full"))
+    assert "step 2: an event that this version does not know: the moon is full" in out.getvalue()
+
+
 def test_plain_lines_off_a_terminal() -> None:
     lines = show(PlainView).splitlines()
     assert lines[0] == "step 0: state: waiting for the services"

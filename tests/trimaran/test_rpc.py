@@ -45,7 +45,9 @@ class FakeRun(run_pb2_grpc.RunServiceServicer):
 
     async def WatchRun(self, request, context):
         run = run_pb2.Run(state=run_pb2.Run.STATE_RUNNING)
-        yield run_pb2.WatchRunResponse(event=run_pb2.RunEvent(kind="state", run=run))
+        yield run_pb2.WatchRunResponse(
+            event=run_pb2.RunEvent(kind=run_pb2.RunEvent.KIND_STATE, run=run)
+        )
         if self.error:
             raise self.error
         await asyncio.sleep(60)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trimaran.clients import RunClient
 from trimaran.errors import DeadlineError, UnavailableError
-from trimaran.types import RunEvent, RunState
+from trimaran.types import EventKind, RunEvent, RunState
 
 RETRY_SECONDS = 0.3
 
@@ -31,7 +31,7 @@ async def follow(address: str, watcher: Watcher, on_running: Callable[[], None])
                     if event.run.state is not RunState.STARTING:
                         on_running()
                     watcher.show(event)
-                    if event.kind == "finished":
+                    if event.kind is EventKind.FINISHED:
                         return
             except (UnavailableError, DeadlineError):
                 pass  # not up yet, or the stream broke: ask again behind the last event

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimaran import telemetry
 from trimaran.config import RunConfig
-from trimaran.types import Run, RunEvent, RunState
+from trimaran.types import EventKind, Run, RunEvent, RunState
 
 NUM_ROWS = 10
 """Steps that the live table shows."""
@@ -57,12 +57,19 @@ class View:
 
     def show(self, event: RunEvent) -> None:
         self.run = event.run
-        if event.kind == "step":
-            self._step(event)
-        elif event.kind == "validation":
-            self._validation(event)
-        elif text := event.run.error if event.kind == "finished" else event.text:
-            self.note(f"step {event.run.step}: {event.kind.replace('_', ' ')}: {text}")
+        match event.kind:
+            case EventKind.STEP:
+                self._step(event)
+            case EventKind.VALIDATION:
+                self._validation(event)
+            case EventKind.UNKNOWN:
+                self.note(
+                    f"step {event.run.step}: an event that this version does not know: {event.text}"
+                )
+            case kind:
+                text = event.run.error if kind is EventKind.FINISHED else event.text
+                if text:
+                    self.note(f"step {event.run.step}: {kind.replace('_', ' ')}: {text}")
 
     def note(self, text: str) -> None:
         # A Text: foreign words may look like rich's markup ("[/x]") or emoji ("rows.jsonl:100:").
@@ -122,7 +129,7 @@ class LiveView(View):
 
     def show(self, event: RunEvent) -> None:
         super().show(event)
-        if event.kind == "paused":
+        if event.kind is EventKind.PAUSED:
             self._pause = event.text
         elif event.run.state is not RunState.PAUSED:
             self._pause = ""

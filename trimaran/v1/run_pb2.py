@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15trimaran/v1/run.proto\x12\x0btrimaran.v1\"\x82\x02\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.trimaran.v1.Run.State\x12\x0c\n\x04step\x18\x03 \x01(\r\x12\x11\n\tnum_steps\x18\x04 \x01(\r\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\x93\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x13\n\x0fSTATE_SUCCEEDED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x13\n\x0fSTATE_CANCELLED\x10\x05\x12\x10\n\x0cSTATE_PAUSED\x10\x06\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.trimaran.v1.Run\"9\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x04\"\xb9\x01\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x1d\n\x03run\x18\x03 \x01(\x0b\x32\x10.trimaran.v1.Run\x12\x31\n\x06values\x18\x04 \x03(\x0b\x32!.trimaran.v1.RunEvent.ValuesEntry\x12\x0c\n\x04text\x18\x05 \x01(\t\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"8\n\x10WatchRunResponse\x12$\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x15.trimaran.v1.RunEvent\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"2\n\x11\x43\x61ncelRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.trimaran.v1.Run2\xe6\x01\n\nRunService\x12\x41\n\x06GetRun\x12\x1a.trimaran.v1.GetRunRequest\x1a\x1b.trimaran.v1.GetRunResponse\x12I\n\x08WatchRun\x12\x1c.trimaran.v1.WatchRunRequest\x1a\x1d.trimaran.v1.WatchRunResponse0\x01\x12J\n\tCancelRun\x12\x1d.trimaran.v1.CancelRunRequest\x1a\x1e.trimaran.v1.CancelRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15trimaran/v1/run.proto\x12\x0btrimaran.v1\"\x82\x02\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.trimaran.v1.Run.State\x12\x0c\n\x04step\x18\x03 \x01(\r\x12\x11\n\tnum_steps\x18\x04 \x01(\r\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\x93\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x13\n\x0fSTATE_SUCCEEDED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x13\n\x0fSTATE_CANCELLED\x10\x05\x12\x10\n\x0cSTATE_PAUSED\x10\x06\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.trimaran.v1.Run\"9\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x04\"\xfb\x03\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.trimaran.v1.RunEvent.Kind\x12\x1d\n\x03run\x18\x03 \x01(\x0b\x32\x10.trimaran.v1.Run\x12\x31\n\x06values\x18\x04 \x03(\x0b\x32!.trimaran.v1.RunEvent.ValuesEntry\x12\x0c\n\x04text\x18\x05 \x01(\t\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xa3\x02\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_STATE\x10\x01\x12\r\n\tKIND_STEP\x10\x02\x12\x13\n\x0fKIND_VALIDATION\x10\x03\x12\x10\n\x0cKIND_SKIPPED\x10\x04\x12\x15\n\x11KIND_REPLICA_LOST\x10\x05\x12\x15\n\x11KIND_REPLICA_BACK\x10\x06\x12\x0f\n\x0bKIND_PAUSED\x10\x07\x12\x11\n\rKIND_UNPAUSED\x10\x08\x12\x15\n\x11KIND_INDIGESTIBLE\x10\t\x12\x12\n\x0eKIND_NONFINITE\x10\n\x12\x13\n\x0fKIND_CHECKPOINT\x10\x0b\x12\x1a\n\x16KIND_CHECKPOINT_FAILED\x10\x0c\x12\x11\n\rKIND_FINISHED\x10\r\"8\n\x10WatchRunResponse\x12$\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x15.trimaran.v1.RunEvent\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"2\n\x11\x43\x61ncelRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.trimaran.v1.Run2\xe6\x01\n\nRunService\x12\x41\n\x06GetRun\x12\x1a.trimaran.v1.GetRunRequest\x1a\x1b.trimaran.v1.GetRunResponse\x12I\n\x08WatchRun\x12\x1c.trimaran.v1.WatchRunRequest\x1a\x1d.trimaran.v1.WatchRunResponse0\x01\x12J\n\tCancelRun\x12\x1d.trimaran.v1.CancelRunRequest\x1a\x1e.trimaran.v1.CancelRunResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,15 +44,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHRUNREQUEST']._serialized_start=381
   _globals['_WATCHRUNREQUEST']._serialized_end=438
   _globals['_RUNEVENT']._serialized_start=441
-  _globals['_RUNEVENT']._serialized_end=626
-  _globals['_RUNEVENT_VALUESENTRY']._serialized_start=581
-  _globals['_RUNEVENT_VALUESENTRY']._serialized_end=626
-  _globals['_WATCHRUNRESPONSE']._serialized_start=628
-  _globals['_WATCHRUNRESPONSE']._serialized_end=684
-  _globals['_CANCELRUNREQUEST']._serialized_start=686
-  _globals['_CANCELRUNREQUEST']._serialized_end=720
-  _globals['_CANCELRUNRESPONSE']._serialized_start=722
-  _globals['_CANCELRUNRESPONSE']._serialized_end=772
-  _globals['_RUNSERVICE']._serialized_start=775
-  _globals['_RUNSERVICE']._serialized_end=1005
+  _globals['_RUNEVENT']._serialized_end=948
+  _globals['_RUNEVENT_VALUESENTRY']._serialized_start=609
+  _globals['_RUNEVENT_VALUESENTRY']._serialized_end=654
+  _globals['_RUNEVENT_KIND']._serialized_start=657
+  _globals['_RUNEVENT_KIND']._serialized_end=948
+  _globals['_WATCHRUNRESPONSE']._serialized_start=950
+  _globals['_WATCHRUNRESPONSE']._serialized_end=1006
+  _globals['_CANCELRUNREQUEST']._serialized_start=1008
+  _globals['_CANCELRUNREQUEST']._serialized_end=1042
+  _globals['_CANCELRUNRESPONSE']._serialized_start=1044
+  _globals['_CANCELRUNRESPONSE']._serialized_end=1094
+  _globals['_RUNSERVICE']._serialized_start=1097
+  _globals['_RUNSERVICE']._serialized_end=1327
 # @@protoc_insertion_point(module_scope)

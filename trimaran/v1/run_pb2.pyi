@@ -58,6 +58,36 @@ class WatchRunRequest(_message.Message):
 
 class RunEvent(_message.Message):
     __slots__ = ("sequence", "kind", "run", "values", "text")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[RunEvent.Kind]
+        KIND_STATE: _ClassVar[RunEvent.Kind]
+        KIND_STEP: _ClassVar[RunEvent.Kind]
+        KIND_VALIDATION: _ClassVar[RunEvent.Kind]
+        KIND_SKIPPED: _ClassVar[RunEvent.Kind]
+        KIND_REPLICA_LOST: _ClassVar[RunEvent.Kind]
+        KIND_REPLICA_BACK: _ClassVar[RunEvent.Kind]
+        KIND_PAUSED: _ClassVar[RunEvent.Kind]
+        KIND_UNPAUSED: _ClassVar[RunEvent.Kind]
+        KIND_INDIGESTIBLE: _ClassVar[RunEvent.Kind]
+        KIND_NONFINITE: _ClassVar[RunEvent.Kind]
+        KIND_CHECKPOINT: _ClassVar[RunEvent.Kind]
+        KIND_CHECKPOINT_FAILED: _ClassVar[RunEvent.Kind]
+        KIND_FINISHED: _ClassVar[RunEvent.Kind]
+    KIND_UNSPECIFIED: RunEvent.Kind
+    KIND_STATE: RunEvent.Kind
+    KIND_STEP: RunEvent.Kind
+    KIND_VALIDATION: RunEvent.Kind
+    KIND_SKIPPED: RunEvent.Kind
+    KIND_REPLICA_LOST: RunEvent.Kind
+    KIND_REPLICA_BACK: RunEvent.Kind
+    KIND_PAUSED: RunEvent.Kind
+    KIND_UNPAUSED: RunEvent.Kind
+    KIND_INDIGESTIBLE: RunEvent.Kind
+    KIND_NONFINITE: RunEvent.Kind
+    KIND_CHECKPOINT: RunEvent.Kind
+    KIND_CHECKPOINT_FAILED: RunEvent.Kind
+    KIND_FINISHED: RunEvent.Kind
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -71,11 +101,11 @@ class RunEvent(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    kind: str
+    kind: RunEvent.Kind
     run: Run
     values: _containers.ScalarMap[str, float]
     text: str
-    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[str] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., values: _Optional[_Mapping[str, float]] = ..., text: _Optional[str] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[RunEvent.Kind, str]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., values: _Optional[_Mapping[str, float]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class WatchRunResponse(_message.Message):
     __slots__ = ("event",)
