@@ -9,7 +9,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
@@ -41,6 +41,7 @@ from trimaran.types import (
     VersionRecord,
 )
 from trimaran.v1 import (
+    reward_pb2,
     reward_pb2_grpc,
     rollout_pb2,
     rollout_pb2_grpc,
@@ -88,16 +89,20 @@ class RunClient(Client):
 
     def __init__(self, address: str, run_id: str = "") -> None:
         super().__init__(address)
-        self._stub = run_pb2_grpc.RunServiceStub(self._channel)
+        self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
         self._run_id = run_id
 
     async def get_run(self) -> Run:
         request = run_pb2.GetRunRequest(run_id=self._run_id)
-        return wire.decode_run((await rpc.call(self._stub.GetRun, request, CONTROL_SECONDS)).run)
+        answer: run_pb2.GetRunResponse = await rpc.call(self._stub.GetRun, request, CONTROL_SECONDS)
+        return wire.decode_run(answer.run)
 
     async def cancel_run(self) -> Run:
         request = run_pb2.CancelRunRequest(run_id=self._run_id)
-        return wire.decode_run((await rpc.call(self._stub.CancelRun, request, CONTROL_SECONDS)).run)
+        answer: run_pb2.CancelRunResponse = await rpc.call(
+            self._stub.CancelRun, request, CONTROL_SECONDS
+        )
+        return wire.decode_run(answer.run)
 
     async def watch_run(
         self, after_sequence: int = 0, idle_timeout: float = 3600.0
@@ -109,9 +114,9 @@ class RunClient(Client):
 
 @dataclass(slots=True)
 class _CompletionAssembly:
-    token_ids_T: list[int] = field(default_factory=list)
-    logprobs_T: list[float] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
+    token_ids_T: list[int] = field(default_factory=list[int])
+    logprobs_T: list[float] = field(default_factory=list[float])
+    segments: list[Segment] = field(default_factory=list[Segment])
     finished: Completion | None = None
 
 
@@ -156,6 +161,8 @@ class GroupAssembly:
                 self._take_chunk(event.chunk)
             case "finished":
                 self._take_finished(event.finished)
+            case _:
+                pass  # a sign of life
 
     def _take_chunk(self, chunk: rollout_pb2.SegmentChunk) -> None:
         completion = self._completions_G[chunk.index]
@@ -197,7 +204,7 @@ class GroupAssembly:
 class RolloutClient(Client):
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
-        self._stub = rollout_pb2_grpc.RolloutServiceStub(self._channel)
+        self._stub: Any = rollout_pb2_grpc.RolloutServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 
     async def generate(
@@ -257,7 +264,9 @@ class RolloutClient(Client):
             keep_live=keep_live,
         )
         deadline = timeout + TRANSFER_MARGIN_SECONDS
-        answer = await rpc.call(self._stub.StageWeights, request, deadline)
+        answer: rollout_pb2.StageWeightsResponse = await rpc.call(
+            self._stub.StageWeights, request, deadline
+        )
         return Staged(answer.root, answer.num_blocks, answer.num_bytes)
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
@@ -265,7 +274,10 @@ class RolloutClient(Client):
         request = rollout_pb2.CommitWeightsRequest(
             caller=self._caller, version=wire.encode_policy(version), maker=maker
         )
-        return (await rpc.call(self._stub.CommitWeights, request, timeout)).pause_seconds
+        answer: rollout_pb2.CommitWeightsResponse = await rpc.call(
+            self._stub.CommitWeights, request, timeout
+        )
+        return answer.pause_seconds
 
     async def abort_weights(self, version: VersionId, attempt: str) -> None:
         """Discards what the `stage_weights` with this `attempt` brought, or is bringing."""
@@ -288,18 +300,23 @@ class RolloutClient(Client):
             timeout_seconds=timeout,
         )
         deadline = timeout + TRANSFER_MARGIN_SECONDS
-        return wire.decode_digests((await rpc.call(self._stub.ReadBack, request, deadline)).digests)
+        answer: rollout_pb2.ReadBackResponse = await rpc.call(
+            self._stub.ReadBack, request, deadline
+        )
+        return wire.decode_digests(answer.digests)
 
 
 class RewardClient(Client):
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
-        self._stub = reward_pb2_grpc.RewardServiceStub(self._channel)
+        self._stub: Any = reward_pb2_grpc.RewardServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 
     async def score_group(self, group: Group, timeout: float) -> tuple[Verdict, ...]:
         request = wire.encode_score_request(self._caller, group)
-        answer = await rpc.call(self._stub.ScoreGroup, request, timeout)
+        answer: reward_pb2.ScoreGroupResponse = await rpc.call(
+            self._stub.ScoreGroup, request, timeout
+        )
         return tuple(wire.decode_verdict(verdict) for verdict in answer.verdicts)
 
 
@@ -314,7 +331,7 @@ class TrainAnswer:
 class TrainerClient(Client):
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
-        self._stub = trainer_pb2_grpc.TrainerServiceStub(self._channel)
+        self._stub: Any = trainer_pb2_grpc.TrainerServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 
     async def train_batch(
@@ -334,19 +351,23 @@ class TrainerClient(Client):
             lineage=lineage,
             proofs=[wire.encode_proof(proof) for proof in proofs],
         )
-        answer = await rpc.call(self._stub.TrainBatch, request, timeout)
+        answer: trainer_pb2.TrainBatchResponse = await rpc.call(
+            self._stub.TrainBatch, request, timeout
+        )
         version = wire.decode_policy(answer.version)
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         request = trainer_pb2.GetPolicyVersionRequest(caller=self._caller)
-        answer = await rpc.call(self._stub.GetPolicyVersion, request, timeout)
+        answer: trainer_pb2.GetPolicyVersionResponse = await rpc.call(
+            self._stub.GetPolicyVersion, request, timeout
+        )
         return wire.decode_policy(answer.version), wire.decode_manifest(answer.manifest)
 
     async def get_offer(self, timeout: float) -> tuple[PolicyVersion, Offer]:
         """What the rank at this address can send."""
         request = trainer_pb2.GetOfferRequest(caller=self._caller)
-        answer = await rpc.call(self._stub.GetOffer, request, timeout)
+        answer: trainer_pb2.GetOfferResponse = await rpc.call(self._stub.GetOffer, request, timeout)
         return wire.decode_policy(answer.version), wire.decode_offer(answer.offer)
 
     async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup:
@@ -354,7 +375,9 @@ class TrainerClient(Client):
         request = trainer_pb2.OpenTransferRequest(
             caller=self._caller, group=wire.encode_transfer_group(group), timeout_seconds=timeout
         )
-        answer = await rpc.call(self._stub.OpenTransfer, request, timeout)
+        answer: trainer_pb2.OpenTransferResponse = await rpc.call(
+            self._stub.OpenTransfer, request, timeout
+        )
         return wire.decode_transfer_group(answer.group)
 
     async def send_weights(
@@ -377,15 +400,24 @@ class TrainerClient(Client):
             timeout_seconds=timeout,
         )
         deadline = timeout + TRANSFER_MARGIN_SECONDS
-        return (await rpc.call(self._stub.SendWeights, request, deadline)).num_bytes
+        answer: trainer_pb2.SendWeightsResponse = await rpc.call(
+            self._stub.SendWeights, request, deadline
+        )
+        return answer.num_bytes
 
     async def save_checkpoint(self, step: int, timeout: float) -> str:
         request = trainer_pb2.SaveCheckpointRequest(caller=self._caller, step=step)
-        return (await rpc.call(self._stub.SaveCheckpoint, request, timeout)).path
+        answer: trainer_pb2.SaveCheckpointResponse = await rpc.call(
+            self._stub.SaveCheckpoint, request, timeout
+        )
+        return answer.path
 
     async def export_model(self, path: str, timeout: float) -> str:
         request = trainer_pb2.ExportModelRequest(caller=self._caller, path=path)
-        return (await rpc.call(self._stub.ExportModel, request, timeout)).path
+        answer: trainer_pb2.ExportModelResponse = await rpc.call(
+            self._stub.ExportModel, request, timeout
+        )
+        return answer.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +431,7 @@ class Registration:
 class WeightSyncClient(Client):
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
-        self._stub = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
+        self._stub: Any = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 
     async def register_replica(self, replica: Replica, peer: Peer, timeout: float) -> Registration:
@@ -408,7 +440,9 @@ class WeightSyncClient(Client):
             replica=wire.encode_replica(replica),
             peer=wire.encode_peer(peer),
         )
-        answer = await rpc.call(self._stub.RegisterReplica, request, timeout)
+        answer: weight_sync_pb2.RegisterReplicaResponse = await rpc.call(
+            self._stub.RegisterReplica, request, timeout
+        )
         return Registration(answer.incarnation, answer.heartbeat_seconds)
 
     async def heartbeat(
@@ -421,7 +455,10 @@ class WeightSyncClient(Client):
             incarnation=incarnation,
             live=wire.encode_policy(live) if live else None,
         )
-        return (await rpc.call(self._stub.Heartbeat, request, timeout)).known
+        answer: weight_sync_pb2.HeartbeatResponse = await rpc.call(
+            self._stub.Heartbeat, request, timeout
+        )
+        return answer.known
 
     async def publish_version(
         self, version: PolicyVersion, timeout: float
@@ -430,12 +467,16 @@ class WeightSyncClient(Client):
         request = weight_sync_pb2.PublishVersionRequest(
             caller=self._caller, version=wire.encode_policy(version)
         )
-        answer = await rpc.call(self._stub.PublishVersion, request, timeout)
+        answer: weight_sync_pb2.PublishVersionResponse = await rpc.call(
+            self._stub.PublishVersion, request, timeout
+        )
         return wire.decode_routing(answer.routing), dict(answer.metrics)
 
     async def get_routing(self) -> Routing:
         request = weight_sync_pb2.GetRoutingRequest(caller=self._caller)
-        answer = await rpc.call(self._stub.GetRouting, request, CONTROL_SECONDS)
+        answer: weight_sync_pb2.GetRoutingResponse = await rpc.call(
+            self._stub.GetRouting, request, CONTROL_SECONDS
+        )
         return wire.decode_routing(answer.routing)
 
     async def report_replica(self, name: str, reason: str) -> None:
@@ -448,13 +489,17 @@ class WeightSyncClient(Client):
         request = weight_sync_pb2.ListProofsRequest(
             caller=self._caller, versions=[wire.encode_version(version) for version in versions]
         )
-        answer = await rpc.call(self._stub.ListProofs, request, CONTROL_SECONDS)
+        answer: weight_sync_pb2.ListProofsResponse = await rpc.call(
+            self._stub.ListProofs, request, CONTROL_SECONDS
+        )
         return tuple(wire.decode_proof(proof) for proof in answer.proofs)
 
     async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
         """Committed versions, newest first; `limit` 0 means all."""
         request = weight_sync_pb2.ListVersionsRequest(run_id=self._caller.run_id, limit=limit)
-        answer = await rpc.call(self._stub.ListVersions, request, CONTROL_SECONDS)
+        answer: weight_sync_pb2.ListVersionsResponse = await rpc.call(
+            self._stub.ListVersions, request, CONTROL_SECONDS
+        )
         return tuple(wire.decode_version_record(record) for record in answer.versions)
 
     async def verify_replicas(
@@ -462,5 +507,7 @@ class WeightSyncClient(Client):
     ) -> tuple[tuple[Proof, ...], dict[str, str]]:
         """Proofs after a full read-back, and why a replica that was asked for has none."""
         request = weight_sync_pb2.VerifyReplicasRequest(run_id=self._caller.run_id, names=names)
-        answer = await rpc.call(self._stub.VerifyReplicas, request, timeout)
+        answer: weight_sync_pb2.VerifyReplicasResponse = await rpc.call(
+            self._stub.VerifyReplicas, request, timeout
+        )
         return tuple(wire.decode_proof(proof) for proof in answer.proofs), dict(answer.unroutable)

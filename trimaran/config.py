@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import (
@@ -316,18 +316,19 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     """Read a YAML file, apply `key.sub=value` overrides, check everything."""
     path = Path(path)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = _branch(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); give a run's YAML file"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
+    if tree is None:
         raise InputError(f"{path}: must hold sections such as model:, data:, reward:")
     for section, key in PATH_KEYS:
-        if isinstance(tree.get(section), dict) and isinstance(tree[section].get(key), str):
-            tree[section][key] = str(path.parent.resolve() / tree[section][key])
+        branch = _branch(tree.get(section)) or {}
+        if isinstance(branch.get(key), str):
+            branch[key] = str(path.parent.resolve() / branch[key])
     _resolve_rule_paths(tree, path.parent.resolve())
     for override in overrides:
         _apply(tree, override)
@@ -337,16 +338,19 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
     """Files of reward functions and certificates, as PATH_KEYS."""
-    reward = tree.get("reward")
-    rules = reward.get("rules") if isinstance(reward, dict) else None
-    for rule in rules.values() if isinstance(rules, dict) else ():
-        if not isinstance(rule, dict):
-            continue
+    reward = _branch(tree.get("reward")) or {}
+    rules = _branch(reward.get("rules")) or {}
+    for rule in filter(None, map(_branch, rules.values())):
         if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
             rule["function"] = str(folder / rule["function"])
-        plugin = rule.get("plugin")
-        if isinstance(plugin, dict) and isinstance(plugin.get("ca_file"), str):
+        plugin = _branch(rule.get("plugin")) or {}
+        if isinstance(plugin.get("ca_file"), str):
             plugin["ca_file"] = str(folder / plugin["ca_file"])
+
+
+def _branch(value: Any) -> dict[str, Any] | None:
+    """A mapping of a YAML file; None for any other value."""
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None
 
 
 def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
@@ -376,8 +380,8 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     if (*sections, last) in PATH_KEYS and isinstance(value, str):
         value = str(Path(value).resolve())
     for section in sections:
-        branch = tree.setdefault(section, {})
-        if not isinstance(branch, dict):
+        branch = _branch(tree.setdefault(section, {}))
+        if branch is None:
             raise InputError(f"{override!r}: {section} is a value, not a section")
         tree = branch
     tree[last] = value

@@ -6,15 +6,15 @@ that derives from one of these elsewhere crosses as the class here that it deriv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 
-def first_error(errors: BaseExceptionGroup[Any]) -> BaseException:
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that ended a group of tasks."""
-    exceptions: Sequence[BaseException] = errors.exceptions
-    error = exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
+    error = errors.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return first_error(cast(BaseExceptionGroup[BaseException], error))
+    return error
 
 
 class TrimaranError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trimaran.errors import InputError
 
@@ -87,7 +87,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"model.path: {path} is not JSON; is the download complete?") from None
     if not isinstance(config, dict):
         raise InputError(f"model.path: {path} is not a model's configuration")
-    return config
+    return cast(dict[str, Any], config)
 
 
 def _facts(config: dict[str, Any], path: Path) -> ModelFacts:

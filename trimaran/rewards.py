@@ -33,7 +33,7 @@ class Sample:
     text: str
     answer: str
     """The reference; "" where the dataset has none."""
-    extras: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict[str, str])
     """The row's other columns; what is not a text there is JSON here."""
     messages: tuple[Message, ...] = ()
     """The prompt, without its images."""

@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor
@@ -25,9 +25,11 @@ from trimaran.types import Caller
 
 logger = logging.getLogger(__name__)
 
-# grpcio's type stubs know none of these.
-_aio_health: Any = health.aio  # pyright: ignore[reportAttributeAccessIssue]
-_EOF: Any = grpc.aio.EOF  # pyright: ignore[reportAttributeAccessIssue]
+# grpcio's type stubs lack these.
+_aio_health: Any = cast(Any, health).aio
+_add_health: Any = cast(Any, health_pb2_grpc).add_HealthServicer_to_server
+_EOF: Any = cast(Any, grpc.aio).EOF
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 OPTIONS = [
     # 512 completions of 8k tokens with log-probabilities are 28 MiB; manifests and images add to it.
@@ -63,7 +65,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
         )
 
     def _unary(self, behavior: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async def handle(request: Any, context: _Context) -> Any:
             try:
                 await self._check(request)
                 return await behavior(request, context)
@@ -73,7 +75,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
         return handle
 
     def _stream(self, behavior: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
-        async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async def handle(request: Any, context: _Context) -> AsyncIterator[Any]:
             try:
                 await self._check(request)
                 async for response in behavior(request, context):
@@ -91,7 +93,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
         await self._fence.check(Caller(request.caller.run_id, request.caller.epoch))
 
 
-async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
+async def _abort(context: _Context, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     status = status_of(error)
@@ -120,7 +122,11 @@ def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any
         Server("127.0.0.1:7000", [service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))])
     """
     [descriptor] = file.services_by_name.values()
-    return Service(descriptor.full_name, lambda server: add(servicer, server))
+
+    def add_to(server: Any) -> None:
+        add(servicer, server)
+
+    return Service(descriptor.full_name, add_to)
 
 
 def check_loopback(address: str) -> None:
@@ -150,7 +156,7 @@ class Server:
         check_loopback(address)
         self._server = grpc.aio.server(interceptors=[_Boundary(issued)], options=OPTIONS)
         self._health = _aio_health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        _add_health(self._health, self._server)
         names: list[str] = []
         for name, add_to in services:
             add_to(self._server)

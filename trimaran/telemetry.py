@@ -12,8 +12,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,11 +72,11 @@ class MetricsWriter:
     """metrics.jsonl, and the same numbers as TensorBoard events."""
 
     def __init__(self, run_folder: Path) -> None:
-        # Here, because it takes half a second that other processes need not pay.
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
+        # Here, because it takes half a second that other processes need not pay; by name, because
+        # TensorBoard has no type information.
+        writer = import_module("tensorboard.summary.writer.event_file_writer")
         self._rows = JsonLines(run_folder / "metrics.jsonl")
-        self._events = EventFileWriter(str(run_folder / "tensorboard"))
+        self._events = writer.EventFileWriter(str(run_folder / "tensorboard"))
 
     def write(
         self,
@@ -88,22 +89,16 @@ class MetricsWriter:
 
         `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
         """
-        # Generated modules without type information.
-        from tensorboard.compat.proto.event_pb2 import (
-            Event,  # pyright: ignore[reportAttributeAccessIssue]
-        )
-        from tensorboard.compat.proto.summary_pb2 import (
-            Summary,  # pyright: ignore[reportAttributeAccessIssue]
-        )
-
+        make_event = import_module("tensorboard.compat.proto.event_pb2").Event
+        make_summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
         now = time.time()
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         note = {"trainer/nonfinite": nonfinite} if nonfinite else {}
         self._rows.append({"kind": kind, "step": step, "time": now, **row, **note})
-        summary = Summary(
-            value=[Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
+        summary = make_summary(
+            value=[make_summary.Value(tag=key, simple_value=value) for key, value in values.items()]
         )
-        self._events.add_event(Event(wall_time=now, step=step, summary=summary))
+        self._events.add_event(make_event(wall_time=now, step=step, summary=summary))
         self._events.flush()
 
     def close(self) -> None:
@@ -123,7 +118,7 @@ class TimelineWriter:
         )
 
     @contextmanager
-    def span(self, process: str, activity: Activity, step: int) -> Iterator[None]:
+    def span(self, process: str, activity: Activity, step: int) -> Generator[None]:
         """Records the time in the block, also when the block fails."""
         start = time.time()
         try:

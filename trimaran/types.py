@@ -216,7 +216,7 @@ class Routing:
     live: PolicyVersion | None
     """None until a version is live."""
     routable: tuple[Replica, ...]
-    unroutable: Mapping[str, str] = field(default_factory=dict)
+    unroutable: Mapping[str, str] = field(default_factory=dict[str, str])
     """Registered replicas that do not hold the live version, each with its fault.
 
     The text is empty while a replica has no fault and is only about to take the version.
@@ -249,7 +249,7 @@ class Prompt:
     messages: tuple[Message, ...]
     task: str
     answer: str
-    extras: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ LARGEST_REWARD = 1e30
 @dataclass(frozen=True, slots=True)
 class Score:
     reward: float
-    terms: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """The reward's named parts, unweighted; "term.part" for what a term reports beside its value.
     A term that does not apply to this completion is absent."""
     indigestible: bool = False
@@ -340,7 +340,7 @@ class Faulted:
     """A fault of ours (transport, crash, overload); it never trains the model."""
 
     fault: str
-    terms: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Those that could be judged all the same."""
     faulted_terms: tuple[str, ...] = ()
     """Those that could not."""
@@ -416,5 +416,5 @@ class RunEvent:
     """Counts the run's events from 1."""
     kind: EventKind
     run: Run
-    values: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
     text: str = ""

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import cast
 
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
@@ -82,8 +83,10 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
         raise
     except Exception as error:
         logger.exception("the service failed")
-        if isinstance(error, ExceptionGroup) and (ours := error.subgroup(TrimaranError)):
-            raise first_error(ours) from None
+        if isinstance(error, ExceptionGroup):
+            group = cast(ExceptionGroup[Exception], error)
+            if ours := group.subgroup(TrimaranError):
+                raise first_error(ours) from None
         return 1
     return 0
 
