@@ -23,11 +23,11 @@ from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.types import (
     Caller,
+    MemorySource,
     Message,
     Prompt,
     Sampling,
-    Source,
-    Transport,
+    TransferLimits,
     VersionId,
 )
 
@@ -107,11 +107,10 @@ async def _publish(model: Path, address: str) -> None:
     snapshot = snapshot_of(model, load_model(model))
     policy = policy_of(snapshot, VERSION.step)
     blocks = ((0, snapshot.manifest.num_blocks),)
-    source = Source(Transport.MEMORY, blocks, memory=snapshot.path)
+    source = MemorySource(blocks, snapshot.path)
+    limits = TransferLimits(bucket_bytes=BUCKET_BYTES, timeout=TIMEOUT_SECONDS)
     async with RolloutClient(address, CALLER) as client:
-        await client.stage_weights(
-            policy, snapshot.manifest, [source], BUCKET_BYTES, TIMEOUT_SECONDS, "benchmark"
-        )
+        await client.stage_weights(policy, snapshot.manifest, [source], limits, "benchmark")
         await client.commit_weights(policy, "rollout-0", TIMEOUT_SECONDS)
 
 

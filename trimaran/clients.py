@@ -36,6 +36,7 @@ from trimaran.types import (
     Staged,
     TrainingBatch,
     TransferGroup,
+    TransferLimits,
     Verdict,
     VersionId,
     VersionRecord,
@@ -244,8 +245,7 @@ class RolloutClient(Client):
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
         attempt: str,
         keep_live: bool = False,
     ) -> Staged:
@@ -258,16 +258,15 @@ class RolloutClient(Client):
             version=wire.encode_policy(version),
             manifest=wire.encode_manifest(manifest),
             sources=[wire.encode_source(source) for source in sources],
-            bucket_bytes=bucket_bytes,
-            timeout_seconds=timeout,
+            limits=wire.encode_limits(limits),
             attempt=attempt,
             keep_live=keep_live,
         )
-        deadline = timeout + TRANSFER_MARGIN_SECONDS
+        deadline = limits.timeout + TRANSFER_MARGIN_SECONDS
         answer: rollout_pb2.StageWeightsResponse = await rpc.call(
             self._stub.StageWeights, request, deadline
         )
-        return Staged(answer.root, answer.num_blocks, answer.num_bytes)
+        return wire.decode_staged(answer.staged)
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
         """Returns the seconds for which generation was paused. `maker` is stamped on its tokens."""
@@ -386,8 +385,7 @@ class TrainerClient(Client):
         group_id: int,
         blocks: Ranges,
         base_root: str,
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
     ) -> int:
         """Returns the bytes sent. `base_root`: send the delta's pieces; empty: the blocks."""
         request = trainer_pb2.SendWeightsRequest(
@@ -396,10 +394,9 @@ class TrainerClient(Client):
             group_id=group_id,
             blocks=wire.encode_ranges(blocks),
             base_root=base_root,
-            bucket_bytes=bucket_bytes,
-            timeout_seconds=timeout,
+            limits=wire.encode_limits(limits),
         )
-        deadline = timeout + TRANSFER_MARGIN_SECONDS
+        deadline = limits.timeout + TRANSFER_MARGIN_SECONDS
         answer: trainer_pb2.SendWeightsResponse = await rpc.call(
             self._stub.SendWeights, request, deadline
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +150,84 @@ class Transport(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a receiver gets `blocks` from. What a transport does not use stays empty."""
+class CollectiveSource:
+    """A place in a transfer group, in which one sender broadcasts the blocks.
 
-    transport: Transport
+    Example: CollectiveSource(((0, 694),), group, rank=1)
+    """
+
+    transport: ClassVar = Transport.COLLECTIVE
     blocks: Ranges
-    group: TransferGroup | None = None
-    """Collective."""
-    rank: int = 0
-    """Collective: the receiver's place in the group."""
-    memory: str = ""
-    """Memory: the offer's path; `blocks` are then all blocks of the offer."""
-    peers: tuple[Peer, ...] = ()
-    """Relay: asked in this order, the next one when a peer fails or lacks a block."""
+    group: TransferGroup
+    """Opened by its sender."""
+    rank: int
+    """The receiver's place in the group."""
     delta: Delta | None = None
-    """Collective and relay: the pieces travel instead of the blocks."""
+    """Set: its pieces travel instead of the blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """A sender's memory on the receiver's own host.
+
+    Example: MemorySource(offer.blocks, offer.memory)
+    """
+
+    transport: ClassVar = Transport.MEMORY
+    blocks: Ranges
+    """All blocks of the offer."""
+    path: str
+    """The offer's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySource:
+    """Peers that give out verified blocks.
+
+    Example: RelaySource(((0, 694),), (parent.peer, offer.peer))
+    """
+
+    transport: ClassVar = Transport.RELAY
+    blocks: Ranges
+    peers: tuple[Peer, ...]
+    """Asked in this order, the next one when a peer fails or lacks a block."""
+    delta: Delta | None = None
+    """Set: its pieces travel instead of the blocks."""
+
+
+Source = CollectiveSource | MemorySource | RelaySource
+"""Where a receiver gets some blocks of a version from: one type a transport."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferLimits:
+    """Bounds of one transfer, told to both of its ends.
+
+    Example: TransferLimits(bucket_bytes=64 << 20, timeout=120.0)
+    """
+
+    bucket_bytes: int
+    """A collective sends at most this much in one message."""
+    timeout: float
+    """Seconds, after which the transfer has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What a replica says of a version that lies in its shadow, every block verified."""
+    """What a replica says of a version that lies in its shadow, every block verified.
+
+    Example: Staged(manifest.root, 694, {Transport.MEMORY: 269_060_736})
+    """
 
     root: str
     num_blocks: int
-    num_bytes: int
-    """Taken from others; less than the version's for a delta."""
+    bytes_by_transport: Mapping[Transport, int]
+    """Taken from others, with one entry for each transport that was used. For a delta this is
+    less than the version's size."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.bytes_by_transport.values())
 
 
 @dataclass(frozen=True, slots=True)

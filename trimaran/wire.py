@@ -172,10 +172,19 @@ def decode_seconds(seconds: float) -> float:
     return seconds
 
 
-def decode_bucket_bytes(size: int) -> int:
+def encode_limits(limits: types.TransferLimits) -> types_pb2.TransferLimits:
+    return types_pb2.TransferLimits(
+        bucket_bytes=limits.bucket_bytes, timeout_seconds=limits.timeout
+    )
+
+
+def decode_limits(message: types_pb2.TransferLimits) -> types.TransferLimits:
+    """Raises InputError for an empty or a huge bucket, and as `decode_seconds`."""
+    size = message.bucket_bytes
     if not 0 < size <= MAX_BUCKET_BYTES:
         raise InputError(f"buckets of {size} bytes; at least 1, {MAX_BUCKET_BYTES} at most")
-    return size
+    timeout = decode_seconds(message.timeout_seconds)
+    return types.TransferLimits(bucket_bytes=size, timeout=timeout)
 
 
 def encode_peer(peer: types.Peer) -> types_pb2.Peer:
@@ -216,28 +225,61 @@ def decode_offer(message: types_pb2.Offer) -> types.Offer:
 
 
 def encode_source(source: types.Source) -> types_pb2.Source:
-    return types_pb2.Source(
-        transport=f"TRANSPORT_{source.transport.name}",
-        blocks=encode_ranges(source.blocks),
-        group=encode_transfer_group(source.group) if source.group else None,
-        rank=source.rank,
-        memory=source.memory,
-        peers=[encode_peer(peer) for peer in source.peers],
-        delta=encode_delta(source.delta),
-    )
+    match source:
+        case types.CollectiveSource(blocks, group, rank, delta):
+            return types_pb2.Source(
+                collective=types_pb2.CollectiveSource(
+                    blocks=encode_ranges(blocks),
+                    group=encode_transfer_group(group),
+                    rank=rank,
+                    delta=encode_delta(delta),
+                )
+            )
+        case types.MemorySource(blocks, path):
+            return types_pb2.Source(
+                memory=types_pb2.MemorySource(blocks=encode_ranges(blocks), path=path)
+            )
+        case types.RelaySource(blocks, peers, delta):
+            return types_pb2.Source(
+                relay=types_pb2.RelaySource(
+                    blocks=encode_ranges(blocks),
+                    peers=[encode_peer(peer) for peer in peers],
+                    delta=encode_delta(delta),
+                )
+            )
 
 
 def decode_source(message: types_pb2.Source) -> types.Source:
-    name = types_pb2.Source.Transport.Name(message.transport).removeprefix("TRANSPORT_")
-    return types.Source(
-        transport=types.Transport[name],
-        blocks=decode_ranges(message.blocks),
-        group=decode_transfer_group(message.group) if message.HasField("group") else None,
-        rank=message.rank,
-        memory=message.memory,
-        peers=tuple(decode_peer(peer) for peer in message.peers),
-        delta=decode_delta(message.delta),
+    """Raises InputError for a source without a transport."""
+    match message.WhichOneof("source"):
+        case "collective":
+            told = message.collective
+            group = decode_transfer_group(told.group)
+            blocks, delta = decode_ranges(told.blocks), decode_delta(told.delta)
+            return types.CollectiveSource(blocks, group, told.rank, delta)
+        case "memory":
+            return types.MemorySource(decode_ranges(message.memory.blocks), message.memory.path)
+        case "relay":
+            told = message.relay
+            peers = tuple(decode_peer(peer) for peer in told.peers)
+            return types.RelaySource(decode_ranges(told.blocks), peers, decode_delta(told.delta))
+        case _:
+            raise InputError("a source names no transport; set collective, memory or relay")
+
+
+def encode_staged(staged: types.Staged) -> types_pb2.Staged:
+    return types_pb2.Staged(
+        root=staged.root,
+        num_blocks=staged.num_blocks,
+        bytes_by_transport={str(way): n for way, n in staged.bytes_by_transport.items()},
     )
+
+
+def decode_staged(message: types_pb2.Staged) -> types.Staged:
+    by_transport = {
+        types.Transport(name): size for name, size in message.bytes_by_transport.items()
+    }
+    return types.Staged(message.root, message.num_blocks, by_transport)
 
 
 def encode_proof(proof: types.Proof) -> types_pb2.Proof:

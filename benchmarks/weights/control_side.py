@@ -24,6 +24,7 @@ from trimaran.types import (
     Source,
     Staged,
     TransferGroup,
+    TransferLimits,
     VersionId,
     VersionState,
 )
@@ -184,8 +185,7 @@ class StandInTrainer:
         group_id: int,
         blocks: Ranges,
         base_root: str,
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
     ) -> int:
         return 0
 
@@ -204,12 +204,11 @@ class StandInRollout:
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
         attempt: str,
         keep_live: bool,
     ) -> Staged:
-        return Staged(manifest.root, manifest.num_blocks, 0)
+        return Staged(manifest.root, manifest.num_blocks, {})
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
         return 0.0

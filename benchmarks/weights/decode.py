@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from benchmarks.results_file import Row
 from benchmarks.weights.engine import decode, running_engine
 from benchmarks.weights.sides import SenderSide
-from benchmarks.weights.versions import BUCKET_BYTES, TIMEOUT_SECONDS
+from benchmarks.weights.versions import LIMITS
 from benchmarks.weights.workers import Worker
 from trimaran.config import WeightSyncSection
-from trimaran.types import Source, TransferGroup, Transport, VersionId
+from trimaran.types import CollectiveSource, TransferGroup, VersionId
 
 if TYPE_CHECKING:
     from services.weight_sync.data.receiver import WeightReceiver
@@ -87,9 +87,9 @@ class _Stager:
         step = self._num_staged % 2
         policy, manifest, _ = self._versions[step]
         blocks = ((0, manifest.num_blocks),)
-        source = Source(Transport.COLLECTIVE, blocks, group=self._group, rank=1)
+        source = CollectiveSource(blocks, self._group, rank=1)
         self._sender.begin("send", step, self._group, blocks)
-        self._receiver.stage(policy, manifest, [source], BUCKET_BYTES, TIMEOUT_SECONDS)
+        self._receiver.stage(policy, manifest, [source], LIMITS)
         self._receiver.keep(policy.version)
         self._sender.result()
 

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from benchmarks.results_file import Row
 from benchmarks.weights.engine import call_worker, running_engine
 from benchmarks.weights.versions import (
-    BUCKET_BYTES,
-    TIMEOUT_SECONDS,
+    LIMITS,
     change_all,
     load_model,
     policy_of,
     snapshot_of,
 )
 from trimaran.config import WeightSyncSection
-from trimaran.types import Source, Transport
+from trimaran.types import MemorySource
 
 if TYPE_CHECKING:
     import torch
@@ -98,8 +97,8 @@ class _Ours:
         self._snapshot = snapshot = snapshot_of(self._model, version, self._snapshot)
         policy = policy_of(snapshot, step)
         blocks = ((0, snapshot.manifest.num_blocks),)
-        source = Source(Transport.MEMORY, blocks, memory=snapshot.path)
-        self._receiver.stage(policy, snapshot.manifest, [source], BUCKET_BYTES, TIMEOUT_SECONDS)
+        source = MemorySource(blocks, snapshot.path)
+        self._receiver.stage(policy, snapshot.manifest, [source], LIMITS)
         staged = self._receiver.staged
         assert staged is not None
         pause = await self._engine.load_weights(staged.shadow, policy.version)

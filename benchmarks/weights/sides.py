@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.weights.versions import (
-    BUCKET_BYTES,
+    LIMITS,
     TIMEOUT_SECONDS,
     change_all,
     load_model,
@@ -103,9 +103,7 @@ class SenderSide(RawSide):
 
     def send(self, step: int, group: TransferGroup, blocks: Ranges) -> Span:
         begin = time.perf_counter()
-        self._sender.send(
-            self._snapshots[step], group.group_id, blocks, "", TIMEOUT_SECONDS, BUCKET_BYTES
-        )
+        self._sender.send(self._snapshots[step], group.group_id, blocks, "", LIMITS)
         return begin, time.perf_counter()
 
     def close(self) -> None:
@@ -126,7 +124,7 @@ class ReceiverSide(RawSide):
     def stage(self, policy: PolicyVersion, manifest: Manifest, sources: list[Source]) -> Span:
         """With everything that verifies it; then kept, as after a commit."""
         begin = time.perf_counter()
-        staged = self._receiver.stage(policy, manifest, sources, BUCKET_BYTES, TIMEOUT_SECONDS)
+        staged = self._receiver.stage(policy, manifest, sources, LIMITS)
         end = time.perf_counter()
         assert staged.root == policy.root, "the receiver computed another root"
         self._receiver.keep(policy.version)

@@ -23,7 +23,7 @@ from benchmarks.weights.sides import (
 from benchmarks.weights.versions import BUCKET_BYTES
 from benchmarks.weights.workers import Worker
 from services.weight_sync.data.manifest import num_bytes
-from trimaran.types import Manifest, Source, TransferGroup, Transport
+from trimaran.types import CollectiveSource, Manifest, MemorySource, TransferGroup
 
 ROUNDS = 15
 RAW_BUCKETS = {"in our buckets": BUCKET_BYTES, "in one piece": 1 << 40}
@@ -59,7 +59,7 @@ class Pair:
         if self._group is None:
             self._group = self.sender.call("open", TransferGroup(1, "bench", 2, ""))
         policy, manifest, _ = self.versions[step]
-        source = Source(Transport.COLLECTIVE, blocks, group=self._group, rank=1)
+        source = CollectiveSource(blocks, self._group, rank=1)
         self.sender.begin("send", step, self._group, blocks)
         self.receiver.begin("stage", policy, manifest, [source])
         return longest(self.receiver.result(), self.sender.result())
@@ -68,7 +68,7 @@ class Pair:
         """Of the next version, which the sender has just taken into the same memory."""
         self._num_staged += 1
         policy, manifest, path = self.sender.call("take_again", self._num_staged)
-        source = Source(Transport.MEMORY, self._blocks(), memory=path)
+        source = MemorySource(self._blocks(), path)
         return longest(self.receiver.call("stage", policy, manifest, [source]))
 
     def _next(self) -> int:

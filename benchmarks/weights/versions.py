@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.config import RunConfig, WeightSyncSection, parse_config
-from trimaran.types import PolicyVersion, VersionId, VersionState
+from trimaran.types import PolicyVersion, TransferLimits, VersionId, VersionState
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +18,7 @@ RUN_ID = "bench"
 DIGEST = "xxh3-128"
 TIMEOUT_SECONDS = 60.0
 BUCKET_BYTES = WeightSyncSection().bucket_mib << 20
+LIMITS = TransferLimits(bucket_bytes=BUCKET_BYTES, timeout=TIMEOUT_SECONDS)
 
 
 def load_model(model: Path) -> dict[str, torch.Tensor]:

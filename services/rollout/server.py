@@ -15,7 +15,6 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
 from functools import partial
@@ -163,22 +162,15 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     async def StageWeights(
         self, request: rollout_pb2.StageWeightsRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.StageWeightsResponse:
-        started = time.monotonic()
         staged = await self._weights.stage(
             wire.decode_policy(request.version),
             wire.decode_manifest(request.manifest),
             [wire.decode_source(source) for source in request.sources],
-            wire.decode_bucket_bytes(request.bucket_bytes),
-            wire.decode_seconds(request.timeout_seconds),
+            wire.decode_limits(request.limits),
             _attempt(request),
             request.keep_live,
         )
-        return rollout_pb2.StageWeightsResponse(
-            root=staged.root,
-            num_blocks=staged.num_blocks,
-            num_bytes=staged.num_bytes,
-            seconds=time.monotonic() - started,
-        )
+        return rollout_pb2.StageWeightsResponse(staged=wire.encode_staged(staged))
 
     async def CommitWeights(
         self, request: rollout_pb2.CommitWeightsRequest, context: grpc.aio.ServicerContext
@@ -195,15 +187,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     async def ReadBack(
         self, request: rollout_pb2.ReadBackRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.ReadBackResponse:
-        started = time.monotonic()
         digests = await self._weights.read_back(
             wire.decode_version(request.version),
             wire.decode_ranges(request.blocks),
             wire.decode_seconds(request.timeout_seconds),
         )
-        return rollout_pb2.ReadBackResponse(
-            digests=wire.encode_digests(digests), seconds=time.monotonic() - started
-        )
+        return rollout_pb2.ReadBackResponse(digests=wire.encode_digests(digests))
 
     async def GetReplica(
         self, request: rollout_pb2.GetReplicaRequest, context: grpc.aio.ServicerContext

@@ -33,7 +33,15 @@ from trimaran.errors import (
     TransferError,
     TrimaranError,
 )
-from trimaran.types import Manifest, PolicyVersion, Ranges, Source, Staged, VersionId
+from trimaran.types import (
+    Manifest,
+    PolicyVersion,
+    Ranges,
+    Source,
+    Staged,
+    TransferLimits,
+    VersionId,
+)
 
 if TYPE_CHECKING:
     from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
@@ -105,24 +113,25 @@ class ReplicaWeights:
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
         attempt: str = "",
         keep_live: bool = False,
     ) -> Staged:
         """Raises what `WeightReceiver.stage` raises, and DeadlineError when a load or the stage
         itself does not end; the live version stays as it was."""
-        async with self._hold(timeout):
+        async with self._hold(limits.timeout):
             stage = asyncio.ensure_future(
                 asyncio.to_thread(
-                    *(self._receiver.stage, version, manifest, sources, bucket_bytes, timeout),
+                    *(self._receiver.stage, version, manifest, sources, limits),
                     *(attempt, keep_live),
                 )
             )
-            self._stages[stage] = time.monotonic() + timeout
+            self._stages[stage] = time.monotonic() + limits.timeout
         stage.add_done_callback(self._forget)
         # Shielded: the thread outlives a caller that gives up, until the next stage or an abort.
-        async with within(timeout + THREAD_SECONDS, f"{self._name}, staging {version.version}"):
+        async with within(
+            limits.timeout + THREAD_SECONDS, f"{self._name}, staging {version.version}"
+        ):
             return await asyncio.shield(stage)
 
     def _forget(self, stage: asyncio.Future[Staged]) -> None:

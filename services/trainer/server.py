@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -181,24 +180,14 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     async def SendWeights(
         self, request: trainer_pb2.SendWeightsRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.SendWeightsResponse:
-        begin = time.perf_counter()
-        blocks = wire.decode_ranges(request.blocks)
-        timeout = wire.decode_seconds(request.timeout_seconds)
-        bucket_bytes = wire.decode_bucket_bytes(request.bucket_bytes)
+        blocks, limits = wire.decode_ranges(request.blocks), wire.decode_limits(request.limits)
         num_bytes = await self._rank.send(
             wire.decode_version(request.version),
             lambda snapshot: self._sender.send(
-                snapshot,
-                request.group_id,
-                blocks,
-                request.base_root,
-                timeout,
-                bucket_bytes,
+                snapshot, request.group_id, blocks, request.base_root, limits
             ),
         )
-        return trainer_pb2.SendWeightsResponse(
-            seconds=time.perf_counter() - begin, num_bytes=num_bytes
-        )
+        return trainer_pb2.SendWeightsResponse(num_bytes=num_bytes)
 
     async def _together(self, method: str, request: Together, own: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -26,18 +26,19 @@ from trimaran.config import WeightSyncSection
 from trimaran.device import pick
 from trimaran.errors import TrimaranError
 from trimaran.types import (
+    CollectiveSource,
     Peer,
     PolicyVersion,
     Ranges,
+    RelaySource,
     Source,
     TensorInfo,
     TransferGroup,
-    Transport,
+    TransferLimits,
     VersionId,
     VersionState,
 )
 
-BUCKET_BYTES = 1 << 20
 TENSOR_BYTES = 1 << 20
 BLOCKS_A_TENSOR = 16
 
@@ -81,9 +82,20 @@ class Sender:
 
     def send(self, group_id: int, timeout: float) -> Values:
         assert self._snapshot
-        ranges = self._snapshot.layout.ranges
-        size = self._sender.send(self._snapshot, group_id, ranges, "", timeout, BUCKET_BYTES)
+        ranges, limits = self._snapshot.layout.ranges, limits_of(timeout)
+        size = self._sender.send(self._snapshot, group_id, ranges, "", limits)
         return {"num_bytes": size}
+
+
+def limits_of(timeout: float) -> TransferLimits:
+    return TransferLimits(bucket_bytes=1 << 20, timeout=timeout)
+
+
+def source_of(values: Values) -> Source:
+    blocks = tuple((first, end) for first, end in values["blocks"])
+    if "group" in values:
+        return CollectiveSource(blocks, TransferGroup(**values["group"]), values["rank"])
+    return RelaySource(blocks, tuple(Peer(**peer) for peer in values["peers"]))
 
 
 class Receiver:
@@ -97,15 +109,8 @@ class Receiver:
     def stage(self, manifest: Values, source: Values, timeout: float) -> Values:
         found = manifest_from_json(manifest)
         version = PolicyVersion("run", VersionId(0, 1), found.root, VersionState.STAGING)
-        group, peers = source.get("group"), source.get("peers", ())
-        told = Source(
-            Transport(source["transport"]),
-            tuple((first, end) for first, end in source["blocks"]),
-            TransferGroup(**group) if group else None,
-            source.get("rank", 0),
-            peers=tuple(Peer(**peer) for peer in peers),
-        )
-        staged = self._receiver.stage(version, found, [told], BUCKET_BYTES, timeout)
+        told = [source_of(source)]
+        staged = self._receiver.stage(version, found, told, limits_of(timeout))
         return asdict(staged)
 
     def holds(self) -> Values:

@@ -38,14 +38,14 @@ from trimaran.errors import (
 )
 from trimaran.types import (
     Caller,
+    CollectiveSource,
     Group,
     Peer,
     Proof,
-    Source,
     TensorInfo,
     TrainingBatch,
     TransferGroup,
-    Transport,
+    TransferLimits,
     VersionId,
 )
 
@@ -131,12 +131,13 @@ async def old_group(stand: Stand, dice: random.Random) -> None:
         version, manifest = await trainer.get_policy_version(CALL_SECONDS)
     name = dice.choice(stand.house.replicas[:-1])
     group = replace(_group(stand, dice), nonce=secrets.token_hex(16), world_size=2)
-    source = Source(Transport.COLLECTIVE, ((0, manifest.num_blocks),), group, 1)
+    source = CollectiveSource(((0, manifest.num_blocks),), group, rank=1)
+    limits = TransferLimits(bucket_bytes=1 << 20, timeout=SECONDS)
     started = time.monotonic()
     async with RolloutClient(stand.house.replica(name).address, stand.caller) as replica:
         await expect(
             TransferError,
-            replica.stage_weights(version, manifest, [source], 1 << 20, SECONDS, "leftover"),
+            replica.stage_weights(version, manifest, [source], limits, "leftover"),
             f"{name} was told to stage from a group that had ended",
         )
     if time.monotonic() - started > SECONDS + 6:

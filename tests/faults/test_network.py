@@ -152,7 +152,7 @@ def offer(sender: Endpoint, seed: int) -> dict[str, Any]:
 
 
 def by_relay(offered: dict[str, Any]) -> dict[str, Any]:
-    return {"transport": "relay", "blocks": offered["blocks"], "peers": [offered["peer"]]}
+    return {"blocks": offered["blocks"], "peers": [offered["peer"]]}
 
 
 def wait_for(condition: Any, seconds: float = START_SECONDS) -> None:
@@ -169,7 +169,7 @@ def test_a_collective_cut_by_a_partition_fails_in_time_and_stages_nothing(net, e
     nonce = secrets.token_hex(8)
     group = {"group_id": 1, "nonce": nonce, "world_size": 2, "rendezvous": ""}
     group = sender.call("open", group=group, timeout=4)
-    source = {"transport": "collective", "blocks": offered["blocks"], "group": group, "rank": 1}
+    source = {"blocks": offered["blocks"], "group": group, "rank": 1}
     before = net.received()
     staging = receiver.ask("stage", manifest=offered["manifest"], source=source, timeout=4)
     sending = sender.ask("send", group_id=1, timeout=4)

@@ -130,7 +130,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a stage ends with the version's root",
-        "services/weight_sync/control/staging.py",
+        "services/weight_sync/control/rounds.py",
         "(staged := task.result()).root != version.root:",
         '(staged := task.result()).root == "":',
         ("tests/weight_sync/test_coordinator.py::test_a_root_that_differs_is_never_committed",),
@@ -191,7 +191,7 @@ MUTATIONS = (
     Mutation(
         "a delta is taken against its own base only",
         "services/weight_sync/data/delta_stage.py",
-        "        if held is None or source.delta.base_root != held_root:\n",
+        "        if held is None or delta.base_root != held_root:\n",
         "        if held is None:\n",
         ("tests/weight_sync/test_receiver.py::test_a_delta_against_another_base_is_refused",),
     ),

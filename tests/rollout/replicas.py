@@ -21,13 +21,14 @@ from trimaran.device import pick
 from trimaran.launch.environment import service_environment
 from trimaran.types import (
     Caller,
+    CollectiveSource,
+    MemorySource,
     Message,
     PolicyVersion,
     Prompt,
     Sampling,
-    Source,
     TransferGroup,
-    Transport,
+    TransferLimits,
     VersionId,
     VersionState,
 )
@@ -38,6 +39,7 @@ ATTEMPT = "one try"
 PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
 ANY_VERSION = VersionId(0, 0)
 TIMEOUT = 60.0
+LIMITS = TransferLimits(bucket_bytes=1 << 20, timeout=TIMEOUT)
 MAKER = "rollout-0"
 MAX_TOKENS = 1024
 MAX_PROMPT_TOKENS = 64
@@ -95,20 +97,17 @@ class RunningReplica:
         manifest = snapshot.manifest
         number = VersionId(0, self.num_published)
         version = PolicyVersion(CALLER.run_id, number, manifest.root, VersionState.STAGING)
-        blocks, bucket_bytes = ((0, manifest.num_blocks),), 1 << 20
+        blocks = ((0, manifest.num_blocks),)
         group = TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, "")
         if self.num_published % 2:
-            sources = [Source(Transport.MEMORY, blocks, memory=snapshot.path)]
-            stage = version, manifest, sources, bucket_bytes, TIMEOUT, ATTEMPT
-            staged = await client.stage_weights(*stage)
+            sources = [MemorySource(blocks, snapshot.path)]
+            staged = await client.stage_weights(version, manifest, sources, LIMITS, ATTEMPT)
         else:
             group = self.sender.open(group, TIMEOUT)
-            sources = [Source(Transport.COLLECTIVE, blocks, group=group, rank=1)]
-            send = (snapshot, group.group_id, blocks, "", TIMEOUT, bucket_bytes)
-            stage = version, manifest, sources, bucket_bytes, TIMEOUT, ATTEMPT
+            sources = [CollectiveSource(blocks, group, rank=1)]
             staged, _ = await asyncio.gather(
-                client.stage_weights(*stage),
-                asyncio.to_thread(self.sender.send, *send),
+                client.stage_weights(version, manifest, sources, LIMITS, ATTEMPT),
+                asyncio.to_thread(self.sender.send, snapshot, group.group_id, blocks, "", LIMITS),
             )
         assert (staged.root, staged.num_blocks) == (version.root, manifest.num_blocks)
         self.manifest = manifest

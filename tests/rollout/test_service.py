@@ -23,7 +23,15 @@ from trimaran.errors import (
     PromptTooLongError,
     TransferError,
 )
-from trimaran.types import Message, Origin, PolicyVersion, Prompt, VersionId, VersionState
+from trimaran.types import (
+    Message,
+    Origin,
+    PolicyVersion,
+    Prompt,
+    TransferLimits,
+    VersionId,
+    VersionState,
+)
 from trimaran.v1 import rollout_pb2
 
 END = 1
@@ -312,13 +320,13 @@ def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
         manifest = replica.manifest
         policy = PolicyVersion("run", VersionId(0, 99), manifest.root, VersionState.STAGING)
         with pytest.raises(InputError, match="attempt is missing"):
-            await client.stage_weights(policy, manifest, [], 1 << 20, replicas.TIMEOUT, "")
+            await client.stage_weights(policy, manifest, [], replicas.LIMITS, "")
         with pytest.raises(InputError, match="attempt is missing"):
             await client.abort_weights(live, "")
         for bucket_bytes, timeout in ((0, 1.0), (2**40, 1.0), (1 << 20, 1e9)):
+            limits = TransferLimits(bucket_bytes=bucket_bytes, timeout=timeout)
             with pytest.raises(InputError, match="at most"):
-                stage = policy, manifest, [], bucket_bytes, timeout, "x"
-                await client.stage_weights(*stage)
+                await client.stage_weights(policy, manifest, [], limits, "x")
 
     with_client(replica, body)
 

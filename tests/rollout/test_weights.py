@@ -19,7 +19,15 @@ from trimaran.errors import (
     OutOfOrderError,
     TransferError,
 )
-from trimaran.types import PolicyVersion, Staged, TensorInfo, VersionId, VersionState
+from trimaran.types import (
+    PolicyVersion,
+    Staged,
+    TensorInfo,
+    TransferLimits,
+    Transport,
+    VersionId,
+    VersionState,
+)
 
 
 def make_manifest(letter: str):
@@ -37,18 +45,22 @@ ONE, TWO = policy(1, FIRST), policy(2, SECOND)
 EVERYTHING = ((0, 2),)
 
 
+def limits_of(timeout: float) -> TransferLimits:
+    return TransferLimits(bucket_bytes=1, timeout=timeout)
+
+
 class Receiver:
     """Stages at once, unless `gate` is set: then it waits for it, as a thread does."""
 
     def __init__(self, events):
         self.events, self.staged, self.gate = events, None, None
 
-    def stage(self, version, manifest, sources, bucket_bytes, timeout, attempt, keep_held):
+    def stage(self, version, manifest, sources, limits, attempt, keep_held):
         if self.gate is not None:
             assert self.gate.acquire(timeout=10)
         self.staged = SimpleNamespace(version=version, shadow=SimpleNamespace(manifest=manifest))
         self.events.append(f"staged {version.version}")
-        return Staged(manifest.root, manifest.num_blocks, 16)
+        return Staged(manifest.root, manifest.num_blocks, {Transport.MEMORY: 16})
 
     def keep(self, version):
         self.staged = None
@@ -93,7 +105,7 @@ def run(body, **settings):
 
 
 async def publish(weights, version, manifest) -> float:
-    await weights.stage(version, manifest, [], 1, 10)
+    await weights.stage(version, manifest, [], limits_of(10))
     return await weights.commit(version, MAKER)
 
 
@@ -122,7 +134,7 @@ def test_what_is_not_staged_is_not_loaded():
         await publish(weights, ONE, FIRST)
         with pytest.raises(OutOfOrderError, match="0.2 is not staged on rollout-0"):
             await weights.commit(TWO, MAKER)
-        await weights.stage(policy(2, FIRST), FIRST, [], 1, 10)
+        await weights.stage(policy(2, FIRST), FIRST, [], limits_of(10))
         with pytest.raises(OutOfOrderError):
             await weights.commit(TWO, MAKER)  # of another root
         assert weights.live == ONE
@@ -147,11 +159,11 @@ def test_a_load_that_fails_leaves_nothing_live():
 
 def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
     async def body(weights, receiver, engine):
-        await weights.stage(ONE, FIRST, [], 1, 10)
+        await weights.stage(ONE, FIRST, [], limits_of(10))
         engine.may_load = asyncio.Event()
         load = asyncio.create_task(weights.commit(ONE, MAKER))
         await asyncio.sleep(0)
-        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], 1, 10))
+        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], limits_of(10)))
         await asyncio.sleep(0.05)
         engine.may_load.set()
         await asyncio.gather(load, stage)
@@ -161,9 +173,9 @@ def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
 
 def test_nothing_is_loaded_while_a_stage_is_under_way():
     async def body(weights, receiver, engine):
-        await weights.stage(ONE, FIRST, [], 1, 10)
+        await weights.stage(ONE, FIRST, [], limits_of(10))
         receiver.gate = threading.Semaphore(0)
-        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], 1, 10))
+        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], limits_of(10)))
         await asyncio.sleep(0.05)
         with pytest.raises(OutOfOrderError):
             await weights.commit(ONE, MAKER)
@@ -238,7 +250,7 @@ def test_a_load_that_does_not_end_fails_at_the_commits_deadline_and_leaves_nothi
     async def body(weights, receiver, engine):
         await publish(weights, ONE, FIRST)
         engine.may_load = asyncio.Event()
-        await weights.stage(TWO, SECOND, [], 1, 10)
+        await weights.stage(TWO, SECOND, [], limits_of(10))
         with pytest.raises(TransferError, match="rollout-0, loading 0.2: no end after 0.05 s"):
             await weights.commit(TWO, MAKER)
         assert weights.live is None
@@ -257,7 +269,7 @@ def test_whatever_cuts_a_load_off_leaves_nothing_live(failure):
             raise failure
 
         engine.load_weights = load_weights
-        await weights.stage(TWO, SECOND, [], 1, 10)
+        await weights.stage(TWO, SECOND, [], limits_of(10))
         with pytest.raises(type(failure)):
             await weights.commit(TWO, MAKER)
         assert weights.live is None
@@ -270,7 +282,7 @@ def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
         await publish(weights, ONE, FIRST)
         await weights._loading.acquire()
         for waiting in (
-            weights.stage(TWO, SECOND, [], 1, 0.05),
+            weights.stage(TWO, SECOND, [], limits_of(0.05)),
             weights.commit(ONE, MAKER),
             weights.abort(ONE.version),
             weights.read_back(ONE.version, EVERYTHING, 0.05),
@@ -288,7 +300,7 @@ def test_a_stage_whose_thread_hangs_ends_for_its_caller(monkeypatch):
     async def body(weights, receiver, engine):
         receiver.gate = threading.Semaphore(0)
         with pytest.raises(DeadlineError, match="rollout-0, staging 0.1"):
-            await weights.stage(ONE, FIRST, [], 1, 0.05)
+            await weights.stage(ONE, FIRST, [], limits_of(0.05))
         receiver.gate.release()
 
     run(body)
@@ -299,7 +311,7 @@ def test_a_receiver_that_hangs_ends_for_its_caller(monkeypatch, method, caplog):
     monkeypatch.setattr("services.rollout.weights.THREAD_SECONDS", 0.05)
 
     async def body(weights, receiver, engine):
-        await weights.stage(ONE, FIRST, [], 1, 10)
+        await weights.stage(ONE, FIRST, [], limits_of(10))
         gate = threading.Event()
         setattr(receiver, method, lambda *_: gate.wait(10))
         if method == "close":
@@ -352,7 +364,7 @@ def test_a_replica_that_loads_again_stays(clock):
 def test_a_replica_whose_stage_hangs_beyond_its_deadline_ends():
     async def body(weights, receiver, engine):
         receiver.gate = threading.Semaphore(0)
-        stage = asyncio.create_task(weights.stage(ONE, FIRST, [], 1, 0.05))
+        stage = asyncio.create_task(weights.stage(ONE, FIRST, [], limits_of(0.05)))
         await asyncio.sleep(0.1)
         for _ in range(NUM_OVERDUE_CHECKS):
             weights.check()
@@ -368,7 +380,7 @@ def test_a_stage_that_ends_late_is_no_reason_to_end():
     async def body(weights, receiver, engine):
         receiver.gate = threading.Semaphore(0)
         for _ in range(2):
-            stage = asyncio.create_task(weights.stage(ONE, FIRST, [], 1, 0.05))
+            stage = asyncio.create_task(weights.stage(ONE, FIRST, [], limits_of(0.05)))
             await asyncio.sleep(0.1)
             for _ in range(NUM_OVERDUE_CHECKS):
                 weights.check()

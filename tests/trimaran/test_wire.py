@@ -48,15 +48,21 @@ ranges = st.lists(st.integers(0, types.MAX_BLOCKS), max_size=3, unique=True).map
 peers = st.builds(types.Peer, texts, texts, texts)
 deltas = st.none() | st.builds(types.Delta, texts.filter(bool), numbers)
 offers = st.builds(types.Offer, peers, ranges, texts, deltas)
-sources = st.builds(
-    types.Source,
-    st.sampled_from(types.Transport),
-    ranges,
-    st.none() | transfer_groups,
-    uint32,
+sources = st.one_of(
+    st.builds(types.CollectiveSource, ranges, transfer_groups, uint32, deltas),
+    st.builds(types.MemorySource, ranges, texts),
+    st.builds(types.RelaySource, ranges, st.lists(peers, max_size=2).map(tuple), deltas),
+)
+limits_of_transfers = st.builds(
+    types.TransferLimits,
+    bucket_bytes=st.integers(1, wire.MAX_BUCKET_BYTES),
+    timeout=st.floats(0.001, wire.MAX_SECONDS),
+)
+stages = st.builds(
+    types.Staged,
     texts,
-    st.lists(peers, max_size=2).map(tuple),
-    deltas,
+    uint32,
+    st.dictionaries(st.sampled_from(types.Transport), st.integers(0, 2**63)),
 )
 proofs = st.builds(types.Proof, versions, texts, texts, uint32, uint32, texts)
 version_records = st.builds(
@@ -121,6 +127,8 @@ NOUNS = {
     "peer": peers,
     "offer": offers,
     "source": sources,
+    "limits": limits_of_transfers,
+    "staged": stages,
     "proof": proofs,
     "version_record": version_records,
     "transfer_group": transfer_groups,
@@ -207,6 +215,10 @@ def tensor(**fields):
     return types_pb2.Manifest(tensors=[types_pb2.TensorInfo(name="w", dtype="U8", **fields)])
 
 
+def limits(bucket_bytes, timeout_seconds=1.0):
+    return types_pb2.TransferLimits(bucket_bytes=bucket_bytes, timeout_seconds=timeout_seconds)
+
+
 HOSTILE = {
     "a shape of 2^63": (wire.decode_manifest, tensor(shape=[2**63])),
     "a product of 2^64": (wire.decode_manifest, tensor(shape=[2**32, 2**32])),
@@ -233,8 +245,14 @@ HOSTILE = {
     "no time": (wire.decode_seconds, 0.0),
     "no end": (wire.decode_seconds, float("inf")),
     "no number": (wire.decode_seconds, float("nan")),
-    "no bucket": (wire.decode_bucket_bytes, 0),
-    "a bucket of 2^63": (wire.decode_bucket_bytes, 2**63),
+    "no bucket": (wire.decode_limits, limits(0)),
+    "a bucket of 2^63": (wire.decode_limits, limits(2**63)),
+    "a transfer without an end": (wire.decode_limits, limits(1, float("inf"))),
+    "a source of no transport": (wire.decode_source, types_pb2.Source()),
+    "a group of nobody": (
+        wire.decode_source,
+        types_pb2.Source(collective=types_pb2.CollectiveSource(rank=1)),
+    ),
 }
 
 

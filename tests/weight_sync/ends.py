@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 
 import torch
@@ -9,15 +10,21 @@ import torch
 from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.data.sender import WeightSender
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
+from services.weight_sync.transports import make_carriers
+from services.weight_sync.transports.relay_carrier import RelayCarrier
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.types import (
+    CollectiveSource,
+    Delta,
+    MemorySource,
     Peer,
     PolicyVersion,
     Ranges,
-    Source,
+    RelaySource,
     TensorInfo,
     TransferGroup,
+    TransferLimits,
     Transport,
     VersionId,
     VersionState,
@@ -90,22 +97,27 @@ def blocks_of(snapshot: Snapshot) -> Ranges:
     return snapshot.layout.ranges
 
 
-def in_group(snapshot: Snapshot, group: TransferGroup, rank: int = 1, **options) -> Source:
-    return Source(Transport.COLLECTIVE, blocks_of(snapshot), group=group, rank=rank, **options)
+def in_group(
+    snapshot: Snapshot, group: TransferGroup, rank: int = 1, delta: Delta | None = None
+) -> CollectiveSource:
+    return CollectiveSource(blocks_of(snapshot), group, rank, delta)
 
 
-def from_memory(snapshot: Snapshot, **options) -> Source:
-    options = {"memory": snapshot.path, **options}
-    return Source(Transport.MEMORY, blocks_of(snapshot), **options)
+def from_memory(snapshot: Snapshot, path: str = "") -> MemorySource:
+    return MemorySource(blocks_of(snapshot), path or snapshot.path)
 
 
-def by_relay(snapshot: Snapshot, *peers: Peer, **options) -> Source:
-    return Source(Transport.RELAY, blocks_of(snapshot), peers=peers, **options)
+def by_relay(snapshot: Snapshot, *peers: Peer, delta: Delta | None = None) -> RelaySource:
+    return RelaySource(blocks_of(snapshot), peers, delta)
+
+
+def limits_of(timeout: float = LONG, bucket_bytes: int = BUCKET) -> TransferLimits:
+    return TransferLimits(bucket_bytes=bucket_bytes, timeout=timeout)
 
 
 def stage(receiver, snapshot, *sources, timeout=LONG, step=1, bucket_bytes=BUCKET, **options):
-    version = version_of(snapshot, step)
-    return receiver.stage(version, snapshot.manifest, sources, bucket_bytes, timeout, **options)
+    version, limits = version_of(snapshot, step), limits_of(timeout, bucket_bytes)
+    return receiver.stage(version, snapshot.manifest, sources, limits, **options)
 
 
 def take_from_memory(receiver, snapshot, step=1):
@@ -119,11 +131,28 @@ def holds(receiver, snapshot) -> bool:
     return torch.equal(receiver.staged.shadow.buffer, snapshot.buffer)
 
 
+def impatient_relay() -> RelayCarrier:
+    """Gives up a peer that fails much sooner."""
+    return RelayCarrier(patience=0.2)
+
+
 @contextmanager
-def started(*, senders: int = 1, receivers: int = 1, config: WeightSyncSection = CONFIG):
-    """Lists of both; closed in the end."""
+def started(
+    *,
+    senders: int = 1,
+    receivers: int = 1,
+    config: WeightSyncSection = CONFIG,
+    relay: Callable[[], RelayCarrier] = RelayCarrier,
+):
+    """Lists of both; closed in the end. `relay` makes each receiver's relay carrier."""
     ends = [WeightSender(CPU, 0, config) for _ in range(senders)]
-    others = [WeightReceiver(CPU, 0, config) for _ in range(receivers)]
+    others = [
+        WeightReceiver(
+            *(CPU, 0, config),
+            carriers=make_carriers(CPU, 0, config.address) | {Transport.RELAY: relay()},
+        )
+        for _ in range(receivers)
+    ]
     try:
         for end in (*ends, *others):
             end.start()

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.data.layout import count, numbers_of
 from services.weight_sync.data.manifest import build_manifest, digest_bytes, list_digests
+from services.weight_sync.data.sources import delta_of
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
 from trimaran.store import SqliteStore
 from trimaran.types import (
     Caller,
+    CollectiveSource,
     Delta,
     Manifest,
+    MemorySource,
     Offer,
     Peer,
     PolicyVersion,
@@ -23,6 +26,7 @@ from trimaran.types import (
     Staged,
     TensorInfo,
     TransferGroup,
+    TransferLimits,
     Transport,
     VersionId,
     VersionState,
@@ -200,8 +204,7 @@ class FakeTrainer:
         group_id: int,
         blocks: Ranges,
         base_root: str,
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
     ) -> int:
         await self.world.point()
         what = f"delta of {version}" if base_root else f"{version}"
@@ -209,7 +212,7 @@ class FakeTrainer:
         if self.world.trainer == "dies":
             self.world.trainer = "gone"
             raise UnavailableError("trainer: connection reset")
-        await self.world.collective(group_id, timeout)
+        await self.world.collective(group_id, limits.timeout)
         return 4
 
     async def close(self) -> None:
@@ -227,8 +230,7 @@ class FakeRollout:
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
         attempt: str,
         keep_live: bool,
     ) -> Staged:
@@ -242,36 +244,36 @@ class FakeRollout:
         if process.stage == "silent":
             self.world.events.append(f"{process.name} stages {version.version} and hangs")
             for source in sources:
-                if source.group:
+                if isinstance(source, CollectiveSource):
                     self.world.groups[source.group.group_id].append(process)
             await asyncio.sleep(3600)
-        ways = [await self._take(version, source, timeout) for source in sources]
+        ways = [await self._take(version, source, limits.timeout) for source in sources]
         self.world.events.append(
             f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
         )
         process.staged, process.attempt = version, attempt
         await self.world.point()
         root = "another root" if process.stage == "wrong" else version.root
-        return Staged(root, manifest.num_blocks, 40 if not sources[0].delta else 5)
+        return Staged(root, manifest.num_blocks, _bytes_of(sources))
 
     async def _take(self, version: PolicyVersion, source: Source, timeout: float) -> str:
-        process = self.process
-        patched = "a delta " if source.delta else ""
-        if source.delta:
+        process, delta = self.process, delta_of(source)
+        patched = "a delta " if delta else ""
+        if delta:
             held = process.loaded and process.loaded.root
-            if process.stage == "stale" or held != source.delta.base_root:
+            if process.stage == "stale" or held != delta.base_root:
                 raise OutOfOrderError(f"{process.name} holds {held}")
-        if source.transport is Transport.COLLECTIVE:
-            assert source.group and source.group.rendezvous
+        if isinstance(source, CollectiveSource):
+            assert source.group.rendezvous
             group_id = source.group.group_id
             self.world.groups[group_id].append(process)
             await self.world.collective(group_id, timeout)
             return f"{patched}in {group_id}"
         if process.stage == "broken":
             raise TransferError(f"{process.name}: its own network is broken")
-        if source.transport is Transport.MEMORY:
+        if isinstance(source, MemorySource):
             assert self.world.host == process.host and self.world.holds(version)
-            return f"from {source.memory}"
+            return f"from {source.path}"
         return f"{patched}from {self.world.relay(version, source.peers)}"
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
@@ -331,6 +333,15 @@ class FakeRollout:
 
     async def close(self) -> None:
         pass
+
+
+def _bytes_of(sources: Sequence[Source]) -> dict[Transport, int]:
+    """8 a block, 1 a piece of a delta."""
+    found: dict[Transport, int] = {}
+    for source in sources:
+        size = (1 if delta_of(source) else 8) * count(source.blocks)
+        found[source.transport] = found.get(source.transport, 0) + size
+    return found
 
 
 def _same(one: PolicyVersion, other: PolicyVersion) -> bool:

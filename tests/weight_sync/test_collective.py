@@ -27,6 +27,7 @@ from tests.weight_sync.ends import (
     group_of,
     holds,
     in_group,
+    limits_of,
     make_snapshot,
     stage,
     started,
@@ -53,7 +54,9 @@ def transfer(
         )
         for rank, receiver in enumerate(receivers, start=1)
     ]
-    sent = pool.submit(sender.send, snapshot, group.group_id, blocks, "", timeout, bucket_bytes)
+    sent = pool.submit(
+        sender.send, snapshot, group.group_id, blocks, "", limits_of(timeout, bucket_bytes)
+    )
     return sent, stages
 
 
@@ -134,7 +137,7 @@ def test_a_transfer_of_another_size_is_refused_and_ends_nobody(ends, child, what
     told = child.apply_async(_receive_and_say, (group, receiving.get("ranges", ALL)))
     snapshot = make_snapshot(sending.get("seed", 0))
     with suppress(TransferError):  # the receiver may have left already
-        sender.send(snapshot, 1, ALL, "", 5.0, sending.get("bucket_bytes", BUCKET))
+        sender.send(snapshot, 1, ALL, "", limits_of(5.0, sending.get("bucket_bytes", BUCKET)))
     said, pid = told.get(LONG)
     assert "the sender offers" in said and "this receiver was told" in said
     assert child.apply_async(os.getpid).get(LONG) == pid  # the same process
@@ -167,7 +170,7 @@ def test_a_sender_refuses_blocks_that_it_does_not_hold(ends):
     sender, _ = ends
     sender.open(group_of(1), LONG)
     with pytest.raises(TransferError, match=r"blocks \(\(9, 12\),\) are not in this rank's"):
-        sender.send(make_snapshot(), 1, ((5, 12),), "", LONG, BUCKET)
+        sender.send(make_snapshot(), 1, ((5, 12),), "", limits_of())
 
 
 def test_nobody_joins_with_another_nonce(pool, ends):
@@ -198,7 +201,7 @@ def test_a_closed_group_answers_at_once(ends):
     with pytest.raises(TransferError, match="refused"):
         stage(receiver, snapshot, in_group(snapshot, old))
     with pytest.raises(TransferError, match="group 1 is not open"):
-        sender.send(snapshot, 1, ALL, "", LONG, BUCKET)
+        sender.send(snapshot, 1, ALL, "", limits_of())
     with pytest.raises(TransferError, match="older"):
         sender.open(group_of(1), LONG)
 
@@ -224,7 +227,7 @@ def test_a_failed_group_is_condemned_and_the_next_one_works(pool, ends):
     snapshot = make_snapshot()
     sender.open(group_of(1), LONG)
     with pytest.raises(TransferError, match="transfer group 1 rank 0"):
-        sender.send(snapshot, 1, ALL, "", 0.5, BUCKET)  # nobody comes
+        sender.send(snapshot, 1, ALL, "", limits_of(0.5))  # nobody comes
     with pytest.raises(TransferError, match="failed; open a new one"):
         sender.open(group_of(1), LONG)
     group = sender.open(group_of(2), LONG)
@@ -323,11 +326,11 @@ def test_a_frozen_receiver_cannot_hold_the_sender(ends, child):
     pid = child.apply_async(os.getpid).get(LONG)
     group = sender.open(group_of(1), LONG)
     child.apply_async(_receive_once, (small.manifest, in_group(small, group)))
-    assert sender.send(small, 1, ALL, "", LONG, BUCKET)
+    assert sender.send(small, 1, ALL, "", limits_of())
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(TransferError, match="rank 0: could not broadcast within 1"):
-            sender.send(big, 1, blocks_of(big), "", 1.0, 1 << 20)
+            sender.send(big, 1, blocks_of(big), "", limits_of(1.0, 1 << 20))
         assert sender.open(group_of(2), LONG).group_id == 2
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -447,7 +450,7 @@ def test_a_late_abort_does_not_end_the_next_attempt(pool, ends):
     staged = pool.submit(stage, receiver, snapshot, source, attempt="second")
     until(lambda: threads_named("transfer-1-rank-1"))
     aborted = pool.submit(receiver.discard, VersionId(0, 1), "first")
-    sender.send(snapshot, 1, ALL, "", LONG, BUCKET)
+    sender.send(snapshot, 1, ALL, "", limits_of())
     assert staged.result(timeout=10).root == snapshot.manifest.root
     aborted.result(timeout=10)
     assert holds(receiver, snapshot)
@@ -469,12 +472,9 @@ class EndlessGroup:
         return self.works[-1]
 
 
-def test_work_that_gloo_never_ends_holds_neither_the_caller_nor_its_thread(monkeypatch):
-    monkeypatch.setattr(collective, "DRAIN_SECONDS", 0.1)
-    monkeypatch.setattr(collective, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(collective, "_ABANDONED", [])
+def test_work_that_gloo_never_ends_holds_neither_the_caller_nor_its_thread():
     snapshot, group = make_snapshot(), EndlessGroup()
-    end = collective.Collective(CPU, 0, "127.0.0.1", group_of(1, 2), 0)
+    end = collective.Collective(CPU, 0, "127.0.0.1", group_of(1, 2), 0, grace=0.1, drain=0.1)
     end._process_group = group
     stream = Stream(snapshot.layout, snapshot.buffer, snapshot.layout)
     terms = Terms.of(snapshot.manifest.root, "", snapshot.layout, BUCKET)
@@ -482,5 +482,5 @@ def test_work_that_gloo_never_ends_holds_neither_the_caller_nor_its_thread(monke
         end.broadcast(stream, terms, timeout=0.1)
     until(lambda: not end._thread.alive)
     assert not end.settled  # what it may still write to must not be used again
-    kept = [(kept_group, work) for kept_group, works in collective._ABANDONED for work in works]
-    assert {(group, work) for work in group.works} == set(kept)
+    [works] = [works for kept, works in collective._ABANDONED if kept is group]
+    assert set(works) == set(group.works)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.weight_sync.control import catch_up, staging
 from services.weight_sync.control.coordinator import Coordinator
+from services.weight_sync.control.pauses import Pauses
 from tests.trimaran.test_store import HangingConnection
 from tests.weight_sync.fakes import (
     CALLER,
@@ -33,16 +33,17 @@ PAUSE = 0.01
 
 
 @pytest.fixture
-def world(monkeypatch):
-    monkeypatch.setattr(staging, "SETTLE_SECONDS", 0.05)
+def world():
     return World()
 
 
 @asynccontextmanager
-async def running(world, folder, config=CONFIG, first_pause=PAUSE, former_life=False):
+async def running(world, folder, config=CONFIG, former_life=False, **pauses):
+    """`pauses`: as in Pauses; by default all are short."""
     store = RecordingStore(folder / "store.sqlite", world)
     coordinator = Coordinator(
-        RUN, config, store, world.connect_senders, world.connect_rollout, first_pause
+        *(RUN, config, store, world.connect_senders, world.connect_rollout),
+        Pauses(**{"first_retry": PAUSE, "settle": 0.05, **pauses}),
     )
     if former_life:
         await coordinator.forget_gone()  # nobody listens at the relays of fakes
@@ -204,7 +205,7 @@ def test_a_delta_goes_to_those_that_hold_its_base(world, tmp_path):
     world.delta = True
 
     async def scenario():
-        async with running(world, tmp_path, first_pause=3600) as coordinator:
+        async with running(world, tmp_path, first_retry=3600) as coordinator:
             await join(coordinator, world, "a", "b")
             _, metrics = await publish_all(coordinator, world, 1)
             assert "weight_sync/delta/share" not in metrics
@@ -509,11 +510,9 @@ def test_a_reported_replica_returns_when_it_answers(world, tmp_path):
     assert world.events == ["b reads back 0..4"]  # what it holds is right: nothing travels
 
 
-def test_a_replica_that_was_gone_for_long_returns(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(catch_up, "LONGEST_PAUSE_SECONDS", 4 * PAUSE)
-
+def test_a_replica_that_was_gone_for_long_returns(world, tmp_path):
     async def scenario():
-        async with running(world, tmp_path) as coordinator:
+        async with running(world, tmp_path, longest_retry=4 * PAUSE) as coordinator:
             await join(coordinator, world, "a", "b")
             await publish_all(coordinator, world)
             process = world.replicas["b"]
@@ -530,7 +529,7 @@ def test_publications_in_quick_succession_do_not_keep_a_replica_out(world, tmp_p
     """Each one interrupts the catch-ups; the pause after a fault goes on all the same."""
 
     async def scenario():
-        async with running(world, tmp_path, first_pause=0.2) as coordinator:
+        async with running(world, tmp_path, first_retry=0.2) as coordinator:
             await join(coordinator, world, "a", "b")
             await publish(coordinator, world, 1)
             await coordinator.report("b", "stream broke")

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control import staging
 from services.weight_sync.control.coordinator import Coordinator
+from services.weight_sync.control.pauses import Pauses
 from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, RecordingStore, World, version_of
 from trimaran.config import WeightSyncSection
 from trimaran.errors import OutOfOrderError, UnavailableError
@@ -35,7 +35,7 @@ class Run:
         self.store = RecordingStore(self.folder / "store.sqlite", self.world)
         self.coordinator = Coordinator(
             *(RUN, CONFIG, self.store, self.world.connect_senders, self.world.connect_rollout),
-            first_pause=0.01,
+            Pauses(first_retry=0.01, settle=0.02),
         )
         self.coordinator.start()
         self.check()
@@ -140,6 +140,5 @@ def test_what_is_routable_is_proven_at_the_live_version(steps):
         await run.settle()
         await run.stop()
 
-    staging.SETTLE_SECONDS = 0.02
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder)))

@@ -7,11 +7,11 @@ from services.weight_sync.data import receiver as receiver_module
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.room import Room
 from services.weight_sync.data.shadow import open_shadow
-from services.weight_sync.transports import relay_carrier
 from tests.weight_sync.ends import (
     by_relay,
     from_memory,
     holds,
+    impatient_relay,
     make_snapshot,
     stage,
     started,
@@ -22,9 +22,8 @@ from trimaran.types import VersionId
 
 
 @pytest.fixture
-def ends(monkeypatch):
-    monkeypatch.setattr(relay_carrier, "PATIENCE_SECONDS", 0.2)
-    with started(senders=0, receivers=2) as (_, receivers):
+def ends():
+    with started(senders=0, receivers=2, relay=impatient_relay) as (_, receivers):
         yield receivers
 
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from services.weight_sync.data import memory
+from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.transports import memory_carrier
-from services.weight_sync.transports.memory_carrier import host_name
+from services.weight_sync.transports.memory_carrier import MemoryCarrier, host_name
 from tests.weight_sync.ends import (
+    CONFIG,
     CPU,
     big_snapshot,
     from_memory,
@@ -25,6 +28,7 @@ from tests.weight_sync.ends import (
 )
 from trimaran.device import Device
 from trimaran.errors import TransferError
+from trimaran.types import Transport
 
 
 @pytest.fixture
@@ -49,23 +53,24 @@ def test_blocks_are_verified_by_the_digest_that_the_manifest_names(receiver):
         stage(receiver, snapshot, from_memory(snapshot))
 
 
-def test_large_blocks_are_copied_in_chunks(receiver, monkeypatch):
-    monkeypatch.setattr(memory_carrier, "CHUNK_BYTES", 1000)
+def test_large_blocks_are_copied_in_chunks():
     snapshot = big_snapshot(10_007, num_blocks=3)
-    stage(receiver, snapshot, from_memory(snapshot))
-    assert holds(receiver, snapshot)
+    carriers = {Transport.MEMORY: MemoryCarrier(chunk_bytes=1000)}
+    with closing(WeightReceiver(CPU, 0, CONFIG, carriers=carriers)) as receiver:
+        stage(receiver, snapshot, from_memory(snapshot))
+        assert holds(receiver, snapshot)
 
 
 def test_memory_that_is_gone_or_another_is_named(receiver, tmp_path):
     snapshot = make_snapshot()
     gone = f"/proc/{os.getpid()}/fd/99999"
     with pytest.raises(TransferError, match=rf"{gone}: the owner's memory is gone"):
-        stage(receiver, snapshot, from_memory(snapshot, memory=gone))
+        stage(receiver, snapshot, from_memory(snapshot, gone))
     other = big_snapshot(100)
     with pytest.raises(
         TransferError, match=f"holds 128 bytes; .* asks for {snapshot.buffer.numel()}"
     ):
-        stage(receiver, snapshot, from_memory(snapshot, memory=other.path))
+        stage(receiver, snapshot, from_memory(snapshot, other.path))
     assert receiver.staged is None
 
 
@@ -85,7 +90,7 @@ def test_only_memory_of_this_user_is_opened(receiver, tmp_path):
     hostile += [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in held]
     for path in hostile:
         with pytest.raises(TransferError, match="names no memory|is not memory of this user"):
-            stage(receiver, snapshot, from_memory(snapshot, memory=path))
+            stage(receiver, snapshot, from_memory(snapshot, path))
         assert not writers, path
     reader = os.open(pipe, os.O_RDONLY)
     writing.join(30)
@@ -110,7 +115,7 @@ def test_memory_that_could_shrink_is_refused(receiver):
     os.truncate(descriptor, snapshot.buffer.numel())
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
     with pytest.raises(TransferError, match=f"{path}: could shrink"):
-        stage(receiver, snapshot, from_memory(snapshot, memory=path))
+        stage(receiver, snapshot, from_memory(snapshot, path))
     os.close(descriptor)
 
 

@@ -17,7 +17,7 @@ from services.weight_sync.control.plan import (
 from services.weight_sync.data.layout import to_ranges
 from tests.weight_sync.fakes import NUM_BLOCKS, manifest_of, peer_of, version_of
 from trimaran.errors import InputError
-from trimaran.types import Delta, Offer, Peer, Replica, Source, Transport
+from trimaran.types import Delta, MemorySource, Offer, Peer, RelaySource, Replica
 
 MANIFEST = manifest_of(2)
 ALL = ((0, NUM_BLOCKS),)
@@ -34,9 +34,9 @@ def offer(blocks=ALL, host="", delta_bytes=None, base=1, rank=0) -> Offer:
     return Offer(peer_of(f"trainer{rank}", host), blocks, f"/memory/{rank}", delta)
 
 
-def relayed(*names: str, blocks=ALL, delta=None) -> Source:
+def relayed(*names: str, blocks=ALL, delta=None) -> RelaySource:
     peers = tuple(peer_of(name) for name in names)
-    return Source(Transport.RELAY, blocks, peers=peers, delta=delta)
+    return RelaySource(blocks, peers, delta)
 
 
 def test_offers_must_hold_every_block_once():
@@ -73,8 +73,8 @@ def test_one_group_a_sender_with_all_that_are_not_on_its_host():
         (1, (near, unknown), ((3, 5),)),
     ]
     assert plan.sources == {
-        "a": (Source(Transport.MEMORY, ((0, 3),), memory="/memory/0"),),
-        "b": (Source(Transport.MEMORY, ((3, 5),), memory="/memory/1"),),
+        "a": (MemorySource(((0, 3),), "/memory/0"),),
+        "b": (MemorySource(((3, 5),), "/memory/1"),),
         "c": (),
     }
 
@@ -93,6 +93,7 @@ def test_the_configured_transport_goes_before_shared_memory(transport):
     else:
         assert not plan.groups
         [source] = plan.sources["c"]  # the sender serves two, the first of them the third
+        assert isinstance(source, RelaySource)
         assert [peer.relay for peer in source.peers] == ["127.0.0.1:a", "127.0.0.1:trainer0"]
 
 
@@ -129,7 +130,7 @@ def test_over_the_relay_a_delta_is_pulled_too():
 def test_shared_memory_is_better_than_a_delta():
     offers = [offer(host="here", delta_bytes=10)]
     plan = plan_stage(MANIFEST, offers, [member("a", "here", step=1)], "auto", 2)
-    assert plan.sources["a"][0].transport is Transport.MEMORY and not plan.groups
+    assert plan.sources == {"a": (MemorySource(ALL, "/memory/0"),)} and not plan.groups
 
 
 def test_survivors_ask_those_that_hold_the_version_first():
@@ -147,7 +148,7 @@ def test_a_joiner_needs_no_offers():
     assert plan.sources == {"b": (relayed("a"),)}
     on_host = replace(b, peer=peer_of("b", "here"))
     plan = plan_catch_up(MANIFEST, [offer(host="here")], on_host, [on_host], [a], "auto", 2)
-    assert plan.sources["b"][0].memory == "/memory/0"
+    assert plan.sources == {"b": (MemorySource(ALL, "/memory/0"),)}
 
 
 def test_the_tree_worked_by_hand():

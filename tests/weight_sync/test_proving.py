@@ -189,7 +189,7 @@ def test_verify_reads_everything_back_now(tmp_path):
     world = World()
 
     async def scenario():
-        async with running(world, tmp_path, first_pause=3600) as coordinator:
+        async with running(world, tmp_path, first_retry=3600) as coordinator:
             assert await coordinator.verify([]) == ((), {})
             await join(coordinator, world, "a", "b")
             assert await coordinator.verify(["a"]) == ((), {"a": "is being updated"})

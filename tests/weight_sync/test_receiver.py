@@ -13,10 +13,8 @@ from services.weight_sync.data.manifest import list_blocks
 from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.data.sender import WeightSender
 from services.weight_sync.data.snapshot import Part, take_snapshot
-from services.weight_sync.transports import relay_carrier
 from tests.weight_sync.ends import (
     ALL,
-    BUCKET,
     CONFIG,
     CPU,
     LONG,
@@ -25,7 +23,9 @@ from tests.weight_sync.ends import (
     from_memory,
     group_of,
     holds,
+    impatient_relay,
     in_group,
+    limits_of,
     make_snapshot,
     make_values,
     snapshot_of,
@@ -36,12 +36,12 @@ from tests.weight_sync.ends import (
 )
 from trimaran.errors import OutOfOrderError, TransferError
 from trimaran.model_folder import ModelFacts
-from trimaran.types import Source, Transport, VersionId
+from trimaran.types import CollectiveSource, MemorySource, RelaySource, Transport, VersionId
 
 
 @pytest.fixture
 def ends():
-    with started(receivers=2) as ([sender], receivers):
+    with started(receivers=2, relay=impatient_relay) as ([sender], receivers):
         yield sender, receivers
 
 
@@ -86,7 +86,7 @@ def test_a_delta_makes_the_next_version_bit_for_bit(ends):
     source = in_group(snapshot, group, delta=versions.delta)
     with ThreadPoolExecutor(1) as pool:
         base_root = versions.manifests[0].root
-        sent = pool.submit(sender.send, snapshot, 1, ALL, base_root, LONG, BUCKET)
+        sent = pool.submit(sender.send, snapshot, 1, ALL, base_root, limits_of())
         staged = stage(receiver, snapshot, source, step=2)
     assert staged.num_bytes == sent.result() == versions.delta.num_bytes < 100
     assert staged.num_blocks == 9
@@ -105,8 +105,7 @@ def test_a_delta_makes_the_next_version_bit_for_bit(ends):
     assert holds(other, snapshot)
 
 
-def test_a_discarded_delta_gives_the_base_back(ends, monkeypatch):
-    monkeypatch.setattr(relay_carrier, "PATIENCE_SECONDS", 0.2)
+def test_a_discarded_delta_gives_the_base_back(ends):
     sender, (receiver, other) = ends
     versions = Versions(sender)
     base = versions.snapshot
@@ -143,7 +142,7 @@ def test_a_delta_against_another_base_is_refused(ends):
     assert torch.equal(held_bytes(receiver), versions.contents[0])
     group = sender.open(group_of(1), LONG)
     with pytest.raises(OutOfOrderError, match=f"has a delta against {base}, not one against {old}"):
-        sender.send(snapshot, group.group_id, ALL, old, LONG, BUCKET)
+        sender.send(snapshot, group.group_id, ALL, old, limits_of())
     stage(receiver, snapshot, by_relay(snapshot, sender.peer), step=3)
     assert holds(receiver, snapshot)
 
@@ -206,13 +205,11 @@ def test_deltas_and_blocks_do_not_mix(ends):
     snapshot = versions.advance()
     delta = snapshot.delta.describe(((0, 4),))
     sources = [
-        Source(Transport.RELAY, ((0, 4),), peers=(sender.peer,), delta=delta),
-        Source(Transport.RELAY, ((4, 9),), peers=(sender.peer,)),
+        RelaySource(((0, 4),), (sender.peer,), delta),
+        RelaySource(((4, 9),), (sender.peer,)),
     ]
     with pytest.raises(TransferError, match="plan one or the other"):
         stage(receiver, snapshot, *sources)
-    with pytest.raises(TransferError, match="memory transport carries blocks, not deltas"):
-        stage(receiver, snapshot, from_memory(snapshot, delta=versions.delta))
     assert torch.equal(held_bytes(receiver), versions.contents[0])
 
 
@@ -261,12 +258,12 @@ def test_bad_requests_change_nothing(ends):
             "block 9 does not exist",
             version_of(other),
             other.manifest,
-            [from_memory(other), Source(Transport.RELAY, ((9, 10),))],
+            [from_memory(other), RelaySource(((9, 10),), ())],
         ),
     ]
     for message, version, manifest, sources in attempts:
         with pytest.raises(TransferError, match=message):
-            receiver.stage(version, manifest, sources, BUCKET, LONG)
+            receiver.stage(version, manifest, sources, limits_of())
         assert torch.equal(held_bytes(receiver), before)
         assert receiver.staged is None
 
@@ -276,8 +273,8 @@ def test_the_culprit_is_named_and_stops_the_others(ends):
     snapshot = make_snapshot()
     group = sender.open(group_of(1), LONG)  # nobody sends
     sources = [
-        Source(Transport.COLLECTIVE, ((0, 4),), group=group, rank=1),
-        Source(Transport.MEMORY, ((4, 9),), memory="/proc/1/fd/99999"),
+        CollectiveSource(((0, 4),), group, rank=1),
+        MemorySource(((4, 9),), "/proc/1/fd/99999"),
     ]
     with pytest.raises(TransferError, match="/proc/1/fd/99999: the owner's memory is gone"):
         stage(receiver, snapshot, *sources)
@@ -371,7 +368,7 @@ def test_sharded_senders_fill_one_receiver(shares, transport):
                 if transport is Transport.COLLECTIVE:
                     group = sender.open(group_of(1 + number), LONG)
                     sources.append(in_group(snapshot, group))
-                    arguments = (snapshot, 1 + number, blocks_of(snapshot), "", LONG, BUCKET)
+                    arguments = (snapshot, 1 + number, blocks_of(snapshot), "", limits_of())
                     sends.append(pool.submit(sender.send, *arguments))
                 elif transport is Transport.MEMORY:
                     sources.append(from_memory(snapshot))
@@ -396,7 +393,7 @@ def test_one_sender_fills_receivers_of_another_size():
             group = sender.open(replace(group_of(group_id), nonce="plan"), LONG)
             source = replace(in_group(WHOLE, group), blocks=wanted)
             futures.append(pool.submit(stage, receiver, WHOLE, source))
-            futures.append(pool.submit(sender.send, WHOLE, group_id, wanted, "", LONG, BUCKET))
+            futures.append(pool.submit(sender.send, WHOLE, group_id, wanted, "", limits_of()))
         for future in futures:
             future.result()
     for rank, receiver in enumerate(receivers):

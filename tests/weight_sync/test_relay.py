@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.weight_sync.data.layout import to_ranges
-from services.weight_sync.transports import door, relay_carrier, relay_wire
+from services.weight_sync.transports import door, relay_wire
+from services.weight_sync.transports.door import DoorPatience
+from services.weight_sync.transports.relay_carrier import RelayCarrier
+from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.relay_wire import (
     END,
     FRAME,
@@ -28,6 +31,7 @@ from services.weight_sync.transports.relay_wire import (
     Status,
     introduce,
 )
+from services.weight_sync.transports.stock import Holding, Stock, contents_of
 from tests.weight_sync.ends import (
     ALL,
     CONFIG,
@@ -36,6 +40,7 @@ from tests.weight_sync.ends import (
     blocks_of,
     by_relay,
     holds,
+    impatient_relay,
     make_snapshot,
     stage,
     started,
@@ -97,11 +102,6 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(relay_carrier, "PATIENCE_SECONDS", 0.2)
 
 
 def flip(place):
@@ -198,9 +198,9 @@ def test_a_fault_in_any_frame_costs_no_more_than_the_connection(place):
         assert holds(receiver, snapshot)
 
 
-def test_what_no_peer_has_is_an_error_that_names_them_all(impatient):
+def test_what_no_peer_has_is_an_error_that_names_them_all():
     snapshot, other = make_snapshot(1), make_snapshot(2)
-    with started(senders=2) as ([empty, old], [receiver]):
+    with started(senders=2, relay=impatient_relay) as ([empty, old], [receiver]):
         old.hold(other)
         peers = (empty.peer, old.peer, NOWHERE, Peer("", "key", ""))
         with pytest.raises(TransferError) as error:
@@ -219,9 +219,9 @@ def dial(peer, key=None, seconds=LONG):
     return sock, Connection(sock, time.monotonic() + seconds)
 
 
-def test_nothing_is_given_to_a_puller_with_a_wrong_key(impatient):
+def test_nothing_is_given_to_a_puller_with_a_wrong_key():
     snapshot = make_snapshot()
-    with started() as ([sender], [receiver]):
+    with started(relay=impatient_relay) as ([sender], [receiver]):
         sender.hold(snapshot)
         thief = replace(sender.peer, key="guessed")
         with pytest.raises(TransferError, match="the connection ended"):
@@ -283,28 +283,39 @@ def test_a_peer_serves_no_more_pullers_than_it_may():
         held[1][0].close()
 
 
-def test_a_silent_puller_loses_its_place(monkeypatch):
-    monkeypatch.setattr(door, "HANDSHAKE_SECONDS", 0.3)
+@contextmanager
+def serving(snapshot, patience):
+    """A relay that serves one puller at a time."""
+    stock = Stock()
+    stock.put(snapshot.manifest.root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
     config = CONFIG.model_copy(update={"relay_fan_out": 1})
+    with closing(RelayServer(config, "key", stock, patience)) as server:
+        server.start()
+        yield Peer(server.address, "key", "")
+
+
+def test_a_silent_puller_loses_its_place():
     snapshot = make_snapshot()
-    with started(config=config) as ([sender], [receiver]):
-        sender.hold(snapshot)
-        sock, connection = dial(sender.peer)
-        assert introduce(connection, sender.peer.key) is Status.READY
-        stage(receiver, snapshot, by_relay(snapshot, sender.peer))
+    with (
+        serving(snapshot, DoorPatience(handshake=0.3)) as peer,
+        started(senders=0) as (_, [receiver]),
+    ):
+        sock, connection = dial(peer)
+        assert introduce(connection, peer.key) is Status.READY
+        stage(receiver, snapshot, by_relay(snapshot, peer))
         sock.close()
 
 
-def test_a_puller_that_takes_nothing_loses_its_place(monkeypatch):
-    monkeypatch.setattr(relay_wire, "STALL_SECONDS", 0.3)
-    config = CONFIG.model_copy(update={"relay_fan_out": 1})
+def test_a_puller_that_takes_nothing_loses_its_place():
     snapshot = big_snapshot(32 << 20)
-    with started(config=config) as ([sender], [receiver]):
-        sender.hold(snapshot)
-        sock, connection = dial(sender.peer)
-        assert introduce(connection, sender.peer.key) is Status.READY
+    with (
+        serving(snapshot, DoorPatience(stall=0.3)) as peer,
+        started(senders=0) as (_, [receiver]),
+    ):
+        sock, connection = dial(peer)
+        assert introduce(connection, peer.key) is Status.READY
         ask(connection, snapshot.manifest.root, blocks_of(snapshot))
-        stage(receiver, snapshot, by_relay(snapshot, sender.peer))
+        stage(receiver, snapshot, by_relay(snapshot, peer))
         sock.close()
 
 
@@ -415,11 +426,12 @@ def test_weights_that_are_being_replaced_are_had_elsewhere():
         assert requests and requests[0][0][0] > 0
 
 
-def test_a_frozen_peer_costs_a_moment_and_not_the_stage(monkeypatch):
-    monkeypatch.setattr(relay_wire, "STALL_SECONDS", 0.2)
-    monkeypatch.setattr(relay_carrier, "STALL_SECONDS", 0.2)
+def test_a_frozen_peer_costs_a_moment_and_not_the_stage():
     snapshot = make_snapshot()
-    with started() as ([sender], [receiver]), socket.create_server(("127.0.0.1", 0)) as mute:
+    with (
+        started(relay=lambda: RelayCarrier(stall=0.2)) as ([sender], [receiver]),
+        socket.create_server(("127.0.0.1", 0)) as mute,
+    ):
         sender.hold(snapshot)
         frozen = Peer(f"127.0.0.1:{mute.getsockname()[1]}", "key", "")
         stage(receiver, snapshot, by_relay(snapshot, frozen, sender.peer))

@@ -17,11 +17,11 @@ from services.weight_sync.transports.relay_wire import Connection, Status, intro
 from services.weight_sync.transports.rendezvous import GroupStore, Rendezvous, max_value_bytes
 from tests.weight_sync.ends import (
     ALL,
-    BUCKET,
     LONG,
     group_of,
     holds,
     in_group,
+    limits_of,
     make_snapshot,
     stage,
     started,
@@ -140,7 +140,7 @@ def test_strangers_do_not_keep_the_members_out():
             with suppress(OSError):
                 stranger.sendall(struct.pack(">I", number) * number)
         staged = pool.submit(stage, receiver, snapshot, in_group(snapshot, group))
-        sender.send(snapshot, 1, ALL, "", LONG, BUCKET)
+        sender.send(snapshot, 1, ALL, "", limits_of())
         assert staged.result().root == snapshot.manifest.root
         assert holds(receiver, snapshot)
         for stranger in strangers:

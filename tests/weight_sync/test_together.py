@@ -1,13 +1,12 @@
 """Coordinator, senders and receivers together: real tensors over gloo, shared memory and the relay."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
-from services.weight_sync.control import staging
 from services.weight_sync.data.digest import digest_value
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests
@@ -56,6 +55,7 @@ class RealRank:
         self.sender.start()
         self.snapshot: Snapshot | None = None
         self.num_sends = 0
+        self.is_elsewhere = False
 
     def take(self, digests):
         self.sender.hold(None)
@@ -75,19 +75,18 @@ class RealRank:
     async def get_offer(self, timeout):
         assert self.snapshot
         delta = self.snapshot.delta and self.snapshot.delta.describe(self.ranges)
-        return self.training.version, Offer(
-            self.sender.peer, self.ranges, self.snapshot.path, delta
-        )
+        peer = self.sender.peer
+        if self.is_elsewhere:
+            peer = replace(peer, host="another machine")
+        return self.training.version, Offer(peer, self.ranges, self.snapshot.path, delta)
 
     async def open_transfer(self, group, timeout):
         return await asyncio.to_thread(self.sender.open, group, timeout)
 
-    async def send_weights(self, version, group_id, blocks, base_root, bucket_bytes, timeout):
+    async def send_weights(self, version, *told):
         assert self.snapshot
         self.num_sends += 1
-        return await asyncio.to_thread(
-            self.sender.send, self.snapshot, group_id, blocks, base_root, timeout, bucket_bytes
-        )
+        return await asyncio.to_thread(self.sender.send, self.snapshot, *told)
 
     async def close(self):
         pass
@@ -157,8 +156,7 @@ class Together:
 
 
 @pytest.fixture
-def make(monkeypatch):
-    monkeypatch.setattr(staging, "SETTLE_SECONDS", 0.2)
+def make():
     ends = []
 
     def make(config, shares: tuple[Ranges, ...] = (ALL,), keep_delta=False) -> Together:
@@ -187,7 +185,7 @@ def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
     together = make(config, shares)
 
     async def scenario():
-        async with running(together.world, tmp_path, config) as coordinator:
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
             for name in "abc":
                 await together.register(coordinator, name)
             metrics = {}
@@ -202,12 +200,34 @@ def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
     assert all(rank.num_sends == 2 * (transport == "collective") for rank in together.ranks)
 
 
+def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
+    """One sender shares memory with the replicas, the other is elsewhere: one stage, two ways."""
+    config = config_of("auto")
+    together = make(config, HALVES)
+    near, far = together.ranks
+    far.is_elsewhere = True
+    metrics = {}
+
+    async def scenario():
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+            for name in "abc":
+                await together.register(coordinator, name)
+            metrics.update((await together.publish(coordinator))[1])
+
+    asyncio.run(scenario())
+    for way, rank in (("memory", near), ("collective", far)):
+        pieces = rank.snapshot.layout.pieces
+        expected = 3 * sum(piece.block.num_bytes for piece in pieces)
+        assert metrics[f"weight_sync/bytes/{way}"] == expected > 0
+    assert metrics["weight_sync/relayed"] == 0
+
+
 def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_path):
     config = config_of("collective")
     together = make(config)
 
     async def scenario():
-        async with running(together.world, tmp_path, config) as coordinator:
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
             for name in "abc":
                 await together.register(coordinator, name)
             await together.publish(coordinator)
@@ -229,7 +249,7 @@ def test_a_joiner_pulls_from_a_replica_after_the_trainer_has_moved_on(make, tmp_
     together = make(config)
 
     async def scenario():
-        async with running(together.world, tmp_path, config) as coordinator:
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
             await together.register(coordinator, "a")
             await together.publish(coordinator)
             values = together.training.values
@@ -247,7 +267,7 @@ def test_a_wrong_bit_in_an_engine_is_found_and_mended(make, tmp_path):
     together = make(config)
 
     async def scenario():
-        async with running(together.world, tmp_path, config) as coordinator:
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
             for name in "abc":
                 await together.register(coordinator, name)
             await together.publish(coordinator)
@@ -269,7 +289,7 @@ def test_a_delta_is_bitwise_exact(make, tmp_path, transport):
     together = make(config, HALVES, keep_delta=True)
 
     async def scenario():
-        async with running(together.world, tmp_path, config) as coordinator:
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
             for name in "abc":
                 await together.register(coordinator, name)
             _, metrics = await together.publish(coordinator)

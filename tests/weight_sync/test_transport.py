@@ -18,7 +18,7 @@ from services.weight_sync.transports.streams import Stream
 from tests.weight_sync.ends import ALL, LONG, TENSORS, make_snapshot
 from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, TransferError
-from trimaran.types import Delta, Source, Transport
+from trimaran.types import Delta, RelaySource
 
 numbers = st.sets(st.integers(0, 8), min_size=1)
 
@@ -77,7 +77,7 @@ def test_pieces_of_a_delta_follow_each_other_without_gaps():
 
 
 def sources(*all_blocks):
-    return [Source(Transport.RELAY, blocks) for blocks in all_blocks]
+    return [RelaySource(blocks, ()) for blocks in all_blocks]
 
 
 def test_sources_must_cover_every_wanted_block_once():

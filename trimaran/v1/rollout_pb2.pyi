@@ -83,36 +83,28 @@ class GenerateResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[SegmentChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class StageWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version", "manifest", "sources", "bucket_bytes", "timeout_seconds", "attempt", "keep_live")
+    __slots__ = ("caller", "version", "manifest", "sources", "limits", "attempt", "keep_live")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
-    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     KEEP_LIVE_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.PolicyVersion
     manifest: _types_pb2.Manifest
     sources: _containers.RepeatedCompositeFieldContainer[_types_pb2.Source]
-    bucket_bytes: int
-    timeout_seconds: float
+    limits: _types_pb2.TransferLimits
     attempt: str
     keep_live: bool
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.Source, _Mapping]]] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., attempt: _Optional[str] = ..., keep_live: bool = ...) -> None: ...
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[_types_pb2.Source, _Mapping]]] = ..., limits: _Optional[_Union[_types_pb2.TransferLimits, _Mapping]] = ..., attempt: _Optional[str] = ..., keep_live: bool = ...) -> None: ...
 
 class StageWeightsResponse(_message.Message):
-    __slots__ = ("root", "num_blocks", "num_bytes", "seconds")
-    ROOT_FIELD_NUMBER: _ClassVar[int]
-    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    root: str
-    num_blocks: int
-    num_bytes: int
-    seconds: float
-    def __init__(self, root: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    __slots__ = ("staged",)
+    STAGED_FIELD_NUMBER: _ClassVar[int]
+    staged: _types_pb2.Staged
+    def __init__(self, staged: _Optional[_Union[_types_pb2.Staged, _Mapping]] = ...) -> None: ...
 
 class CommitWeightsRequest(_message.Message):
     __slots__ = ("caller", "version", "maker")
@@ -157,12 +149,10 @@ class ReadBackRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., blocks: _Optional[_Union[_types_pb2.Ranges, _Mapping]] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class ReadBackResponse(_message.Message):
-    __slots__ = ("digests", "seconds")
+    __slots__ = ("digests",)
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
     digests: bytes
-    seconds: float
-    def __init__(self, digests: _Optional[bytes] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, digests: _Optional[bytes] = ...) -> None: ...
 
 class GetReplicaRequest(_message.Message):
     __slots__ = ("caller",)

@@ -80,30 +80,26 @@ class OpenTransferResponse(_message.Message):
     def __init__(self, group: _Optional[_Union[_types_pb2.TransferGroup, _Mapping]] = ...) -> None: ...
 
 class SendWeightsRequest(_message.Message):
-    __slots__ = ("caller", "version", "group_id", "blocks", "base_root", "bucket_bytes", "timeout_seconds")
+    __slots__ = ("caller", "version", "group_id", "blocks", "base_root", "limits")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
-    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     version: _types_pb2.VersionId
     group_id: int
     blocks: _types_pb2.Ranges
     base_root: str
-    bucket_bytes: int
-    timeout_seconds: float
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., group_id: _Optional[int] = ..., blocks: _Optional[_Union[_types_pb2.Ranges, _Mapping]] = ..., base_root: _Optional[str] = ..., bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    limits: _types_pb2.TransferLimits
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., group_id: _Optional[int] = ..., blocks: _Optional[_Union[_types_pb2.Ranges, _Mapping]] = ..., base_root: _Optional[str] = ..., limits: _Optional[_Union[_types_pb2.TransferLimits, _Mapping]] = ...) -> None: ...
 
 class SendWeightsResponse(_message.Message):
-    __slots__ = ("seconds", "num_bytes")
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("num_bytes",)
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
-    seconds: float
     num_bytes: int
-    def __init__(self, seconds: _Optional[float] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
 
 class SaveCheckpointRequest(_message.Message):
     __slots__ = ("caller", "step")

@@ -255,33 +255,70 @@ class Offer(_message.Message):
     delta: Delta
     def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., blocks: _Optional[_Union[Ranges, _Mapping]] = ..., memory: _Optional[str] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
 
-class Source(_message.Message):
-    __slots__ = ("transport", "blocks", "group", "rank", "memory", "peers", "delta")
-    class Transport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        TRANSPORT_UNSPECIFIED: _ClassVar[Source.Transport]
-        TRANSPORT_COLLECTIVE: _ClassVar[Source.Transport]
-        TRANSPORT_MEMORY: _ClassVar[Source.Transport]
-        TRANSPORT_RELAY: _ClassVar[Source.Transport]
-    TRANSPORT_UNSPECIFIED: Source.Transport
-    TRANSPORT_COLLECTIVE: Source.Transport
-    TRANSPORT_MEMORY: Source.Transport
-    TRANSPORT_RELAY: Source.Transport
-    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+class CollectiveSource(_message.Message):
+    __slots__ = ("blocks", "group", "rank", "delta")
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_FIELD_NUMBER: _ClassVar[int]
-    PEERS_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
-    transport: Source.Transport
     blocks: Ranges
     group: TransferGroup
     rank: int
-    memory: str
+    delta: Delta
+    def __init__(self, blocks: _Optional[_Union[Ranges, _Mapping]] = ..., group: _Optional[_Union[TransferGroup, _Mapping]] = ..., rank: _Optional[int] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
+
+class MemorySource(_message.Message):
+    __slots__ = ("blocks", "path")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    blocks: Ranges
+    path: str
+    def __init__(self, blocks: _Optional[_Union[Ranges, _Mapping]] = ..., path: _Optional[str] = ...) -> None: ...
+
+class RelaySource(_message.Message):
+    __slots__ = ("blocks", "peers", "delta")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    blocks: Ranges
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     delta: Delta
-    def __init__(self, transport: _Optional[_Union[Source.Transport, str]] = ..., blocks: _Optional[_Union[Ranges, _Mapping]] = ..., group: _Optional[_Union[TransferGroup, _Mapping]] = ..., rank: _Optional[int] = ..., memory: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
+    def __init__(self, blocks: _Optional[_Union[Ranges, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("collective", "memory", "relay")
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
+    collective: CollectiveSource
+    memory: MemorySource
+    relay: RelaySource
+    def __init__(self, collective: _Optional[_Union[CollectiveSource, _Mapping]] = ..., memory: _Optional[_Union[MemorySource, _Mapping]] = ..., relay: _Optional[_Union[RelaySource, _Mapping]] = ...) -> None: ...
+
+class TransferLimits(_message.Message):
+    __slots__ = ("bucket_bytes", "timeout_seconds")
+    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    bucket_bytes: int
+    timeout_seconds: float
+    def __init__(self, bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class Staged(_message.Message):
+    __slots__ = ("root", "num_blocks", "bytes_by_transport")
+    class BytesByTransportEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BY_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    num_blocks: int
+    bytes_by_transport: _containers.ScalarMap[str, int]
+    def __init__(self, root: _Optional[str] = ..., num_blocks: _Optional[int] = ..., bytes_by_transport: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Proof(_message.Message):
     __slots__ = ("version", "replica", "root", "num_blocks", "num_loaded", "fault")

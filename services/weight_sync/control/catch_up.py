@@ -16,24 +16,18 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.members import Member
-from services.weight_sync.control.offers import Connect, Target, ask_senders
+from services.weight_sync.control.offers import Target, ask_senders
+from services.weight_sync.control.parts import Parts
+from services.weight_sync.control.pauses import Pauses
 from services.weight_sync.control.plan import plan_catch_up
-from services.weight_sync.control.pool import Attempt, ReplicaPool
-from services.weight_sync.control.proving import ReadBackProver
-from services.weight_sync.control.staging import Stager
+from services.weight_sync.control.pool import Attempt
 from services.weight_sync.control.tasks import cancel, log_failure
-from trimaran.config import WeightSyncSection
 from trimaran.errors import TrimaranError
 from trimaran.types import PolicyVersion
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS = 1.0
-"""Before a replica is tried again; doubles with each failure in a row."""
-LONGEST_PAUSE_SECONDS = 30.0
-"""A replica that was frozen for long is back this soon."""
 ASK_SECONDS = 5.0
 """For the trainer to say whether it still has the version; it is not needed."""
 
@@ -41,21 +35,13 @@ ASK_SECONDS = 5.0
 class CatchUp:
     """One try with one replica."""
 
-    def __init__(
-        self,
-        config: WeightSyncSection,
-        ledger: VersionLedger,
-        pool: ReplicaPool,
-        stager: Stager,
-        prover: ReadBackProver,
-        connect_senders: Connect,
-    ) -> None:
-        self._config = config
-        self._ledger = ledger
-        self._pool = pool
-        self._stager = stager
-        self._prover = prover
-        self._connect_senders = connect_senders
+    def __init__(self, parts: Parts) -> None:
+        self._config = parts.config
+        self._ledger = parts.ledger
+        self._pool = parts.pool
+        self._stager = parts.stager
+        self._prover = parts.prover
+        self._connect_senders = parts.connect_senders
 
     async def bring_up(self, member: Member) -> None:
         """Afterwards the member is routable, has a fault, or could not be served yet."""
@@ -90,7 +76,7 @@ class CatchUp:
         """A version may have become live while weight sync was away: roll forward."""
         try:
             async with self._pool.connected([member]) as rollouts:
-                await rollouts[member.name].commit_weights(
+                await rollouts[member].commit_weights(
                     live, member.maker, self._config.commit_timeout
                 )
         except TrimaranError as error:
@@ -114,7 +100,7 @@ class CatchUp:
             )
             connected = self._pool.connected([member], attempt.caller)
             rollouts = await stack.enter_async_context(connected)
-            rollout = rollouts[member.name]
+            rollout = rollouts[member]
             outcome = await self._stager.stage_alone(target, attempt, plan, member, rollout)
         self._pool.abort(list(outcome.failed), live.version, attempt)
         await self._pool.exclude(outcome.failed)
@@ -135,13 +121,11 @@ class CatchUp:
 class CatchUps:
     """The tasks, and when a replica with a fault is tried again."""
 
-    def __init__(
-        self, catch_up: CatchUp, ledger: VersionLedger, pool: ReplicaPool, first_pause: float
-    ) -> None:
-        self._catch_up = catch_up
-        self._ledger = ledger
-        self._pool = pool
-        self._first_pause = first_pause
+    def __init__(self, parts: Parts, pauses: Pauses) -> None:
+        self._catch_up = CatchUp(parts)
+        self._ledger = parts.ledger
+        self._pool = parts.pool
+        self._pauses = pauses
         self._tasks: dict[str, tuple[Member, asyncio.Task[None]]] = {}
         self._targets: dict[str, PolicyVersion | None] = {}
         """What each is being brought up to."""
@@ -207,7 +191,7 @@ class CatchUps:
             except TrimaranError as error:
                 logger.warning("%s could not be brought up: %s", member.name, error)
             if members.get(member.name) == before:
-                await asyncio.sleep(self._first_pause)  # nobody can give it yet
+                await asyncio.sleep(self._pauses.first_retry)  # nobody can give it yet
 
     def _seconds_left(self, name: str) -> float:
         """Of the pause after the replica's last fault."""
@@ -216,7 +200,7 @@ class CatchUps:
         if member != before:
             due = now
             if member.failures:
-                pause = self._first_pause * 2.0 ** min(member.failures - 1, 30)
-                due += min(pause, LONGEST_PAUSE_SECONDS)
+                pause = self._pauses.first_retry * 2.0 ** min(member.failures - 1, 30)
+                due += min(pause, self._pauses.longest_retry)
             self._due[name] = member, due
         return max(due - now, 0.0)

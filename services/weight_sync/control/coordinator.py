@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from services.weight_sync.control.catch_up import FIRST_PAUSE_SECONDS, CatchUp, CatchUps
+from services.weight_sync.control.catch_up import CatchUps
 from services.weight_sync.control.former_life import find_gone
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.offers import Connect
+from services.weight_sync.control.parts import Parts
+from services.weight_sync.control.pauses import DEFAULT_PAUSES, Pauses
 from services.weight_sync.control.pool import ReplicaPool, Rollout
 from services.weight_sync.control.proving import ReadBackProver
 from services.weight_sync.control.publishing import Publisher
@@ -66,19 +68,17 @@ class Coordinator:
         store: SqliteStore,
         connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
-        first_pause: float = FIRST_PAUSE_SECONDS,
+        pauses: Pauses = DEFAULT_PAUSES,
     ) -> None:
         self._run_id = run_id
         self._config = config
         self._ledger = VersionLedger(store, run_id)
         self._pool = ReplicaPool(self._ledger, connect_rollout)
         self._prover = ReadBackProver(config, self._pool, self._ledger)
-        self._stager = Stager(config, self._ledger.next_group_id)
-        parts = config, self._ledger, self._pool, self._stager, self._prover
-        self._catch_ups = CatchUps(
-            CatchUp(*parts, connect_senders), self._ledger, self._pool, first_pause
-        )
-        self._publisher = Publisher(*parts, self._catch_ups, connect_senders)
+        self._stager = Stager(config, self._ledger.next_group_id, pauses)
+        parts = Parts(config, self._ledger, self._pool, self._stager, self._prover, connect_senders)
+        self._catch_ups = CatchUps(parts, pauses)
+        self._publisher = Publisher(parts, self._catch_ups)
         self._publishing = asyncio.Lock()
         """One version at a time."""
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}

@@ -15,17 +15,17 @@ CONNECT_SECONDS = 2.0
 """To one relay; all are asked at the same time."""
 
 
-async def find_gone(members: Iterable[Member]) -> list[Member]:
-    """Those whose relay takes no connection."""
+async def find_gone(members: Iterable[Member], timeout: float = CONNECT_SECONDS) -> list[Member]:
+    """Those whose relay takes no connection within `timeout` seconds."""
     asked = list(members)
-    answers = await asyncio.gather(*(_listens(member.peer.relay) for member in asked))
+    answers = await asyncio.gather(*(_listens(member.peer.relay, timeout) for member in asked))
     return [member for member, listens in zip(asked, answers, strict=True) if not listens]
 
 
-async def _listens(address: str) -> bool:
+async def _listens(address: str, timeout: float) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(timeout):
             _, writer = await asyncio.open_connection(host, int(port))
     except (OSError, ValueError):  # TimeoutError is an OSError
         return False

@@ -10,7 +10,16 @@ from typing import Protocol
 
 from services.weight_sync.control.plan import check_offers
 from trimaran.errors import OutOfOrderError
-from trimaran.types import Caller, Manifest, Offer, PolicyVersion, Ranges, TransferGroup, VersionId
+from trimaran.types import (
+    Caller,
+    Manifest,
+    Offer,
+    PolicyVersion,
+    Ranges,
+    TransferGroup,
+    TransferLimits,
+    VersionId,
+)
 
 
 class Trainer(Protocol):
@@ -25,8 +34,7 @@ class Trainer(Protocol):
         group_id: int,
         blocks: Ranges,
         base_root: str,
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
     ) -> int: ...
     async def close(self) -> None: ...
 

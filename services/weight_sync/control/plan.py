@@ -20,8 +20,18 @@ from typing import Literal
 
 from services.weight_sync.control.members import Member
 from services.weight_sync.data.manifest import list_blocks, num_bytes
+from services.weight_sync.data.sources import delta_of
 from trimaran.errors import InputError
-from trimaran.types import Delta, Manifest, Offer, Peer, Ranges, Source, Transport
+from trimaran.types import (
+    Delta,
+    Manifest,
+    MemorySource,
+    Offer,
+    Peer,
+    Ranges,
+    RelaySource,
+    Source,
+)
 
 OTHER_HOLDERS = 4
 """Asked by a puller besides those between it and the root of its tree."""
@@ -87,7 +97,7 @@ def plan_stage(
         with_base = [m for m in far if m.name in patched]
         without = [m for m in far if m.name not in patched]
         for name in near:
-            sources[name].append(_from_memory(offer))
+            sources[name].append(MemorySource(offer.blocks, offer.memory))
         seats = [] if transport == "relay" else with_base or without
         if seats:
             delta = offer.delta if with_base else None
@@ -121,11 +131,8 @@ def _patched(
 
 
 def is_near(offer: Offer, member: Member) -> bool:
-    return offer.peer.host == member.peer.host != "" and bool(offer.memory)
-
-
-def _from_memory(offer: Offer) -> Source:
-    return Source(Transport.MEMORY, offer.blocks, memory=offer.memory)
+    """The member can map the sender's memory."""
+    return offer.peer.host == member.peer.host != ""
 
 
 def plan_relay(
@@ -162,7 +169,7 @@ def plan_catch_up(
 ) -> Plan:
     """For one of `pullers`: the sender's memory on its host, else its place in their tree."""
     if transport == "auto" and offers and all(is_near(offer, member) for offer in offers):
-        return Plan({member.name: tuple(_from_memory(offer) for offer in offers)})
+        return Plan({member.name: tuple(MemorySource(o.blocks, o.memory) for o in offers)})
     return plan_relay(manifest, offers, pullers, holders, fan_out, [member])
 
 
@@ -183,7 +190,7 @@ def _tree(
     for member in wanted:
         order = [*ask_order(places[member.name], roots, nodes, fan_out), *last]
         peers = tuple(dict.fromkeys(order))
-        found.append((member.name, Source(Transport.RELAY, blocks, peers=peers, delta=delta)))
+        found.append((member.name, RelaySource(blocks, peers, delta)))
     return found
 
 
@@ -215,10 +222,10 @@ def delta_share(manifest: Manifest, plan: Plan) -> float | None:
     deltas = {
         group.blocks: group.delta.num_bytes for group in plan.groups if group.delta is not None
     } | {
-        source.blocks: source.delta.num_bytes
+        source.blocks: delta.num_bytes
         for sources in plan.sources.values()
         for source in sources
-        if source.delta is not None
+        if (delta := delta_of(source)) is not None
     }
     full = sum(num_bytes(tensor) for tensor in manifest.tensors)
     return sum(deltas.values()) / full if deltas and full else None

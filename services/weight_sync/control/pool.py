@@ -25,6 +25,7 @@ from trimaran.types import (
     Routing,
     Source,
     Staged,
+    TransferLimits,
     VersionId,
     VersionState,
 )
@@ -40,8 +41,7 @@ class Rollout(Protocol):
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
         attempt: str,
         keep_live: bool,
     ) -> Staged: ...
@@ -145,7 +145,7 @@ class ReplicaPool:
         async with self.connected(members) as rollouts:
             # In the newest epoch: the commit record decided, whoever conducts the run by now.
             answers = await asyncio.gather(
-                *(self._commit(live, m, rollouts[m.name], timeout) for m in members)
+                *(self._commit(live, m, rollouts[m], timeout) for m in members)
             )
         await self._note_change()
         return [pause for pause in answers if pause is not None]
@@ -175,7 +175,7 @@ class ReplicaPool:
     async def _abort(self, member: Member, version: VersionId, attempt: Attempt) -> None:
         try:
             async with self.connected([member], attempt.caller) as rollouts:
-                await rollouts[member.name].abort_weights(version, attempt.name)
+                await rollouts[member].abort_weights(version, attempt.name)
         except TrimaranError as error:
             logger.info("%s could not be told to abort %s: %s", member.name, version, error)
 
@@ -188,16 +188,16 @@ class ReplicaPool:
     @asynccontextmanager
     async def connected(
         self, members: Sequence[Member], caller: Caller | None = None
-    ) -> AsyncIterator[dict[str, Rollout]]:
-        """Clients by name, that speak for `caller`; by default in the newest epoch.
+    ) -> AsyncIterator[dict[Member, Rollout]]:
+        """A client each, that speaks for `caller`; by default in the newest epoch.
 
         Fresh ones, so that no connection to a former incarnation is left.
         """
         caller = caller or self._ledger.caller
         async with AsyncExitStack() as stack:
-            rollouts: dict[str, Rollout] = {}
+            rollouts: dict[Member, Rollout] = {}
             for member in members:
-                rollout = rollouts[member.name] = self._connect(member.replica, caller)
+                rollout = rollouts[member] = self._connect(member.replica, caller)
                 stack.push_async_callback(rollout.close)
             yield rollouts
 

@@ -145,7 +145,7 @@ class ReadBackProver:
             deadline(self._config.prove_timeout, f"read-back of {live.version}"),
         ):
             for portion in split_portions(blocks, ranges, PORTION_BYTES):
-                digests = await rollouts[member.name].read_back(
+                digests = await rollouts[member].read_back(
                     live.version, portion, self._config.prove_timeout
                 )
                 if fault := find_fault(manifest, blocks, portion, digests):

@@ -9,13 +9,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from services.weight_sync.control.catch_up import CatchUps
-from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.members import Member
-from services.weight_sync.control.offers import Connect, Target, ask_senders
-from services.weight_sync.control.pool import Attempt, ReplicaPool
-from services.weight_sync.control.proving import ReadBackProver
-from services.weight_sync.control.staging import Outcome, Stager
-from trimaran.config import WeightSyncSection
+from services.weight_sync.control.offers import Target, ask_senders
+from services.weight_sync.control.parts import Parts
+from services.weight_sync.control.pool import Attempt
+from services.weight_sync.control.staging import Outcome
 from trimaran.errors import StaleEpochError, UnavailableError
 from trimaran.types import Caller, PolicyVersion, Proof, VersionState
 
@@ -26,23 +24,14 @@ RETRY_SECONDS = 1.0
 
 
 class Publisher:
-    def __init__(
-        self,
-        config: WeightSyncSection,
-        ledger: VersionLedger,
-        pool: ReplicaPool,
-        stager: Stager,
-        prover: ReadBackProver,
-        catch_ups: CatchUps,
-        connect_senders: Connect,
-    ) -> None:
-        self._config = config
-        self._ledger = ledger
-        self._pool = pool
-        self._stager = stager
-        self._prover = prover
+    def __init__(self, parts: Parts, catch_ups: CatchUps) -> None:
+        self._config = parts.config
+        self._ledger = parts.ledger
+        self._pool = parts.pool
+        self._stager = parts.stager
+        self._prover = parts.prover
+        self._connect_senders = parts.connect_senders
         self._catch_ups = catch_ups
-        self._connect_senders = connect_senders
 
     async def make_live(self, caller: Caller, version: PolicyVersion) -> dict[str, float]:
         """For `caller`, in its epoch. Returns the metrics.
@@ -63,10 +52,9 @@ class Publisher:
             metrics = self._prover.metrics()  # of the version that is about to go
             pauses = await self._commit(target, attempt, outcome)
         committed = time.monotonic()
-        num_bytes = sum(outcome.num_bytes.values())
         logger.info(
             "version %s is live on %d replicas: staged %.0f MB in %.2f s, committed in %.2f s, root %s",
-            *(version.version, len(pauses), num_bytes / 1e6),
+            *(version.version, len(pauses), outcome.num_bytes / 1e6),
             *(staged - started, committed - staged, version.root),
         )
         return metrics | {
@@ -110,7 +98,7 @@ class Publisher:
         version = target.version.version
         try:
             async with self._pool.connected(members, attempt.caller) as rollouts:
-                outcome = await self._stager.stage(target, attempt, members, rollouts)
+                outcome = await self._stager.stage(target, attempt, rollouts)
         except BaseException:
             self._pool.abort(members, version, attempt)
             raise

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -76,7 +77,7 @@ class Intake:
     wanted: Ranges
     parts: Sequence[tuple[Source, Layout]]
     """Each source with the layout of what travels from it."""
-    carriers: Mapping[Transport, Carrier]
+    carriers: Mapping[Transport, Carrier[Any]]
     bucket_bytes: int
     deadline: float
     """time.monotonic()."""
@@ -112,8 +113,8 @@ class Intake:
             )
             for source, stream in self.parts
         ]
-        for carrier in self.carriers.values():
-            carrier.prepare([job.source for job in jobs])
+        for transport, carrier in self.carriers.items():
+            carrier.prepare([job.source for job in jobs if job.source.transport is transport])
         _run([(self.carriers[job.source.transport], job) for job in jobs], self.stop)
         if missing:
             blocks = [piece.block for piece in layout.pieces if piece.block.number in missing]
@@ -125,13 +126,22 @@ class Intake:
         if time.monotonic() > self.deadline:
             raise TransferError("the stage did not end by its deadline")
 
+    def count_bytes(self, layout: Layout) -> dict[Transport, int]:
+        """Taken by each transport. `layout`: of the buffer that was filled, without padding."""
+        sizes = {piece.block.number: piece.end - piece.start for piece in layout.pieces}
+        found: dict[Transport, int] = {}
+        for source, stream in self.parts:
+            taken = sum(sizes.get(piece.block.number, 0) for piece in stream.pieces)
+            found[source.transport] = found.get(source.transport, 0) + taken
+        return found
+
     @property
     def settled(self) -> bool:
         """Nothing writes into a buffer of this stage any more."""
         return all(carrier.settled for carrier in self.carriers.values())
 
 
-def _run(jobs: Sequence[tuple[Carrier, Job]], stop: Stop) -> None:
+def _run(jobs: Sequence[tuple[Carrier[Any], Job[Any]]], stop: Stop) -> None:
     if not jobs:
         return
     with ThreadPoolExecutor(len(jobs), "stage") as threads:

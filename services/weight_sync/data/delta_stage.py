@@ -12,6 +12,7 @@ from services.weight_sync.data.layout import Layout, numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests, same_tensors
 from services.weight_sync.data.room import require_room
 from services.weight_sync.data.shadow import Shadow
+from services.weight_sync.data.sources import delta_of
 from services.weight_sync.transports.carrier import describe
 from services.weight_sync.transports.delta_stream import join_deltas
 from trimaran.errors import OutOfOrderError, TransferError
@@ -24,14 +25,14 @@ def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:
     TransferError when sources mix deltas with blocks, or when a block that the
     deltas leave alone differs between the two manifests.
     """
-    for source, _ in intake.parts:
-        if source.delta is None:
+    for delta in (delta_of(source) for source, _ in intake.parts):
+        if delta is None:
             raise TransferError(
                 "some sources bring a delta and others blocks; plan one or the other"
             )
-        if held is None or source.delta.base_root != held_root:
+        if held is None or delta.base_root != held_root:
             raise OutOfOrderError(
-                f"the delta is against {source.delta.base_root}, this replica holds"
+                f"the delta is against {delta.base_root}, this replica holds"
                 f" {held_root or 'nothing'}; stage the full version"
             )
     if held is None or not same_tensors(held.tensors, intake.manifest.tensors):
@@ -68,7 +69,7 @@ def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
         for piece in layout.pieces
         if piece.end > piece.start
     }
-    base_roots = {source.delta.base_root for source, _ in intake.parts if source.delta}
+    base_roots = {delta.base_root for source, _ in intake.parts if (delta := delta_of(source))}
     return layout, DeltaPieces(base_roots.pop(), pieces)
 
 

@@ -6,8 +6,9 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from services.weight_sync.data.arrival import Intake, Verifier, check_sources
 from services.weight_sync.data.delta import Undo, undo
@@ -16,8 +17,10 @@ from services.weight_sync.data.layout import Layout, count
 from services.weight_sync.data.manifest import check_manifest
 from services.weight_sync.data.room import find_room
 from services.weight_sync.data.shadow import Shadow
+from services.weight_sync.data.sources import delta_of
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.calls import Stop, hold
+from services.weight_sync.transports.carrier import Carrier
 from services.weight_sync.transports.delta_stream import stream_of
 from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
@@ -25,7 +28,17 @@ from services.weight_sync.transports.stock import Holding, Stock, contents_of
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import InputError, TransferError
-from trimaran.types import Manifest, Peer, PolicyVersion, Ranges, Source, Staged, VersionId
+from trimaran.types import (
+    Manifest,
+    Peer,
+    PolicyVersion,
+    Ranges,
+    Source,
+    Staged,
+    TransferLimits,
+    Transport,
+    VersionId,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +74,17 @@ class WeightReceiver:
     """
 
     def __init__(
-        self, device: Device, index: int, config: WeightSyncSection, wanted: Ranges | None = None
+        self,
+        device: Device,
+        index: int,
+        config: WeightSyncSection,
+        wanted: Ranges | None = None,
+        carriers: Mapping[Transport, Carrier[Any]] | None = None,
     ) -> None:
-        """`wanted`: the blocks that this process needs; None means all."""
+        """`wanted`: the blocks that this process needs; None means all.
+
+        `carriers`: the transports' receiving sides; None means those of `make_carriers`.
+        """
         self._device = device
         self._wanted = wanted
         self._turn = threading.Lock()
@@ -76,7 +97,7 @@ class WeightReceiver:
         self._overlaid: _Overlaid | None = None
         self._held: StagedWeights | None = None
         self._spare: Shadow | None = None
-        self._carriers = make_carriers(device, index, config.address)
+        self._carriers = carriers or make_carriers(device, index, config.address)
         self._stock = Stock()
         self._key = secrets.token_hex(32)
         self._relay = RelayServer(config, self._key, self._stock)
@@ -104,8 +125,7 @@ class WeightReceiver:
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
-        bucket_bytes: int,
-        timeout: float,
+        limits: TransferLimits,
         attempt: str = "",
         keep_held: bool = False,
     ) -> Staged:
@@ -119,29 +139,29 @@ class WeightReceiver:
         once: whoever asks has given it up.
 
         Raises TransferError when the manifest is not the version's, a wanted
-        block has no source or two, a source fails or sends wrong bytes, or
-        `timeout` seconds pass; OutOfOrderError when a delta is against another
+        block has no source or two, a source fails or sends wrong bytes, or the
+        limits' timeout passes; OutOfOrderError when a delta is against another
         version than the held one. Nothing of it is staged then, and a held version
         that was to be changed by a delta is as it was. A request that is refused
         for what it says changes nothing at all.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + limits.timeout
         stop = self._begin(attempt)
         try:
-            with hold(self._turn, timeout):
+            with hold(self._turn, limits.timeout):
                 stop.check()
                 parts, wanted = self._plan(version, manifest, sources)
                 intake = Intake(
-                    version, manifest, wanted, parts, self._carriers, bucket_bytes, deadline, stop
+                    *(version, manifest, wanted, parts, self._carriers),
+                    *(limits.bucket_bytes, deadline, stop),
                 )
-                if any(source.delta for source in sources):
+                if any(delta_of(source) for source in sources):
                     layout = self._stage_delta(intake, attempt)
                 else:
                     layout = self._stage_full(intake, attempt, keep_held)
         finally:
             self._end(stop)
-        num_bytes = sum(piece.end - piece.start for piece in layout.pieces)
-        return Staged(manifest.root, count(wanted), num_bytes)
+        return Staged(manifest.root, count(wanted), intake.count_bytes(layout))
 
     def keep(self, version: VersionId) -> None:
         """The engine has loaded the staged version: its shadow is the held copy from here on.

@@ -21,7 +21,7 @@ from services.weight_sync.transports.terms import Terms
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import OutOfOrderError, TransferError
-from trimaran.types import Peer, Ranges, TransferGroup
+from trimaran.types import Peer, Ranges, TransferGroup, TransferLimits
 
 
 class WeightSender:
@@ -96,8 +96,7 @@ class WeightSender:
         group_id: int,
         ranges: Ranges,
         base_root: str,
-        timeout: float,
-        bucket_bytes: int,
+        limits: TransferLimits,
     ) -> int:
         """Bytes sent, once every receiver has them. Blocks; joins the group on first use.
 
@@ -106,13 +105,13 @@ class WeightSender:
 
         Raises OutOfOrderError when the delta is against another base, and
         TransferError when the snapshot does not hold the blocks, the group is
-        not open, a receiver fails or `timeout` seconds pass; the group is
+        not open, a receiver fails or the limits' timeout passes; the group is
         closed for good in the last two cases.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + limits.timeout
         if missing := subtract(ranges, snapshot.layout.ranges):
             raise TransferError(f"blocks {missing} are not in this rank's snapshot; ask its owner")
-        with hold(self._lock, timeout):
+        with hold(self._lock, limits.timeout):
             end = self._ends.get(group_id)
         if end is None:
             raise TransferError(f"transfer group {group_id} is not open; open it first")
@@ -122,7 +121,7 @@ class WeightSender:
             own = snapshot.layout
             layout = own if ranges == own.ranges else _layout(snapshot, ranges)
             stream = Stream(layout, snapshot.buffer, own)
-        terms = Terms.of(snapshot.manifest.root, base_root, layout, bucket_bytes)
+        terms = Terms.of(snapshot.manifest.root, base_root, layout, limits.bucket_bytes)
         end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0))
         return stream.num_bytes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from services.weight_sync.transports.carrier import Carrier
 from services.weight_sync.transports.group_carrier import GroupCarrier
 from services.weight_sync.transports.memory_carrier import MemoryCarrier
@@ -10,7 +12,7 @@ from trimaran.device import Device
 from trimaran.types import Transport
 
 
-def make_carriers(device: Device, index: int, address: str) -> dict[Transport, Carrier]:
+def make_carriers(device: Device, index: int, address: str) -> dict[Transport, Carrier[Any]]:
     """One receiver's. `address`: of the interface on which collectives listen."""
     return {
         Transport.COLLECTIVE: GroupCarrier(device, index, address),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
@@ -14,18 +15,21 @@ from services.weight_sync.transports.calls import Stop
 from trimaran.errors import TransferError
 from trimaran.types import Source
 
+OneSource = TypeVar("OneSource", bound=Source)
+"""The source type of one transport."""
+
 
 class WrongBlockError(TransferError):
     """A block landed whole, but its digest is not the manifest's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Generic[OneSource]):
     """One source's part of a stage."""
 
     root: str
     """Of the version."""
-    source: Source
+    source: OneSource
     stream: Layout
     """How the source's blocks, or the pieces of its delta, follow each other with the sender."""
     buffer: torch.Tensor
@@ -48,15 +52,27 @@ class Job:
         return [places[number] for number in numbers if number in places]
 
 
-class Carrier(ABC):
-    """One transport's receiving side; lives as long as its receiver."""
+class Carrier(ABC, Generic[OneSource]):
+    """One transport's receiving side; lives as long as its receiver.
 
-    def prepare(self, sources: Sequence[Source]) -> None:
-        """A stage from these sources begins; let go of what only earlier ones needed."""
+    Example, a carrier that finds the blocks in a dict of this process:
+
+        class DictCarrier(Carrier[RelaySource]):
+            def carry(self, job):
+                for piece in job.pieces():
+                    job.buffer[piece.start : piece.end] = BLOCKS[piece.block.number]
+                    job.land(piece.block.number)
+    """
+
+    def prepare(self, sources: Sequence[OneSource]) -> None:
+        """A stage begins, with these sources of this transport, if any.
+
+        Let go of what only earlier stages needed.
+        """
         return None
 
     @abstractmethod
-    def carry(self, job: Job) -> None:
+    def carry(self, job: Job[OneSource]) -> None:
         """Blocks until every piece of the job has landed. Several jobs may run at once.
 
         Raises TransferError, naming the culprit, when that fails, the deadline

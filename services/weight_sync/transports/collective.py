@@ -53,12 +53,10 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 GRACE_SECONDS = 2.0
-"""What torch may take beyond its own deadline before its thread is given up."""
 CLOSE_SECONDS = 10.0
 CONDEMNED_SECONDS = 0.2
 """The same for a group that has failed: whoever waits for the next one must not wait for this one."""
 DRAIN_SECONDS = 5.0
-"""What gloo may take beyond the deadline, which is its own too, to end the work under way."""
 POLL_SECONDS = 0.002
 SENDER = 0
 
@@ -72,11 +70,20 @@ class Collective:
     """Made by `host` on the sender; made as it is on a receiver. `close` it in the end."""
 
     def __init__(
-        self, device: Device, index: int, address: str, group: TransferGroup, rank: int
+        self,
+        device: Device,
+        index: int,
+        address: str,
+        group: TransferGroup,
+        rank: int,
+        grace: float = GRACE_SECONDS,
+        drain: float = DRAIN_SECONDS,
     ) -> None:
         """Touches nothing yet: the first broadcast joins the group.
 
-        `address`: of the interface on which this end listens.
+        `address`: of the interface on which this end listens. `grace`: seconds that torch may
+        take beyond its own deadline before its thread is given up. `drain`: seconds that gloo may
+        take beyond the deadline, which is its own too, to end the work under way.
         """
         self.group = group
         self.rank = rank
@@ -85,6 +92,8 @@ class Collective:
         self._device = device
         self._index = index
         self._address = address
+        self._grace = grace
+        self._drain_seconds = drain
         self._rendezvous: Rendezvous | Store | None = None
         """The sender's server. Without it everybody who waits to join is released."""
         self._store: Store | None = None
@@ -188,7 +197,7 @@ class Collective:
         if not self.healthy:
             raise TransferError(f"{self._label}: closed; open a new group")
         try:
-            return self._thread.call(function, timeout + GRACE_SECONDS)
+            return self._thread.call(function, timeout + self._grace)
         except Exception as error:
             self.healthy = False
             self.close()
@@ -258,7 +267,7 @@ class Collective:
         """
         late = 0.0  # in our own turns: who stood still finds that gloo has stood still, too
         while not all(work.is_completed() for work in works):
-            if late > DRAIN_SECONDS:
+            if late > self._drain_seconds:
                 self._unended = works
                 _ABANDONED.append((self._process_group, works))
                 raise TimeoutError("gloo has not ended its work by the deadline")

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from services.weight_sync.data.layout import Layout, Piece, make_layout, numbers_of
 from services.weight_sync.data.manifest import list_blocks
+from services.weight_sync.data.sources import delta_of
 from trimaran.errors import TransferError
 from trimaran.types import Delta, Ranges, Source, TensorInfo
 
@@ -24,8 +25,8 @@ def stream_of(tensors: Sequence[TensorInfo], source: Source) -> Layout:
 
     Raises InputError for a block that does not exist, and TransferError as `delta_layout`.
     """
-    layout = make_layout(tensors, source.blocks)
-    return layout if source.delta is None else delta_layout(tensors, source.blocks, source.delta)
+    layout, delta = make_layout(tensors, source.blocks), delta_of(source)
+    return layout if delta is None else delta_layout(tensors, source.blocks, delta)
 
 
 def join_deltas(tensors: Sequence[TensorInfo], streams: Sequence[Layout], wanted: Ranges) -> Layout:

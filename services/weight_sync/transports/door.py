@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
-from services.weight_sync.transports.relay_wire import Connection, greet
+from services.weight_sync.transports.relay_wire import STALL_SECONDS, Connection, greet
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS = 5.0
-"""From the connection to the request."""
 MAX_STRANGERS = 64
 """Connections that have not proved themselves yet. When there are more, the oldest one makes room."""
 MAX_STRANGERS_PER_ADDRESS = 32
@@ -31,11 +30,30 @@ def listen(address: str) -> socket.socket:
     return socket.create_server((address, 0), backlog=BACKLOG)
 
 
+@dataclass(frozen=True, slots=True)
+class DoorPatience:
+    """Seconds for which a door waits for whoever has connected."""
+
+    handshake: float = 5.0
+    """From the connection to the request."""
+    stall: float = STALL_SECONDS
+    """Without a byte of progress."""
+
+
+DEFAULT_PATIENCE = DoorPatience()
+
+
 class Door:
     """One thread that accepts, and one a connection. `close` it in the end."""
 
     def __init__(
-        self, name: str, listener: socket.socket, key: str, serve: Serve, num_expected: int = 0
+        self,
+        name: str,
+        listener: socket.socket,
+        key: str,
+        serve: Serve,
+        num_expected: int = 0,
+        patience: DoorPatience = DEFAULT_PATIENCE,
     ) -> None:
         """Open from now on; `name` stands in the threads' names.
 
@@ -44,6 +62,7 @@ class Door:
         self._name = name
         self._key = key
         self._serve = serve
+        self._patience = patience
         self._most = max(MAX_STRANGERS, 4 * num_expected)
         self._most_near = max(MAX_STRANGERS_PER_ADDRESS, 2 * num_expected)
         self._lock = threading.Lock()
@@ -111,7 +130,8 @@ class Door:
 
     def _handle(self, sock: socket.socket) -> None:
         try:
-            connection = Connection(sock, time.monotonic() + HANDSHAKE_SECONDS)
+            patience = self._patience
+            connection = Connection(sock, time.monotonic() + patience.handshake, patience.stall)
             nonces = greet(connection, self._key)
             with self._lock:
                 self._strangers.pop(sock, None)

@@ -13,10 +13,10 @@ from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
 from trimaran.device import Device
 from trimaran.errors import TransferError
-from trimaran.types import Source, TransferGroup
+from trimaran.types import CollectiveSource
 
 
-class GroupCarrier(Carrier):
+class GroupCarrier(Carrier[CollectiveSource]):
     """Joins a group on first use and keeps it while it is healthy and asked for."""
 
     def __init__(self, device: Device, index: int, address: str) -> None:
@@ -27,8 +27,8 @@ class GroupCarrier(Carrier):
         self._ends: dict[int, Collective] = {}
         self._unsettled: list[Collective] = []
 
-    def prepare(self, sources: Sequence[Source]) -> None:
-        groups = [source.group for source in sources if source.group is not None]
+    def prepare(self, sources: Sequence[CollectiveSource]) -> None:
+        groups = [source.group for source in sources]
         if not groups:
             return
         with self._lock:
@@ -36,7 +36,7 @@ class GroupCarrier(Carrier):
                 if end.group not in groups or not end.healthy:
                     self._drop(group_id)
 
-    def carry(self, job: Job) -> None:
+    def carry(self, job: Job[CollectiveSource]) -> None:
         """The whole stream is taken also when a block is wrong: the other receivers need it."""
         end = self._join(job.source)
         arrival = _Arrival(job)
@@ -67,11 +67,12 @@ class GroupCarrier(Carrier):
             for group_id in list(self._ends):
                 self._drop(group_id)
 
-    def _join(self, source: Source) -> Collective:
+    def _join(self, source: CollectiveSource) -> Collective:
         group, rank = source.group, source.rank
-        if group is None or not SENDER < rank < group.world_size:
+        if not SENDER < rank < group.world_size:
             raise TransferError(
-                f"rank {rank} cannot receive in {_name(group)}; give it one of its ranks above 0"
+                f"rank {rank} cannot receive in a group of {group.world_size};"
+                " give it one of its ranks above 0"
             )
         if not group.rendezvous.rpartition(":")[2].isdigit():
             raise TransferError(
@@ -94,14 +95,10 @@ class GroupCarrier(Carrier):
             self._unsettled.append(end)
 
 
-def _name(group: TransferGroup | None) -> str:
-    return "no group" if group is None else f"a group of {group.world_size}"
-
-
 class _Arrival:
     """Lands blocks as the stream passes their ends; keeps the first wrong one for the end."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job[CollectiveSource]) -> None:
         held = {piece.block.number for piece in job.pieces()}
         self._ends = [
             (piece.end, piece.block.number)
@@ -127,5 +124,5 @@ class _Arrival:
     def finish(self) -> None:
         self.reach(self._job.stream.num_bytes)
         if self._fault is not None:
-            group = self._job.source.group
-            raise TransferError(f"transfer group {group and group.group_id}: {self._fault}")
+            group_id = self._job.source.group.group_id
+            raise TransferError(f"transfer group {group_id}: {self._fault}")

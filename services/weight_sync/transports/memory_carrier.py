@@ -20,10 +20,9 @@ from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError, describe
 from trimaran.device import Device
 from trimaran.errors import TransferError
-from trimaran.types import Source
+from trimaran.types import MemorySource
 
 CHUNK_BYTES = 16 * 2**20
-"""Copied between two looks at the deadline."""
 
 
 def host_name(device: Device) -> str:
@@ -37,27 +36,27 @@ def host_name(device: Device) -> str:
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"
 
 
-class MemoryCarrier(Carrier):
-    def __init__(self) -> None:
+class MemoryCarrier(Carrier[MemorySource]):
+    def __init__(self, chunk_bytes: int = CHUNK_BYTES) -> None:
+        """`chunk_bytes`: copied between two looks at the deadline."""
+        self._chunk_bytes = chunk_bytes
         self._reader = MemoryReader()
 
-    def prepare(self, sources: Sequence[Source]) -> None:
-        self._reader.keep([source.memory for source in sources])
+    def prepare(self, sources: Sequence[MemorySource]) -> None:
+        self._reader.keep([source.path for source in sources])
 
-    def carry(self, job: Job) -> None:
-        path = job.source.memory
-        if job.source.delta is not None:
-            raise TransferError("the memory transport carries blocks, not deltas; plan the blocks")
+    def carry(self, job: Job[MemorySource]) -> None:
+        path, chunk_bytes = job.source.path, self._chunk_bytes
         source = self._reader.map(path, job.stream.num_bytes).numpy()
         target = job.buffer.numpy()
         places = {piece.block.number: piece.start for piece in job.stream.pieces}
         for piece in job.pieces():
             start, size = places[piece.block.number], piece.end - piece.start
-            for first in range(0, size, CHUNK_BYTES):
+            for first in range(0, size, chunk_bytes):
                 job.stop.check()
                 _check_deadline(job, path)
-                here = slice(piece.start + first, piece.start + min(first + CHUNK_BYTES, size))
-                there = slice(start + first, start + min(first + CHUNK_BYTES, size))
+                here = slice(piece.start + first, piece.start + min(first + chunk_bytes, size))
+                there = slice(start + first, start + min(first + chunk_bytes, size))
                 np.copyto(target[here], source[there])
             try:
                 job.land(piece.block.number)
@@ -71,6 +70,6 @@ class MemoryCarrier(Carrier):
         self._reader.keep(())
 
 
-def _check_deadline(job: Job, path: str) -> None:
+def _check_deadline(job: Job[MemorySource], path: str) -> None:
     if time.monotonic() > job.deadline:
         raise TransferError(f"{path}: not copied by the deadline")

@@ -26,11 +26,9 @@ from services.weight_sync.transports.relay_wire import (
     introduce,
 )
 from trimaran.errors import TransferError
-from trimaran.types import Peer
+from trimaran.types import Peer, RelaySource
 
 PATIENCE_SECONDS = 3.0
-"""A peer that fails for so long, without a block in between, is not asked again in this stage. It
-may be about to begin with the version itself."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 """Between two rounds over the peers in which no block came."""
@@ -57,15 +55,25 @@ class _Candidate:
 class _Pull:
     """One job's progress."""
 
-    job: Job
-    root: str
+    job: Job[RelaySource]
+    patience: float
+    stall: float
     missing: dict[int, memoryview] = field(default_factory=dict)
     """Where the bytes of each block that has not landed belong."""
 
 
-class RelayCarrier(Carrier):
-    def carry(self, job: Job) -> None:
-        pull = _begin(job)
+class RelayCarrier(Carrier[RelaySource]):
+    def __init__(self, patience: float = PATIENCE_SECONDS, stall: float = STALL_SECONDS) -> None:
+        """`patience`: a peer that fails for so many seconds, without a block in between, is not
+        asked again in this stage. It may be about to begin with the version itself.
+
+        `stall`: without a byte for so many seconds a peer counts as gone.
+        """
+        self._patience = patience
+        self._stall = stall
+
+    def carry(self, job: Job[RelaySource]) -> None:
+        pull = _begin(_Pull(job, self._patience, self._stall))
         candidates = [_Candidate(peer) for peer in job.source.peers]
         pause = FIRST_PAUSE_SECONDS
         while pull.missing:
@@ -86,9 +94,10 @@ class RelayCarrier(Carrier):
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-def _begin(job: Job) -> _Pull:
+def _begin(pull: _Pull) -> _Pull:
+    """With all blocks missing but the empty ones."""
+    job = pull.job
     view = job.buffer.numpy().data
-    pull = _Pull(job, job.root)
     for piece in job.pieces():
         if piece.start == piece.end:
             job.land(piece.block.number)
@@ -117,7 +126,7 @@ def _ask(pull: _Pull, candidate: _Candidate) -> None:
     elif candidate.failing_since is None:
         candidate.failing_since = start
     since = candidate.failing_since
-    if since is not None and time.monotonic() - since > PATIENCE_SECONDS:
+    if since is not None and time.monotonic() - since > pull.patience:
         candidate.usable = False
 
 
@@ -136,9 +145,9 @@ def _pull_from(pull: _Pull, peer: Peer) -> None:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("the deadline passed")
-            sock.settimeout(min(left, STALL_SECONDS))
+            sock.settimeout(min(left, pull.stall))
             sock.connect((host, int(port)))
-            connection = Connection(sock, deadline)
+            connection = Connection(sock, deadline, pull.stall)
             status = introduce(connection, peer.key)
             if status is None:
                 raise _DroppedError("could not prove that it knows its key")
@@ -153,7 +162,7 @@ def _request(pull: _Pull, connection: Connection) -> None:
     delta = pull.job.source.delta
     seconds = max(connection.deadline - time.monotonic(), 0.001)
     base_root = delta.base_root if delta else ""
-    request = Request(pull.root, base_root, seconds, to_ranges(pull.missing)).encode()
+    request = Request(pull.job.root, base_root, seconds, to_ranges(pull.missing)).encode()
     connection.send(LENGTH.pack(len(request)) + request)
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from services.weight_sync.transports.door import Door, listen
+from services.weight_sync.transports.door import DEFAULT_PATIENCE, Door, DoorPatience, listen
 from services.weight_sync.transports.relay_wire import (
     BLOCK,
     END,
@@ -32,10 +32,17 @@ LANDING_SECONDS = 2.0
 class RelayServer:
     """`start` it, `close` it in the end."""
 
-    def __init__(self, config: WeightSyncSection, key: str, stock: Stock) -> None:
+    def __init__(
+        self,
+        config: WeightSyncSection,
+        key: str,
+        stock: Stock,
+        patience: DoorPatience = DEFAULT_PATIENCE,
+    ) -> None:
         self._config = config
         self._key = key
         self._stock = stock
+        self._patience = patience
         self._slots = threading.BoundedSemaphore(config.relay_fan_out)
         self._door: Door | None = None
 
@@ -55,7 +62,7 @@ class RelayServer:
                 f"the relay cannot listen on {self._config.address} ({error.strerror});"
                 " check weight_sync.address"
             ) from None
-        self._door = Door("relay", listener, self._key, self._serve)
+        self._door = Door("relay", listener, self._key, self._serve, patience=self._patience)
 
     def close(self) -> None:
         """Idempotent; ends every connection."""

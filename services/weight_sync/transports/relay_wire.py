@@ -101,12 +101,13 @@ class Request:
 
 
 class Connection:
-    """A socket of which every wait ends: after STALL_SECONDS without progress, or at the deadline."""
+    """A socket of which every wait ends: after `stall` seconds without progress, or at the deadline."""
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, deadline: float, stall: float = STALL_SECONDS) -> None:
         self.deadline = deadline
         """time.monotonic()."""
         self._sock = sock
+        self._stall = stall
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes | memoryview) -> None:
@@ -133,7 +134,7 @@ class Connection:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline passed")
-        self._sock.settimeout(min(left, STALL_SECONDS))
+        self._sock.settimeout(min(left, self._stall))
 
 
 def greet(connection: Connection, key: str) -> bytes | None:
