@@ -1,15 +1,17 @@
 """Why a group was reissued stands in its record and in one line of the log."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from services.controller import proofs
 from services.controller.records import Generated, Issued, Reissue
-from tests.controller.fakes import World, make_config
+from services.controller.show_group import show
+from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
-from trimaran.errors import InternalError
+from trimaran.errors import InputError, InternalError
 from trimaran.types import Group, Prompt, Verdict, VersionId
 
 
@@ -94,6 +96,29 @@ def test_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert first.reissue is None
     assert (again.attempt, again.reissue) == (2, Reissue(cause))
     assert f"group {open_number} is reissued, attempt 2: {cause}" in reissue_lines(caplog)
+
+
+def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
+    (tmp_path / RUN_ID).mkdir()
+    world = World(tmp_path / RUN_ID, make_config(run={"steps": 2}))
+
+    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
+        if number == 5 and attempt == 1:
+            raise InternalError("CUDA error")
+
+    world.faults = faults
+    run(world)
+    life = [json.loads(line) for line in show(tmp_path / RUN_ID, 5)]
+    assert [(tree["kind"], tree.get("attempt")) for tree in life] == [
+        *(("issued", 1), ("issued", 2), ("generated", 2), ("scored", 2)),
+        *(("consumed", None), ("committed", None)),
+    ]
+    assert life[1]["reissue"]["cause"].endswith(": CUDA error")
+    assert life[4]["step"] == life[5]["version"]["step"] == 2
+    with pytest.raises(InputError, match="knows no group 500"):
+        show(tmp_path / RUN_ID, 500)
+    with pytest.raises(InputError, match="is not a run folder"):
+        show(tmp_path, 5)
 
 
 def reissue_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
