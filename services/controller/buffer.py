@@ -79,18 +79,18 @@ class Buffer:
             self._changed.notify_all()
             return tuple(self._waiting.pop(number) for number in batch)
 
-    async def give_back(self, batch: Sequence[ScoredGroup], again: Set[int]) -> None:
+    async def give_back(self, batch: Sequence[ScoredGroup], reissued: Set[int]) -> None:
         """The batch just taken does not train yet: its groups have their places in the line again.
 
-        Those whose numbers are `again` are reissued, at once and before any other.
+        Those whose numbers are in `reissued` go out at once, before any other.
         """
         async with self._changed:
             numbers = [scored.group.number for scored in batch]
             self._line = numbers + self._line
             self._num_training -= len(numbers)
             self._wanted += len(numbers)
-            self._waiting |= {s.group.number: s for s in batch if s.group.number not in again}
-            self._reissued = deque(sorted([*self._reissued, *again]))
+            self._waiting |= {s.group.number: s for s in batch if s.group.number not in reissued}
+            self._reissued = deque(sorted([*self._reissued, *reissued]))
             self._changed.notify_all()
 
     async def release(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from services.controller.ledger import Reissue
 from services.controller.proofs import ProofCheck
+from services.controller.records import Reissue
 from services.controller.router import Router
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig

@@ -21,16 +21,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
-from services.controller.ledger import Reissue, RunLedger, Stage, proof_to_json
+from services.controller.ledger import RunLedger
 from services.controller.patience import patiently
 from services.controller.payloads import payload_digest
 from services.controller.proofs import ProofCheck
+from services.controller.records import (
+    Checkpointed,
+    Committed,
+    Consumed,
+    Filtered,
+    Generated,
+    Issued,
+    Reissue,
+    Scored,
+    Skipped,
+    Timed,
+)
 from services.controller.report import Reporter
 from services.controller.resume import open_groups
 from services.controller.router import Router
@@ -153,10 +165,7 @@ class Loop:
         entry = ledger.state.groups.get(number)
 
         def on_issue(attempt: int, reissue: Reissue | None) -> None:
-            why = asdict(reissue) if reissue else {}
-            ledger.record(
-                Stage.ISSUED, group=number, attempt=attempt, prompt=prompt.prompt_id, **why
-            )
+            ledger.record(Issued(number, attempt, prompt.prompt_id, reissue))
 
         try:
             with self.reporter.phase("generating"):
@@ -165,22 +174,22 @@ class Loop:
                     first_attempt=entry.attempt + 1 if entry else 1,
                     reissue=self.reissues.pop(number, None),
                 )
-            key = {"group": number, "attempt": group.attempt}
-            ledger.record(Stage.GENERATED, **key, digest=payload_digest(serialize_group(group)))
+            digest = payload_digest(serialize_group(group))
+            ledger.record(Generated(number, group.attempt, digest))
             with self.reporter.phase("scoring"):
                 scored = await self.scorer.score(group)
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
-        ledger.record(Stage.SCORED, **key, payload=ledger.keep(serialize_scored_group(scored)))
+        payload = ledger.keep(serialize_scored_group(scored))
+        ledger.record(Scored(number, group.attempt, payload))
         await ledger.flush()
         self.num_skips_in_a_row = 0
         return scored
 
     def _record_skip(self, number: int, prompt: Prompt, skip: PromptSkipped) -> None:
-        stage = Stage.FILTERED if skip.filtered else Stage.SKIPPED
-        attempt = self.ledger.state.groups[number].attempt
-        self.ledger.record(stage, group=number, attempt=attempt, reason=str(skip))
+        end = Filtered if skip.filtered else Skipped
+        self.ledger.record(end(number, self.ledger.state.groups[number].attempt, str(skip)))
         self.reporter.skipped(prompt, str(skip))
         self.num_skips_in_a_row += 1
         if self.num_skips_in_a_row >= min(len(self.prompts), MAX_SKIPS_IN_A_ROW):
@@ -191,12 +200,8 @@ class Loop:
 
     async def consume(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
         """From here on the batch trains, also in a replay, with the proofs that it has now."""
-        self.ledger.record(
-            Stage.CONSUMED,
-            step=batch.step,
-            groups=[[scored.group.number, scored.group.attempt] for scored in batch.groups],
-            proofs=[proof_to_json(proof) for proof in proofs],
-        )
+        groups = tuple((scored.group.number, scored.group.attempt) for scored in batch.groups)
+        self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))
         await self.ledger.flush()
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
@@ -208,13 +213,8 @@ class Loop:
             state.lineage,
             state.steps[batch.step - 1].proofs,
         )
-        self.ledger.record(
-            Stage.COMMITTED,
-            step=batch.step,
-            lineage=answer.version.version.lineage,
-            root=answer.version.root,
-            nonfinite=answer.nonfinite,
-        )
+        policy = answer.version
+        self.ledger.record(Committed(policy.version, policy.root, answer.nonfinite))
         await self.ledger.flush()
         return answer
 
@@ -226,7 +226,7 @@ class Loop:
         Raises TrimaranError after too many steps in a row with numbers that are not finite.
         """
         seconds = self.reporter.step(batch, answer, synced)
-        self.ledger.record("timed", step=batch.step, seconds=seconds)
+        self.ledger.record(Timed(batch.step, seconds))
         self.num_nonfinite_in_a_row = self.num_nonfinite_in_a_row + 1 if answer.nonfinite else 0
         if self.num_nonfinite_in_a_row >= self.config.trainer.max_nonfinite_steps:
             raise TrimaranError(
@@ -268,7 +268,7 @@ class Loop:
         except TrimaranError as error:
             self.reporter.checkpoint_failed(step, str(error), max(state.checkpoints, default=None))
             return
-        self.ledger.record("checkpoint", step=step, path=path)
+        self.ledger.record(Checkpointed(step, path))
         self.reporter.checkpoint(step, path)
         kept = state.checkpoints[-self.config.run.keep_checkpoints :]
         await self.ledger.prune_payloads(kept[0])

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from services.controller.ledger import Reissue
 from services.controller.patience import patiently
+from services.controller.records import Reissue
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.types import Group, Proof, ScoredGroup, VersionId

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.controller.ledger import OPEN, Reissue, RunLedger, Stage
+from services.controller.ledger import RunLedger
+from services.controller.ledger_state import OPEN, Stage
+from services.controller.records import Began, Branched, Reissue, Replayed
 from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, TrimaranError
@@ -47,7 +49,7 @@ async def replay(
     """
     policy, _ = await trainer.get_policy_version(config.trainer.step_timeout)
     state, start, lineage = ledger.state, policy.version.step, ledger.state.lineage
-    if state.origin is None:
+    if state.began is None:
         _begin(ledger, policy)
     elif start > state.step + state.has_pending_batch:
         raise OutOfOrderError(
@@ -108,7 +110,7 @@ def _begin(ledger: RunLedger, policy: PolicyVersion) -> None:
             f"the trainer stands at step {version.step}, but the run's ledger is empty;"
             " start a new run in a new folder"
         )
-    ledger.record("origin", lineage=version.lineage, step=0, root=policy.root)
+    ledger.record(Began(version, policy.root))
 
 
 async def _train_again(
@@ -129,13 +131,13 @@ async def _train_again(
         if config.run.deterministic:
             raise DivergedError(difference)
         logger.warning("%s; lineage %d opens", difference, state.lineage + 1)
-        ledger.record("lineage", lineage=state.lineage + 1, step=batch.step)
+        ledger.record(Branched(batch.step, state.lineage + 1))
         # The same step again is the same answer, now as a version of the new lineage.
         answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
         diverged = True
     if diverged:
-        content = {"root": answer.version.root, "nonfinite": answer.nonfinite}
-        ledger.record("replayed", step=batch.step, lineage=state.lineage, **content)
+        reached = answer.version
+        ledger.record(Replayed(reached.version, reached.root, answer.nonfinite))
     return answer
 
 

@@ -21,6 +21,7 @@ from services.controller.loop import Loop
 from services.controller.metrics import count_devices
 from services.controller.payloads import PayloadStore
 from services.controller.proofs import ProofCheck
+from services.controller.records import Opened
 from services.controller.report import Reporter
 from services.controller.resume import replay
 from services.controller.router import Router
@@ -69,7 +70,7 @@ async def conduct(
         ledger = RunLedger(store, PayloadStore(run_folder / "payloads"), caller.run_id)
         stack.callback(ledger.close)
         # The record that this controller has taken over: an older one can write no more.
-        ledger.record("opened", epoch=caller.epoch)
+        ledger.record(Opened(caller.epoch))
         await ledger.flush()
         services = await _connect(config, caller, stack)
         reporter = await asyncio.to_thread(_open_reporter, config, run_folder, log, stack)

@@ -24,7 +24,7 @@ def check_proofs(
             if reason := _why_not(proof, recorded_roots(version)):
                 raise UnprovenError(
                     f"step {batch.step}, group {scored.group.number}: tokens of {replica} at"
-                    f" version {version} must not train: {reason}; make the group again"
+                    f" version {version} must not train: {reason}; reissue the group"
                 )
 
 

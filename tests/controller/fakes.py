@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import RunLedger, proof_from_json, proof_to_json
+from services.controller.ledger import RunLedger
 from services.controller.loop import Loop
 from services.controller.payloads import PayloadStore
 from services.controller.proofs import ProofCheck
+from services.controller.records import decode_proof
 from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
@@ -140,7 +142,7 @@ class FakeWeightSync:
         self.reports: dict[str, str] = {}
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.stale = False
-        stored = [proof_from_json(tree) for tree in store.get("proofs") or ()]
+        stored = [decode_proof(tree) for tree in store.get("proofs") or ()]
         self.proofs = {(proof.version, proof.replica): proof for proof in stored}
         self.missing: set[tuple[VersionId, str]] = set()
         self.list_faults: list[Exception] = []
@@ -159,7 +161,7 @@ class FakeWeightSync:
 
     def _prove(self, *proofs: Proof) -> None:
         self.proofs |= {(proof.version, proof.replica): proof for proof in proofs}
-        self._store.put("proofs", [proof_to_json(proof) for proof in self.proofs.values()])
+        self._store.put("proofs", [asdict(proof) for proof in self.proofs.values()])
 
     async def publish_version(
         self, version: PolicyVersion, timeout: float
@@ -189,7 +191,7 @@ class FakeWeightSync:
 
 
 class FakeRollout:
-    """Tokens are a digest of the seed and the live weights, so that a group can be made again."""
+    """Tokens are a digest of the seed and the live weights, so that a reissued group can be the same."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world

@@ -99,7 +99,7 @@ def test_a_batch_that_is_given_back_keeps_its_slots_and_its_place(max_lag: int) 
         assert ahead == [2, 3][:max_lag]
         await buffer.give_back(batch, {1})
         take = asyncio.create_task(buffer.take())
-        # Only what is made again goes out: a group beyond it would find no slot.
+        # Only what is reissued goes out: a group beyond it would find no slot.
         assert await reserved(buffer) == [1]
         for number in ahead:
             await buffer.put(scored(number))

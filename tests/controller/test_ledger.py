@@ -9,18 +9,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.controller.ledger import (
-    OPEN,
-    LedgerError,
-    LedgerState,
-    RunLedger,
-    Stage,
-    chain_hash,
-    first_hash,
-    fold,
-    proof_to_json,
-)
+from services.controller.ledger import RunLedger, chain_hash, first_hash, fold
+from services.controller.ledger_state import OPEN, LedgerState, Stage
 from services.controller.payloads import PayloadStore
+from services.controller.records import (
+    Committed,
+    Consumed,
+    Filtered,
+    Generated,
+    Issued,
+    LedgerError,
+    Opened,
+    Record,
+    Reissue,
+    Scored,
+    Skipped,
+    encode,
+)
 from trimaran.errors import InputError
 from trimaran.store import SqliteStore
 from trimaran.types import Proof, VersionId
@@ -29,11 +34,11 @@ PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
 ENDS = (Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
 
 
-def chained(run_id: str, records: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any]]]:
     head, rows = first_hash(run_id), []
-    for sequence, record in enumerate(records, start=1):
-        head = chain_hash(head, record)
-        rows.append((sequence, {**record, "hash": head}))
+    for sequence, tree in enumerate(map(encode, records), start=1):
+        head = chain_hash(head, tree)
+        rows.append((sequence, json.loads(json.dumps({**tree, "hash": head}))))
     return rows
 
 
@@ -43,80 +48,82 @@ class LedgerLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state = LedgerState()
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self.ended: dict[int, Stage] = {}
 
-    def record(self, kind: str, **content: Any) -> None:
-        record = {"kind": str(kind), **content}
+    def record(self, record: Record) -> None:
         self.state.apply(record)
         self.records.append(record)
         for number in self.state.with_stage(*ENDS):
             stage = self.state.groups[number].stage
             assert self.ended.setdefault(number, stage) == stage, "a group ended twice"
 
-    def pick(self, data: st.DataObject, *stages: Stage) -> dict[str, int]:
+    def pick(self, data: st.DataObject, *stages: Stage) -> tuple[int, int]:
         number = data.draw(st.sampled_from(self.state.with_stage(*stages)))
-        return {"group": number, "attempt": self.state.groups[number].attempt}
+        return number, self.state.groups[number].attempt
 
     def any_in(self, *stages: Stage) -> bool:
         return bool(self.state.with_stage(*stages))
 
     @rule()
     def issue(self) -> None:
-        self.record(Stage.ISSUED, group=self.state.next_number, attempt=1, prompt="p")
+        self.record(Issued(self.state.next_number, 1, "p"))
 
     @precondition(lambda self: self.any_in(*OPEN))
     @rule(data=st.data())
-    def issue_again(self, data: st.DataObject) -> None:
-        key = self.pick(data, *OPEN)
-        self.record(Stage.ISSUED, group=key["group"], attempt=key["attempt"] + 1, prompt="p")
+    def reissue(self, data: st.DataObject) -> None:
+        number, attempt = self.pick(data, *OPEN)
+        self.record(Issued(number, attempt + 1, "p", Reissue("it died", "rollout-0")))
 
     @precondition(lambda self: self.any_in(Stage.ISSUED))
     @rule(data=st.data())
     def generate(self, data: st.DataObject) -> None:
-        self.record(Stage.GENERATED, **self.pick(data, Stage.ISSUED), digest="d")
+        self.record(Generated(*self.pick(data, Stage.ISSUED), digest="d"))
 
     @precondition(lambda self: self.any_in(Stage.GENERATED))
     @rule(data=st.data())
     def score(self, data: st.DataObject) -> None:
-        self.record(Stage.SCORED, **self.pick(data, Stage.GENERATED), payload="x")
+        self.record(Scored(*self.pick(data, Stage.GENERATED), payload="x"))
 
     @precondition(lambda self: self.any_in(Stage.ISSUED, Stage.GENERATED))
     @rule(data=st.data())
     def skip(self, data: st.DataObject) -> None:
-        self.record(Stage.SKIPPED, **self.pick(data, Stage.ISSUED, Stage.GENERATED), reason="r")
+        self.record(Skipped(*self.pick(data, Stage.ISSUED, Stage.GENERATED), reason="r"))
 
     @precondition(lambda self: self.any_in(Stage.GENERATED))
     @rule(data=st.data())
     def filter(self, data: st.DataObject) -> None:
-        self.record(Stage.FILTERED, **self.pick(data, Stage.GENERATED), reason="r")
+        self.record(Filtered(*self.pick(data, Stage.GENERATED), reason="r"))
 
     @precondition(lambda self: self.any_in(Stage.SCORED) and not self.state.has_pending_batch)
     @rule()
     def consume(self) -> None:
         numbers = self.state.with_stage(Stage.SCORED)[:2]
-        groups = [[number, self.state.groups[number].attempt] for number in numbers]
-        proofs = [proof_to_json(PROOF)]
-        self.record(Stage.CONSUMED, step=self.state.step + 1, groups=groups, proofs=proofs)
+        groups = tuple((number, self.state.groups[number].attempt) for number in numbers)
+        self.record(Consumed(self.state.step + 1, groups, (PROOF,)))
         assert self.state.steps[-1].proofs == (PROOF,)
 
     @precondition(lambda self: self.state.has_pending_batch)
     @rule()
     def commit(self) -> None:
-        self.record(Stage.COMMITTED, step=self.state.step + 1, lineage=0, root="r")
+        self.record(Committed(VersionId(0, self.state.step + 1), "r"))
 
     @precondition(lambda self: self.ended)
-    @rule(data=st.data(), kind=st.sampled_from(list(Stage)))
-    def nothing_follows_an_end(self, data: st.DataObject, kind: Stage) -> None:
+    @rule(data=st.data(), stage=st.sampled_from(list(Stage)))
+    def nothing_follows_an_end(self, data: st.DataObject, stage: Stage) -> None:
         number = data.draw(st.sampled_from(sorted(self.ended)))
-        attempt = self.state.groups[number].attempt + (kind is Stage.ISSUED)
-        record = {"kind": kind, "group": number, "attempt": attempt}
-        if kind is Stage.CONSUMED:
-            record |= {"step": self.state.step + 1, "groups": [[number, attempt]]}
-        if kind is Stage.COMMITTED:
-            record |= {"step": self.state.step, "lineage": 0, "root": "r"}
+        attempt, step = self.state.groups[number].attempt, self.state.step
+        wrong: dict[Stage, Record] = {
+            Stage.ISSUED: Issued(number, attempt + 1, "p"),
+            Stage.GENERATED: Generated(number, attempt, "d"),
+            Stage.SCORED: Scored(number, attempt, "x"),
+            Stage.CONSUMED: Consumed(step + 1, ((number, attempt),)),
+            Stage.COMMITTED: Committed(VersionId(0, step), "r"),
+            Stage.FILTERED: Filtered(number, attempt, "r"),
+            Stage.SKIPPED: Skipped(number, attempt, "r"),
+        }
         with pytest.raises(LedgerError):
-            self.state.apply(record)
+            self.state.apply(wrong[stage])
 
     @invariant()
     def the_fold_of_the_records_is_the_state(self) -> None:
@@ -127,13 +134,13 @@ TestLedgerLife = LedgerLife.TestCase
 TestLedgerLife.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
-RECORDS = [
-    {"kind": "opened", "epoch": 1},
-    {"kind": "issued", "group": 0, "attempt": 1, "prompt": "p"},
-    {"kind": "generated", "group": 0, "attempt": 1, "digest": "d"},
-    {"kind": "scored", "group": 0, "attempt": 1, "payload": "x"},
-    {"kind": "consumed", "step": 1, "groups": [[0, 1]]},
-    {"kind": "committed", "step": 1, "lineage": 0, "root": "r"},
+RECORDS: list[Record] = [
+    Opened(1),
+    Issued(0, 1, "p"),
+    Generated(0, 1, "d"),
+    Scored(0, 1, "x"),
+    Consumed(1, ((0, 1),)),
+    Committed(VersionId(0, 1), "r"),
 ]
 
 
@@ -141,7 +148,7 @@ def write(folder: Path) -> None:
     store = SqliteStore(folder / "store.sqlite")
     ledger = RunLedger(store, PayloadStore(folder / "payloads"), "run")
     for record in RECORDS:
-        ledger.record(**record)
+        ledger.record(record)
     asyncio.run(ledger.flush())
     ledger.close()
     store.close()
@@ -197,10 +204,10 @@ def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
     ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), "run")
 
     async def body() -> str:
-        ledger.record(**RECORDS[1])
-        ledger.record(**RECORDS[2])
+        ledger.record(RECORDS[1])
+        ledger.record(RECORDS[2])
         payload = ledger.keep(b"tokens")
-        ledger.record("scored", group=0, attempt=1, payload=payload)
+        ledger.record(Scored(0, 1, payload))
         await ledger.flush()
         return payload
 
@@ -227,16 +234,12 @@ def test_payloads_are_checked_and_pruned(tmp_path: Path) -> None:
 def test_pruning_keeps_what_a_resume_from_the_checkpoint_reads() -> None:
     state = LedgerState()
     for number in range(3):
-        state.apply({"kind": "issued", "group": number, "attempt": 1})
-        state.apply({"kind": "generated", "group": number, "attempt": 1})
-        state.apply({"kind": "scored", "group": number, "attempt": 1, "payload": f"x{number}"})
+        state.apply(Issued(number, 1, "p"))
+        state.apply(Generated(number, 1, "d"))
+        state.apply(Scored(number, 1, f"x{number}"))
     for step in (1, 2):
-        state.apply({"kind": "consumed", "step": step, "groups": [[step - 1, 1]]})
-        state.apply({"kind": "committed", "step": step, "lineage": 0, "root": "r"})
+        state.apply(Consumed(step, ((step - 1, 1),)))
+        state.apply(Committed(VersionId(0, step), "r"))
     assert state.payloads_after(0) == {"x0", "x1", "x2"}
     assert state.payloads_after(1) == {"x1", "x2"}
     assert state.payloads_after(2) == {"x2"}
-
-
-def test_records_are_plain_json() -> None:
-    assert json.loads(json.dumps(chained("run", RECORDS)[5][1]))["root"] == "r"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from services.controller.faulted import PausedTooLongError
-from services.controller.ledger import Stage
+from services.controller.ledger_state import Stage
+from services.controller.records import Opened
 from tests.controller.fakes import PROMPTS, World, dies, make_config
 from trimaran.errors import (
     BehindError,
@@ -250,7 +251,7 @@ def test_a_replaced_controller_ends_with_the_refusal(tmp_path: Path) -> None:
 def test_a_frozen_controller_that_comes_back_can_write_no_record(tmp_path: Path) -> None:
     frozen = World(tmp_path, make_config())
     newer = World(tmp_path, make_config())
-    newer.ledger.record("opened", epoch=2)
+    newer.ledger.record(Opened(2))
     asyncio.run(newer.ledger.flush())
     newer.close()
     with pytest.raises(StaleEpochError, match="another controller"):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from services.controller import patience, proofs
-from services.controller.ledger import Stage
+from services.controller.ledger_state import Stage
 from services.controller.proofs import ProofCheck
+from services.controller.records import Consumed, Generated, Issued, Scored
 from tests.controller.fakes import PROMPTS, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
@@ -58,7 +59,7 @@ def group_of(*makers: tuple[VersionId, str], origin: Origin = Origin.GENERATED) 
     return Group(0, 1, PROMPTS[0], (1,), (one,))
 
 
-def test_tokens_of_an_unproven_replica_never_train_and_their_group_is_made_again(
+def test_tokens_of_an_unproven_replica_never_train_and_their_group_is_reissued(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, make_config(run={"steps": 2}))
@@ -123,13 +124,13 @@ def test_a_fault_found_between_generation_and_training_too(tmp_path: Path, max_l
     assert not trained_makers(world) & set(found)
     assert world.trained_numbers() == list(range(3 * GROUPS))
     assert max(world.lags()) <= max_lag
+    kinds = (Issued, Generated, Scored)
     life = [
-        (record["kind"], record["attempt"])
+        (type(record), record.attempt)
         for record in records(tmp_path)
-        if record.get("group") == 5
+        if isinstance(record, kinds) and record.group == 5
     ]
-    stages = ["issued", "generated", "scored"]
-    assert life == [*((stage, 1) for stage in stages), *((stage, 2) for stage in stages)]
+    assert life == [(kind, attempt) for attempt in (1, 2) for kind in kinds]
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
@@ -167,7 +168,7 @@ def test_a_replay_trains_again_with_the_proofs_of_its_time(tmp_path: Path) -> No
     after_consumed = next(
         i
         for i, record in enumerate(records(whole), start=1)
-        if (record["kind"], record.get("step")) == ("consumed", 2)
+        if isinstance(record, Consumed) and record.step == 2
     )
     cut_ledger(whole, tmp_path / "crash", after_consumed)
     world = World(tmp_path / "crash", config)

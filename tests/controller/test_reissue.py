@@ -1,21 +1,22 @@
-"""Why a group was issued again stands in its record and in one line of the log."""
+"""Why a group was reissued stands in its record and in one line of the log."""
 
 import asyncio
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.controller import proofs
-from services.controller.ledger import Stage
-from tests.controller.fakes import World, make_config
+from services.controller.records import Generated, Issued, Reissue
+from services.controller.show_group import show
+from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
-from trimaran.errors import InternalError
+from trimaran.errors import InputError, InternalError
 from trimaran.types import Group, Prompt, Verdict, VersionId
 
 
-def issued(folder: Path, number: int) -> list[dict[str, Any]]:
-    return [r for r in records(folder) if r["kind"] == Stage.ISSUED and r["group"] == number]
+def issued(folder: Path, number: int) -> list[Issued]:
+    return [r for r in records(folder) if isinstance(r, Issued) and r.group == number]
 
 
 def run(world: World) -> None:
@@ -37,9 +38,9 @@ def test_a_try_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     world.faults = faults
     run(world)
     first, second = issued(tmp_path, 5)
-    assert "cause" not in first
-    assert second["attempt"] == 2
-    assert (second["cause"], second["replica"]) == (f"{failed[0]}: CUDA error", failed[0])
+    cause = Reissue(f"{failed[0]}: CUDA error", failed[0])
+    assert (first.attempt, first.reissue) == (1, None)
+    assert (second.attempt, second.reissue) == (2, cause)
     assert reissue_lines(caplog) == [f"group 5 is reissued, attempt 2: {failed[0]}: CUDA error"]
 
 
@@ -52,10 +53,8 @@ def test_unproven_tokens_as_a_group_arrives(
     run(world)
     again = [r for n in range(4) for r in issued(tmp_path, n)[1:]]
     assert again
-    assert {r["replica"] for r in again} == {"rollout-1"}
-    assert {r["cause"] for r in again} == {
-        "unproven tokens of rollout-1 at version 0.0: there is no proof that it held that version"
-    }
+    why = "unproven tokens of rollout-1 at version 0.0: there is no proof that it held that version"
+    assert {r.reissue for r in again} == {Reissue(why, "rollout-1")}
     assert len(reissue_lines(caplog)) == len(again)
 
 
@@ -75,8 +74,8 @@ def test_a_fault_found_as_the_batch_is_due(
     run(world)
     for number in range(4):
         _, again = issued(tmp_path, number)
-        assert (again["attempt"], again["replica"]) == (2, "rollout-0")
-        assert again["cause"] == "unproven tokens of rollout-0 at version 0.0: block 7 differs"
+        why = "unproven tokens of rollout-0 at version 0.0: block 7 differs"
+        assert (again.attempt, again.reissue) == (2, Reissue(why, "rollout-0"))
     assert len(reissue_lines(caplog)) == 4
 
 
@@ -85,17 +84,41 @@ def test_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "whole").mkdir()
     run_world(tmp_path / "whole", config)
     rows = records(tmp_path / "whole")
-    place = next(i for i, r in enumerate(rows, 1) if r["kind"] == Stage.GENERATED)
-    open_number, resumed = rows[place - 1]["group"], tmp_path / "resumed"
+    place, open_number = next(
+        (i, r.group) for i, r in enumerate(rows, 1) if isinstance(r, Generated)
+    )
+    resumed = tmp_path / "resumed"
     cut_ledger(tmp_path / "whole", resumed, place)
     caplog.clear()
     run_world(resumed, config)
-    assert isinstance(open_number, int)
     first, again = issued(resumed, open_number)
     cause = "resumed: it was generated when the controller ended"
-    assert "cause" not in first
-    assert (again["attempt"], again["cause"], again["replica"]) == (2, cause, "")
+    assert first.reissue is None
+    assert (again.attempt, again.reissue) == (2, Reissue(cause))
     assert f"group {open_number} is reissued, attempt 2: {cause}" in reissue_lines(caplog)
+
+
+def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
+    (tmp_path / RUN_ID).mkdir()
+    world = World(tmp_path / RUN_ID, make_config(run={"steps": 2}))
+
+    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
+        if number == 5 and attempt == 1:
+            raise InternalError("CUDA error")
+
+    world.faults = faults
+    run(world)
+    life = [json.loads(line) for line in show(tmp_path / RUN_ID, 5)]
+    assert [(tree["kind"], tree.get("attempt")) for tree in life] == [
+        *(("issued", 1), ("issued", 2), ("generated", 2), ("scored", 2)),
+        *(("consumed", None), ("committed", None)),
+    ]
+    assert life[1]["reissue"]["cause"].endswith(": CUDA error")
+    assert life[4]["step"] == life[5]["version"]["step"] == 2
+    with pytest.raises(InputError, match="knows no group 500"):
+        show(tmp_path / RUN_ID, 500)
+    with pytest.raises(InputError, match="is not a run folder"):
+        show(tmp_path, 5)
 
 
 def reissue_lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -6,8 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.ledger import RunLedger, Stage
+from services.controller.ledger import RunLedger, read_records
+from services.controller.ledger_state import Stage
 from services.controller.payloads import PayloadStore
+from services.controller.records import (
+    Branched,
+    Checkpointed,
+    Committed,
+    Consumed,
+    Generated,
+    Issued,
+    Record,
+    Scored,
+)
 from services.controller.resume import DivergedError, open_groups
 from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
@@ -43,10 +54,10 @@ def cut_ledger(source: Path, target: Path, num_records: int) -> None:
     store.close()
 
 
-def records(folder: Path) -> list[dict[str, object]]:
+def records(folder: Path) -> list[Record]:
     store = SqliteStore(folder / "store.sqlite")
     try:
-        return [record for _, record in store.read(f"ledger/{RUN_ID}")]
+        return [record for _, record in read_records(store, RUN_ID)]
     finally:
         store.close()
 
@@ -72,8 +83,8 @@ def test_every_crash_point_reaches_the_same_state(
     for crash in range(0, len(rows), stride):
         folder = tmp_path / f"crash-{crash}"
         cut_ledger(tmp_path / "whole", folder, crash)
-        saved = [r["step"] for r in rows[:crash] if r["kind"] == "checkpoint"]
-        checkpoints = {step: whole.checkpoints[step] for step in [0, *saved]}  # type: ignore
+        saved = [r.step for r in rows[:crash] if isinstance(r, Checkpointed)]
+        checkpoints = {step: whole.checkpoints[step] for step in [0, *saved]}
         resumed = run_world(folder, config, checkpoints, nonfinite=bad)
         state = resumed.ledger.state
         assert state.step == 3
@@ -84,14 +95,17 @@ def test_every_crash_point_reaches_the_same_state(
         assert max(resumed.lags(), default=0) <= max_lag
         if max_lag == 0:
             assert resumed.trainer.root == whole.trainer.root, f"crash after {crash}"
-        committed = [r for r in rows[:crash] if r["kind"] == "committed"]
+        committed = [r for r in rows[:crash] if isinstance(r, Committed)]
         published = [event[1] for event in resumed.events if event[0] == "publish"]
         assert published[0] >= len(committed), "published a version before the recorded one"
 
 
 def crash_after_step(folder: Path, config: RunConfig, step: int, copy: Path) -> None:
-    rows = records(folder)
-    place = next(i for i, r in enumerate(rows, 1) if r["kind"] == "committed" and r["step"] == step)
+    place = next(
+        i
+        for i, r in enumerate(records(folder), 1)
+        if isinstance(r, Committed) and r.version.step == step
+    )
     cut_ledger(folder, copy, place)
 
 
@@ -107,7 +121,7 @@ def test_a_deterministic_run_that_diverges_stops_and_shows_both_roots(
 ) -> None:
     config = make_config(run={"steps": 3, "checkpoint_every": 100, "deterministic": True})
     crash_after_step(finished, config, 2, tmp_path / "crash")
-    recorded = next(r["root"] for r in records(finished) if r["kind"] == "committed")
+    recorded = next(r.root for r in records(finished) if isinstance(r, Committed))
     with pytest.raises(DivergedError, match=rf"step 1 has root \w+, recorded is {recorded}"):
         run_world(tmp_path / "crash", config, salt="another kernel")
 
@@ -124,7 +138,7 @@ def test_otherwise_a_difference_opens_a_new_lineage(finished: Path, tmp_path: Pa
     # and a later resume compares with the new lineage's roots
     again = run_world(tmp_path / "crash", config, salt="another kernel")
     assert again.ledger.state.lineage == 1
-    assert [r["kind"] for r in records(tmp_path / "crash")].count("lineage") == 1
+    assert sum(isinstance(r, Branched) for r in records(tmp_path / "crash")) == 1
 
 
 def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
@@ -132,10 +146,10 @@ def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
 ) -> None:
     config = make_config(run={"steps": 3, "checkpoint_every": 100})
     rows = records(finished)
-    place = next(i for i, r in enumerate(rows, 1) if r["kind"] == "consumed" and r["step"] == 2)
+    place = next(i for i, r in enumerate(rows, 1) if isinstance(r, Consumed) and r.step == 2)
     cut_ledger(finished, tmp_path / "crash", place)
-    roots = {r["step"]: str(r["root"]) for r in rows if r["kind"] == "committed"}
-    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})  # type: ignore
+    roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
+    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})
     assert [e for e in resumed.events if e[0] in ("train", "live")][:2] == [
         ("live", 2),
         ("train", 3),
@@ -165,15 +179,15 @@ def test_scored_groups_are_reused_only_within_the_lag(
         completion = Completion((1,), (0.0,), "", "stop", (segment,))
         group = Group(number, 1, PROMPTS[number], (1,), (completion,))
         payload = ledger.keep(serialize_scored_group(ScoredGroup(group, (Score(1.0),))))
-        ledger.record("issued", group=number, attempt=1, prompt="p")
-        ledger.record("generated", group=number, attempt=1, digest="d")
-        ledger.record("scored", group=number, attempt=1, payload=payload)
+        ledger.record(Issued(number, 1, "p"))
+        ledger.record(Generated(number, 1, "d"))
+        ledger.record(Scored(number, 1, payload))
 
     for number, version in enumerate((0, 0, 0, 0, 0, 1)):
         record(number, version)
-    ledger.record("consumed", step=1, groups=[[0, 1], [1, 1]])
-    ledger.record("committed", step=1, lineage=0, root="r")
-    ledger.record("issued", group=2, attempt=2, prompt="p")
+    ledger.record(Consumed(1, ((0, 1), (1, 1))))
+    ledger.record(Committed(VersionId(0, 1), "r"))
+    ledger.record(Issued(2, 2, "p"))
     asyncio.run(ledger.flush())
     # With weights of step 1, groups 2 and 3 train next (lag 1 each), then 4 and 5 (2 and 1).
     groups = open_groups(ledger, make_config(run={"groups_per_step": 2, "max_lag": max_lag}))

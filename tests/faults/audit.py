@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.controller.ledger import Record, Stage, proof_from_json
+from services.controller.ledger import read_records
 from services.controller.payloads import PayloadStore
+from services.controller.records import (
+    Began,
+    Committed,
+    Consumed,
+    Issued,
+    Opened,
+    Record,
+    Scored,
+    Timed,
+)
 from tests.faults.oracle import Judge
 from trimaran.store import SqliteStore
 from trimaran.types import ScoredGroup
@@ -33,13 +43,13 @@ class Audit:
         self.roots: dict[int, str] = {}
         """By step."""
         self.spoilt: set[Attempt] = set()
-        """Groups with wrong tokens, which must be made again."""
+        """Groups with wrong tokens, which must be reissued."""
         self.num_trained = 0
         """Tokens."""
         self.wrong: list[str] = []
 
     def read(self) -> None:
-        for sequence, record in self.store.read(f"ledger/{self._run_id}", self._sequence):
+        for sequence, record in read_records(self.store, self._run_id, self._sequence):
             self._sequence = sequence
             self._take(record)
 
@@ -57,7 +67,7 @@ class Audit:
         return len(self._scored)
 
     @property
-    def made_again(self) -> set[Attempt]:
+    def reissued(self) -> set[Attempt]:
         """Spoilt groups of which there is a later attempt."""
         return {(n, attempt) for n, attempt in self.spoilt if self._attempts[n] > attempt}
 
@@ -66,39 +76,36 @@ class Audit:
         return (self.store.get(f"run/{self._run_id}") or {}).get("error", "")
 
     def _take(self, record: Record) -> None:
-        match record["kind"]:
-            case "opened":
-                self.epoch = record["epoch"]
-            case "origin":
-                self.roots[0] = record["root"]
-            case Stage.ISSUED:
-                number = record["group"]
+        match record:
+            case Opened(epoch):
+                self.epoch = epoch
+            case Began(_, root):
+                self.roots[0] = root
+            case Issued(number, attempt):
                 self._scored.pop((number, self._attempts.get(number, 0)), None)
-                self._attempts[number] = record["attempt"]
-            case Stage.SCORED:
-                key = record["group"], record["attempt"]
-                scored = parse_scored_group(self._payloads.read(record["payload"]))
+                self._attempts[number] = attempt
+            case Scored(number, attempt, payload):
+                key, scored = (number, attempt), parse_scored_group(self._payloads.read(payload))
                 self._scored[key] = scored
                 if not self._judge.is_right(scored.group):
                     self.spoilt.add(key)
-            case Stage.CONSUMED:
+            case Consumed():
                 self._consume(record)
-            case Stage.COMMITTED:
-                self.roots[record["step"]] = record["root"]
+            case Committed(version, root):
+                self.roots[version.step] = root
+            case Timed(step):
+                self.reported = step
+            case _:
+                pass
 
-            case "timed":
-                self.reported = record["step"]
-
-    def _consume(self, record: Record) -> None:
-        self.consumed = record["step"]
-        keys: list[Attempt] = [(number, attempt) for number, attempt in record["groups"]]
-        if bad := self.spoilt.intersection(keys):
-            self.wrong.append(f"step {record['step']} trains groups with wrong tokens: {bad}")
-        self._batch = [self._scored.pop(key) for key in keys]
-        proofs = [proof_from_json(tree) for tree in record["proofs"]]
-        good = {(proof.version, proof.replica) for proof in proofs if not proof.fault}
+    def _consume(self, record: Consumed) -> None:
+        self.consumed = record.step
+        if bad := self.spoilt.intersection(record.groups):
+            self.wrong.append(f"step {record.step} trains groups with wrong tokens: {bad}")
+        self._batch = [self._scored.pop(key) for key in record.groups]
+        good = {(proof.version, proof.replica) for proof in record.proofs if not proof.fault}
         makers = {maker for scored in self._batch for maker in scored.group.makers}
         if unproven := makers - good:
-            self.wrong.append(f"step {record['step']} trains tokens without a proof: {unproven}")
+            self.wrong.append(f"step {record.step} trains tokens without a proof: {unproven}")
         groups = [scored.group for scored in self._batch]
         self.num_trained += sum(len(c.token_ids_T) for g in groups for c in g.completions_G)

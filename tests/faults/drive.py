@@ -102,7 +102,7 @@ class Report:
         yield (
             f"tokens checked: {self.num_tokens} ({self.num_trained} trained;"
             f" {self.num_spoilt} foreseen wrong ones of spoilt engines, {self.num_refused} spoilt groups"
-            " made again)"
+            " reissued)"
         )
         yield f"tokens from unproven weights: {len(self.wrong)}"
         yield "survivors at the live root: " + "; ".join(self.survivors or ["none was asked"])
@@ -186,7 +186,7 @@ async def part(
         report.num_tokens += judge.num_tokens
         report.num_trained += audit.num_trained
         report.num_spoilt += judge.num_spoilt
-        report.num_refused += len(audit.made_again)
+        report.num_refused += len(audit.reissued)
         report.longest_silence = max(report.longest_silence, witness.longest_silence)
         report.wrong += judge.wrong + audit.wrong
         report.hangs += witness.hangs + stand.hangs

@@ -266,8 +266,8 @@ async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
     for _ in range(2):  # until their batch is due
         await stand.open_step()
         await stand.recover()
-    if left := spoilt - audit.made_again:
-        raise Broken(f"groups with wrong tokens of {name} were not made again: {left}")
+    if left := spoilt - audit.reissued:
+        raise Broken(f"groups with wrong tokens of {name} were not reissued: {left}")
     return bool(spoilt)
 
 

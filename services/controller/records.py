@@ -1,0 +1,204 @@
+"""What the ledger holds: one type for each kind of record, and how a record is written as JSON.
+
+The kind is the type's name in lower case. `Issued(17, 1, "train.jsonl:3")` is written as
+{"kind": "issued", "group": 17, "attempt": 1, "prompt": "train.jsonl:3", "reissue": null}.
+
+Units: `group` is a number in prompt order, from 0 on. `attempt` counts the tries of one group, from
+1 on. `step` counts optimizer steps, from 1 on. Digests and roots are hexadecimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, get_args
+
+from trimaran.errors import TrimaranError
+from trimaran.types import Proof, VersionId
+
+Tree = Mapping[str, Any]
+"""A record as it stands in the store."""
+
+
+class LedgerError(TrimaranError):
+    """The ledger is damaged, or a record does not fit the life of its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A controller has taken over the run. One with an older epoch can write no more."""
+
+    epoch: int
+    """Fencing epoch, drawn from the run's store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The weights before the first step."""
+
+    version: VersionId
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reissue:
+    """Why a group is issued once more. It stands in the `Issued` record of the new attempt.
+
+    Example:
+        Issued(17, 2, "train.jsonl:3", Reissue("rollout-1: connection refused", "rollout-1"))
+    """
+
+    cause: str
+    replica: str = ""
+    """Whose attempt failed; empty after a resume, when no replica is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A replica has been asked to generate the group."""
+
+    group: int
+    attempt: int
+    prompt: str
+    """`Prompt.prompt_id`."""
+    reissue: Reissue | None = None
+    """None for the first attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """All completions of the group have arrived, from proven weights."""
+
+    group: int
+    attempt: int
+    digest: str
+    """sha256 of the serialized group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The group has its rewards and waits to be trained on."""
+
+    group: int
+    attempt: int
+    payload: str
+    """Name of the file in `payloads/` with the serialized scored group: its sha256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The end of a group that was generated and could not be scored."""
+
+    group: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The end of a group that could not be generated."""
+
+    group: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """A batch was chosen. From here on it trains, also when the step is replayed."""
+
+    step: int
+    groups: tuple[tuple[int, int], ...]
+    """(group, attempt), in prompt order."""
+    proofs: tuple[Proof, ...] = ()
+    """Of every version and replica that made the batch's tokens, as they stood then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The batch was trained. Its step is `version.step`."""
+
+    version: VersionId
+    """After the step."""
+    root: str
+    nonfinite: str = ""
+    """Why optimizer updates of the step were left out; empty where all were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The new weights are live and the step's row is written."""
+
+    step: int
+    seconds: float
+    """Since the weights of the step before were live, without validations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """A replay did not reach the recorded root: the weights of this and later steps are others."""
+
+    step: int
+    lineage: int
+    """The new one, which holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a step of a replay that branched has reached; takes the place of its `Committed`."""
+
+    version: VersionId
+    root: str
+    nonfinite: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The trainer's state after `step` is on the disk."""
+
+    step: int
+    path: str
+
+
+GroupRecord = Issued | Generated | Scored | Filtered | Skipped
+"""Of one group alone."""
+Record = (
+    GroupRecord | Opened | Began | Consumed | Committed | Timed | Branched | Replayed | Checkpointed
+)
+TYPES: Mapping[str, type[Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}
+
+
+def encode(record: Record) -> dict[str, Any]:
+    """As it stands in the store, but for the hash.
+
+    Example:
+        encode(Opened(3)) == {"kind": "opened", "epoch": 3}
+    """
+    return {"kind": type(record).__name__.lower(), **asdict(record)}
+
+
+def decode(tree: Tree) -> Record:
+    """The record that `encode` wrote. Raises LedgerError for anything else."""
+    content = {name: value for name, value in tree.items() if name not in ("kind", "hash")}
+    kind = TYPES.get(tree.get("kind", ""))
+    if kind is None or content.keys() != {field.name for field in fields(kind)}:
+        raise LedgerError(f"{dict(tree)} is no record of this version of trimaran")
+    return kind(**{name: _READ.get(name, _as_it_is)(value) for name, value in content.items()})
+
+
+def decode_proof(tree: Tree) -> Proof:
+    """From what `dataclasses.asdict` makes of a proof."""
+    return Proof(**{**tree, "version": VersionId(**tree["version"])})
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+# By field: one of the same name has the same type in every record.
+_READ: dict[str, Callable[[Any], Any]] = {
+    "version": lambda tree: VersionId(**tree),
+    "reissue": lambda tree: tree and Reissue(**tree),
+    "groups": lambda rows: tuple((group, attempt) for group, attempt in rows),
+    "proofs": lambda trees: tuple(map(decode_proof, trees)),
+}

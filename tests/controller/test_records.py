@@ -1,0 +1,61 @@
+"""What is written to the ledger is read back as it was."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.controller.ledger import chain_hash
+from services.controller.records import (
+    TYPES,
+    Issued,
+    LedgerError,
+    Record,
+    Reissue,
+    Timed,
+    decode,
+    encode,
+)
+
+finite_times = st.builds(Timed, st.integers(), st.floats(allow_nan=False, allow_infinity=False))
+records = st.one_of([finite_times, *(st.from_type(t) for t in TYPES.values() if t is not Timed)])
+
+
+@given(record=records)
+def test_every_record_comes_back_from_the_store(record: Record) -> None:
+    assert decode(json.loads(json.dumps(encode(record)))) == record
+
+
+@given(record=records)
+def test_its_hash_is_the_same_before_and_after(record: Record) -> None:
+    tree = encode(record)
+    assert chain_hash("head", json.loads(json.dumps(tree))) == chain_hash("head", tree)
+
+
+def test_a_kind_is_the_types_name() -> None:
+    assert set(TYPES) == {
+        *("opened", "began", "issued", "generated", "scored", "filtered", "skipped", "consumed"),
+        *("committed", "timed", "branched", "replayed", "checkpointed"),
+    }
+    assert encode(Issued(17, 2, "p", Reissue("it died", "rollout-0"))) == {
+        "kind": "issued",
+        "group": 17,
+        "attempt": 2,
+        "prompt": "p",
+        "reissue": {"cause": "it died", "replica": "rollout-0"},
+    }
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"kind": "vanished", "group": 17},
+        {"group": 17},
+        {"kind": "generated", "group": 17, "attempt": 1},
+        {"kind": "generated", "group": 17, "attempt": 1, "digest": "d", "colour": "red"},
+    ],
+)
+def test_what_is_no_record_is_named(tree: dict[str, object]) -> None:
+    with pytest.raises(LedgerError, match="is no record of this version"):
+        decode(tree)
