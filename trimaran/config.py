@@ -281,7 +281,13 @@ class RunConfig(Section):
     validation: ValidationSection = ValidationSection()
     endpoints: Endpoints = Endpoints()
     start_timeout: Seconds = 300
-    """How long a service may take until it answers."""
+    """When a process starts: how long it may take until it answers, and how long it waits for the
+    services that it needs."""
+    outage_timeout: Seconds = 300
+    """Once the run is under way: how long the controller waits for weight sync, for the reward
+    service or for any routable replica while none answers. After that the run ends and can be
+    resumed. Give it the time in which a service that died is started again, loads its model and
+    is proven."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:
