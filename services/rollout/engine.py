@@ -5,22 +5,17 @@ Axes: T tokens of one completion.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from trimaran.choices import ENGINES, load
 from trimaran.config import RunConfig
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
-
-ENGINES = {
-    "vllm": "services.rollout.vllm.engine:VllmEngine",
-    "transformers": "services.rollout.transformers.engine:TransformersEngine",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +111,4 @@ class Engine(Protocol):
 
 def create_engine(config: RunConfig, device: Device) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before."""
-    module, _, name = ENGINES[config.rollout.engine].partition(":")
-    return getattr(importlib.import_module(module), name)(config, device)
+    return load(ENGINES[config.rollout.engine])(config, device)
