@@ -48,7 +48,7 @@ class MegatronPolicy:
         place = _tensor_place()
         load_weights(self._model, architecture, tensors, *place)
         self._gradient_norm = 0.0
-        self._num_updates = 0
+        self.num_updates = 0
         self._reference: PackedGPT | None = None
         if config.algorithm.kl_coefficient:
             self._reference = PackedGPT(architecture, self._dtype, device).requires_grad_(False)
@@ -96,7 +96,7 @@ class MegatronPolicy:
             self._gradient_norm,
         )
         self._optimizer.step_with_ready_grads()
-        self._num_updates += 1
+        self.num_updates += 1
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         group = parallel_state.get_data_parallel_group()
@@ -143,7 +143,7 @@ class MegatronPolicy:
         state = {}
         for name, main, _ in self._main_weights():
             state[f"main.{name}"] = main.detach()
-            for key in MOMENTS if self._num_updates else ():
+            for key in MOMENTS if self.num_updates else ():
                 if key not in self._adam.state[main]:
                     raise InternalError(f"{type(self._adam).__name__} holds no {key} of {name}")
                 state[f"{key}.{name}"] = self._adam.state[main][key]
@@ -170,7 +170,7 @@ class MegatronPolicy:
         for group in self._adam.param_groups:
             # Where MindSpeed's AdamW and the FusedAdam of TransformerEngine and apex count.
             group["step"] = num_updates
-        self._num_updates = num_updates
+        self.num_updates = num_updates
 
     def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
         kinds = ("main", *MOMENTS) if num_updates else ("main",)
