@@ -27,6 +27,8 @@ from pydantic import (
     model_validator,
 )
 
+from trimaran.choices import AGGREGATIONS, DIGESTS, ENGINES
+from trimaran.device import DeviceName
 from trimaran.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
@@ -46,6 +48,18 @@ def _check_interface(address: str) -> str:
     return address
 
 
+def _one_of(table: Mapping[str, str]) -> AfterValidator:
+    """A name in one of the tables of `trimaran.choices`, as it is when a configuration is read."""
+
+    def check(name: str) -> str:
+        if name not in table:
+            raise ValueError(f"must be {' or '.join(table)} (given: {name!r})")
+        return name
+
+    return AfterValidator(check)
+
+
+TransportName = Literal["auto", "collective", "relay"]
 LAST_PORT = 65535
 Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
 
@@ -78,7 +92,7 @@ class ModelSection(Section):
     path: Path
     """A Hugging Face folder: config.json, tokenizer and safetensors."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """What computes and what travels; main weights are always fp32."""
+    """As torch calls it. What computes and what travels; main weights are always fp32."""
 
 
 class DataSection(Section):
@@ -95,9 +109,9 @@ class DataSection(Section):
 
 
 class RolloutSection(Section):
-    engine: Literal["vllm", "transformers"] = "vllm"
+    engine: Annotated[str, _one_of(ENGINES)] = "vllm"
     replicas: Positive = 1
-    device: Literal["auto", "npu", "cuda", "cpu"] = "auto"
+    device: DeviceName = "auto"
     threads: Positive = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
@@ -190,14 +204,14 @@ class AlgorithmSection(Section):
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the k3 KL against the frozen initial policy; 0 keeps no reference."""
-    aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
+    aggregation: Annotated[str, _one_of(AGGREGATIONS)] = "token_mean"
     importance_cap: Annotated[float, Field(gt=0)] = 2.0
     """Truncation of the importance weights between rollout and trainer."""
     updates_per_batch: Positive = 1
 
 
 class TrainerSection(Section):
-    device: Literal["auto", "npu", "cuda", "cpu"] = "auto"
+    device: DeviceName = "auto"
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
     threads: Positive = 1
@@ -221,10 +235,10 @@ class TrainerSection(Section):
 class WeightSyncSection(Section):
     """docs/weight-plane.md explains what each of these does."""
 
-    transport: Literal["auto", "collective", "relay"] = "auto"
+    transport: TransportName = "auto"
     """auto: shared memory inside one machine, else collective. Whatever is chosen, joiners,
     laggards and survivors of a broken group use the relay."""
-    digest: Literal["xxh3-128", "polynomial-m31"] = "xxh3-128"
+    digest: Annotated[str, _one_of(DIGESTS)] = "xxh3-128"
     """xxh3-128 of bytes on the host, or a checksum of torch operations only."""
     delta: bool = False
     """Send changed elements only, where that is smaller. The trainer then compares each version
@@ -281,7 +295,13 @@ class RunConfig(Section):
     validation: ValidationSection = ValidationSection()
     endpoints: Endpoints = Endpoints()
     start_timeout: Seconds = 300
-    """How long a service may take until it answers."""
+    """When a process starts: how long it may take until it answers, and how long it waits for the
+    services that it needs."""
+    outage_timeout: Seconds = 300
+    """Once the run is under way: how long the controller waits for weight sync, for the reward
+    service or for any routable replica while none answers. After that the run ends and can be
+    resumed. Give it the time in which a service that died is started again, loads its model and
+    is proven."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:

@@ -12,8 +12,21 @@ from typing import Any, cast
 
 from trimaran.errors import InputError
 
-FAMILIES = ("llama", "qwen2")
-"""`model_type` of the families that the trainer can map to Megatron and back."""
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """In what a family differs from Llama.
+
+    Example: FAMILIES["mine"] = Family(qkv_bias=True)
+    """
+
+    qkv_bias: bool
+    """The projections to queries, keys and values have a bias."""
+
+
+FAMILIES = {"llama": Family(qkv_bias=False), "qwen2": Family(qkv_bias=True)}
+"""By `model_type` of config.json: what the trainer can map to Megatron and back. One with other
+layers or tensors also needs them in services/trainer/megatron (model, mapping, tensors)."""
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ def load_prompts(path: Path, data: DataSection) -> list[Prompt]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such dataset; give a JSONL or Parquet file")
-    rows = _parquet_rows(path) if path.suffix == ".parquet" else _jsonl_rows(path)
-    prompts = [_prompt(path, line, row, data) for line, row in rows]
+    read = READERS.get(path.suffix, read_jsonl)
+    prompts = [_prompt(path, line, row, data) for line, row in read(path)]
     if not prompts:
         raise InputError(f"{path}: holds no rows; one prompt a row is needed")
     return prompts
@@ -41,7 +41,7 @@ def _permutation(seed: int, epoch: int, length: int) -> list[int]:
     return order
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as file:
         for line, data in enumerate(file, start=1):
             if not data.strip():
@@ -52,7 +52,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 raise InputError(f"{path}:{line}: not JSON ({error})") from None
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
     import pyarrow
     from pyarrow import parquet
 
@@ -61,6 +61,14 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: not Parquet ({error})") from None
+
+
+READERS: dict[str, Callable[[Path], Iterator[tuple[int, Any]]]] = {
+    ".jsonl": read_jsonl,
+    ".parquet": read_parquet,
+}
+"""By file suffix: yields (line, row), lines counted from 1; any other suffix is read as JSONL. A row
+is a mapping with the keys that `data` names. Raises InputError that says where the file is broken."""
 
 
 def _prompt(path: Path, line: int, row: Any, data: DataSection) -> Prompt:

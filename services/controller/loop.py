@@ -244,7 +244,7 @@ class Loop:
         timeout = waits + sync.stage_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
         routing, metrics = await patiently(
             lambda: self.weight_sync.publish_version(version, timeout),
-            self.config.start_timeout,
+            self.config.outage_timeout,
             "weight-sync",
         )
         await self.router.update(routing)

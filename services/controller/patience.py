@@ -18,7 +18,10 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, service: str) -> Answer:
-    """`call()`, again while the service is away. Raises UnavailableError after `patience` seconds."""
+    """`call()`, again while the service is away.
+
+    `patience`: `outage_timeout`, after which UnavailableError is raised.
+    """
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -26,7 +29,8 @@ async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, serv
         except UnavailableError as error:
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    f"{service} could not help for {patience:g} s: {error}; see its log"
+                    f"{service} could not help for {patience:g} s (outage_timeout): {error};"
+                    " see its log"
                 ) from None
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -46,7 +46,7 @@ class Unproven:
 
 class ProofCheck:
     def __init__(self, weight_sync: WeightSyncClient, patience: float) -> None:
-        """`patience`: seconds for which a weight sync that is away is waited for."""
+        """`patience`: `outage_timeout`, for which a weight sync that is away is waited for."""
         self._weight_sync, self._patience = weight_sync, patience
         self._good: dict[Maker, Proof] = {}
         """Seen since the last batch was proven."""

@@ -62,7 +62,7 @@ class Router:
     ) -> None:
         """`max_concurrency`: completions in flight on a replica beyond which no group is added.
 
-        `patience`: seconds for which a group waits while no replica is routable.
+        `patience`: `outage_timeout`, for which a group waits while no replica is routable.
         """
         self._weight_sync, self._connect = weight_sync, connect
         self._max_concurrency, self._patience = max_concurrency, patience
@@ -175,7 +175,7 @@ class Router:
                     return best, live.version
             if time.monotonic() >= deadline:
                 raise DeadlineError(
-                    f"no rollout replica was routable for {self._patience:g} s:"
+                    f"no rollout replica was routable for {self._patience:g} s (outage_timeout):"
                     f" {self._routing.describe_unroutable() or 'none has registered with weight sync'};"
                     " see the logs of the rollout processes"
                 )

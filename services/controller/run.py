@@ -168,12 +168,12 @@ def _assemble(
         services.weight_sync,
         connect=lambda address: RolloutClient(address, caller),
         max_concurrency=config.rollout.max_concurrency,
-        patience=config.start_timeout,
+        patience=config.outage_timeout,
         on_lost=reporter.replica_lost,
         on_back=reporter.replica_back,
         on_busy=reporter.replica_busy,
     )
-    prover = ProofCheck(services.weight_sync, config.start_timeout)
+    prover = ProofCheck(services.weight_sync, config.outage_timeout)
     maker = GroupMaker(router, prover, config)
     gate = FaultedGate(config, reporter.paused, reporter.unpaused)
     scorer = Scorer(services.reward, gate, config)

@@ -56,7 +56,7 @@ class Scorer:
     def __init__(self, reward: RewardClient, gate: FaultedGate, config: RunConfig) -> None:
         self._reward, self._gate = reward, gate
         self._max_attempts = config.run.max_attempts
-        self._patience = config.start_timeout
+        self._patience = config.outage_timeout
         self._timeout = score_timeout(config)
         # With a bound on the groups under way there is one on how long each may take.
         self._places = asyncio.Semaphore(num_at_a_time(config))

@@ -5,11 +5,11 @@ Axes: T tokens of one completion.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from trimaran.choices import ENGINES, load
 from trimaran.config import RunConfig
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
-ENGINES = {
-    "vllm": "services.rollout.vllm.engine:VllmEngine",
-    "transformers": "services.rollout.transformers.engine:TransformersEngine",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Completions of one group: all of them, or those that another replica left unfinished."""
+    """Completions of one group: all of them, or those that another replica left unfinished.
+
+    Example: GenerationRequest(7, (1, 15, 22), Sampling(1.0, 16, 2), starts={0: (), 1: (9, 4)})
+    """
 
     number: int
     """The group's."""
@@ -37,7 +35,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """New tokens of one completion, all made by one version."""
+    """New tokens of one completion, all made by one version.
+
+    Example: Chunk(0, 12, VersionId(0, 3), token_ids_T=(7, 8), logprobs_T=(-0.1, -2.3))
+    """
 
     index: int
     start: int
@@ -50,6 +51,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
+    """A completion's end.
+
+    Example: Ended(0, "stop")
+    """
+
     index: int
     finish_reason: str
     """"stop" or "length", as in `Completion`."""
@@ -59,46 +65,85 @@ Event = Chunk | Ended
 
 
 class Engine(Protocol):
-    """Generates under one version at a time; weights change while requests run.
+    """Makes tokens under one version of the weights at a time, which may change while it does.
 
-    `start` loads no weights that matter: nothing is generated before the first `load_weights`.
+    It starts without weights: nothing is generated before the first `load_weights`. Methods are
+    called from one event loop and must not block it. Where one raises, the server tells the caller.
+
+    The smallest engine; tests/rollout/smallest_engine.py has it whole:
+
+        class SmallestEngine:
+            def __init__(self, config: RunConfig, device: Device) -> None: ...
+
+            async def start(self):
+                self._chat = ChatTokenizer(self._config.model.path)
+
+            async def generate(self, request):
+                for index, start in request.starts.items():
+                    yield Chunk(index, len(start), self._live, (7,), (-0.5,))
+                    yield Ended(index, "length")
+
+            async def load_weights(self, shadow, version):
+                self._tensors = {name: tensor.clone() for name, tensor in shadow.tensors()}
+                self._live = version
+                return 0.0
+
+            async def read_back(self, manifest, ranges):
+                return dict(read_by_name(self._tensors.__getitem__, manifest, ranges))
     """
 
     async def start(self) -> None:
-        """Runs in the main thread before anything else, so that children may be forked."""
+        """Build the model, with any weights. Returns when requests can be taken.
+
+        Called once, in the main thread, before gRPC starts its threads: so child processes may be
+        forked here. Raises DeadlineError after `start_timeout`.
+        """
         ...
 
     @property
-    def stop_token_ids(self) -> frozenset[int]: ...
+    def stop_token_ids(self) -> frozenset[int]:
+        """The tokens that end a completion; such a token is its last one."""
+        ...
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt by the model's chat template, with the opening of the answer."""
+        """The prompt by the model's chat template, with the opening of the answer.
+
+        Raises InputError for a prompt that the engine cannot take.
+        """
         ...
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Without special tokens."""
+        """The text, without special tokens."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
-        """Closing the generator ends the request. A chunk ends where the version changes.
+        """Chunks of each completion, in order, and one Ended each, after its last chunk.
 
-        Raises BehindError when a load failed, UnavailableError when the engine is dead.
+        Every token comes with its log-probability and the version that made it: a chunk ends where
+        the version changes. About one chunk a second and completion is enough. Several requests run
+        at a time; closing the generator ends this one.
+
+        Raises BehindError when no version is loaded (any more), UnavailableError when the engine is
+        dead.
         """
         ...
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
-        """Take a whole version live under the running requests. Returns the pause in seconds.
+        """Replace all weights by those of `shadow`, under the running requests, which then go on
+        under `version` with their keys and values computed anew. Returns the pause in seconds.
 
-        Raises TransferError; from then on nothing is generated until a load succeeds. To be
-        cancelled is a failure like any other: whoever waits for it has a deadline.
+        The shadow must not be read after this returns: copy. Raises TransferError. After a failure,
+        which includes being cancelled at its caller's deadline, nothing may be generated until a
+        load succeeds.
         """
         ...
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
-        """Digests of the live version's blocks as they are loaded, by block number.
+        """Digests, by block number, of what the engine really computes with: not of the shadow.
 
-        Runs beside generation, in portions. What it reads while a load is under way means
-        nothing: the caller finds out. Raises InternalError naming what it cannot read back.
+        `ranges` are the wanted blocks of `manifest`, the live version's. Runs beside generation, in
+        portions. What is read while a load is under way means nothing; the caller finds out.
+        Raises InternalError naming what cannot be read back.
         """
         ...
 
@@ -108,13 +153,15 @@ class Engine(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises InternalError when the engine cannot work any more."""
+        """Asked once a second. Raises InternalError when the engine cannot work any more; the
+        replica then ends, and its process is started again."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Ends what `start` began."""
+        ...
 
 
 def create_engine(config: RunConfig, device: Device) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before."""
-    module, _, name = ENGINES[config.rollout.engine].partition(":")
-    return getattr(importlib.import_module(module), name)(config, device)
+    return load(ENGINES[config.rollout.engine])(config, device)

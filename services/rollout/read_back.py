@@ -7,7 +7,7 @@ wherever it may be interrupted, so that an engine can decode between two slices.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -38,6 +38,26 @@ def run_slice(reader: Reader, seconds: float) -> tuple[dict[int, str], bool]:
         if time.monotonic() >= deadline:
             return found, False
     return found, True
+
+
+def read_by_name(
+    loaded: Callable[[str], torch.Tensor], manifest: Manifest, ranges: Ranges
+) -> Iterator[tuple[int, str]]:
+    """A reader for an engine that keeps each tensor whole, under its Hugging Face name.
+
+    `loaded` gives the tensor of a name. Raises InternalError for one of another shape.
+    Example: dict(read_by_name(model.get_parameter, manifest, ((0, 4),)))
+    """
+    for block in list_wanted(manifest, ranges):
+        tensor = block.tensor
+        held = loaded(tensor.name).detach()
+        if tuple(held.shape) != tensor.shape:
+            raise InternalError(
+                f"{tensor.name}: loaded with a shape of {tuple(held.shape)}, not {tensor.shape}"
+            )
+        if tensor.shape:
+            held = held.narrow(tensor.axis, block.start, block.stop - block.start)
+        yield block.number, digest_copies(manifest.digest_name, block, [held])
 
 
 def digest_copies(digest_name: str, block: Block, copies: Iterable[torch.Tensor]) -> str:

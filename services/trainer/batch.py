@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 
 from services.trainer.grpo.advantages import group_advantages
-from services.trainer.grpo.loss import token_weights
 from services.trainer.packing import GroupLengths
+from trimaran.choices import AGGREGATIONS, load
 from trimaran.config import AlgorithmSection
 from trimaran.types import Completion, Origin, Score, ScoredGroup
 
@@ -58,7 +58,7 @@ def prepare_mini_batch(
     """
     drafts = [_draft(scored, algorithm.normalize_std) for scored in groups]
     counts = [len(trained) for draft in drafts for _, trained, _ in draft]
-    weights = iter(token_weights(counts, algorithm.aggregation))
+    weights = iter(load(AGGREGATIONS[algorithm.aggregation])(counts))
     return [
         tuple(
             Sample(scored.group.prompt_token_ids, completion, trained, advantage, weight)

@@ -75,8 +75,6 @@ class StepResult:
     """The same on every rank."""
 
     metrics: dict[str, float]
-    num_updates: int
-    """That were made."""
     nonfinite: str = ""
     """Why updates were left out, with the groups; empty where all were made."""
 
@@ -134,7 +132,7 @@ def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepR
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds
     metrics["trainer/tokens_per_second"] = metrics["trainer/tokens"] / seconds
-    return StepResult(metrics, len(norms), describe(faults))
+    return StepResult(metrics, describe(faults))
 
 
 def _prepare(policy: Policy, groups: tuple[ScoredGroup, ...], config: RunConfig) -> _MiniBatch:

@@ -47,9 +47,22 @@ Result = TypeVar("Result")
 class ExportablePolicy(Policy, ShardedWeights, Protocol):
     """What a rank needs of its policy beyond the learner."""
 
-    def export(self) -> Iterator[tuple[str, torch.Tensor]]: ...
-    def state(self) -> dict[str, torch.Tensor]: ...
-    def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None: ...
+    @property
+    def num_updates(self) -> int:
+        """Of the optimizer, since the run began."""
+        ...
+
+    def export(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(Hugging Face name, whole tensor); all ranks must iterate together."""
+        ...
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds of this rank, by name."""
+        ...
+
+    def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+        """What `state` gave after so many updates."""
+        ...
 
 
 class TrainerRank:
@@ -79,7 +92,6 @@ class TrainerRank:
         self._saver = Saver(config.trainer.save_timeout)
         self._step = 0
         self._lineage = 0
-        self._num_updates = 0
         self._metrics: dict[str, float] = {}
         self._nonfinite = ""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
@@ -226,7 +238,7 @@ class TrainerRank:
         return TrainerState(
             step=self._step,
             lineage=self._lineage,
-            num_updates=self._num_updates,
+            num_updates=self._policy.num_updates,
             root=self.version.root,
             metrics=self._metrics,
             nonfinite=self._nonfinite,
@@ -244,7 +256,6 @@ class TrainerRank:
             raise
         else:
             self._step, self._metrics = batch.step, result.metrics
-            self._num_updates += result.num_updates
             self._nonfinite = result.nonfinite
             self._adopt(snapshot)
             self._lineage = max(self._lineage, lineage)
@@ -297,7 +308,6 @@ class TrainerRank:
             shard = checkpoint.read_shard(folder, rank, state.shards[rank])
             self._policy.load_state(shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
-            self._num_updates = state.num_updates
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
             logger.info("continuing from %s", folder)
         self._adopt(self._take_snapshot())

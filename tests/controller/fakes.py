@@ -56,6 +56,7 @@ def make_config(**sections: Any) -> RunConfig:
         "rollout": {"group_size": 2, "max_tokens": 4, "replicas": 2, "idle_timeout": 5},
         "reward": {"rules": {"exact_match": 1.0}},
         "start_timeout": 5,
+        "outage_timeout": 5,
     }
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values} if isinstance(values, Mapping) else values
@@ -141,6 +142,8 @@ class FakeWeightSync:
         self.live: PolicyVersion | None = None
         self.reports: dict[str, str] = {}
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+        """Of a publication."""
+        self.list_pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.stale = False
         stored = [decode_proof(tree) for tree in store.get("proofs") or ()]
         self.proofs = {(proof.version, proof.replica): proof for proof in stored}
@@ -149,7 +152,7 @@ class FakeWeightSync:
 
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         self.events.append(("list proofs", tuple(versions)))
-        await asyncio.sleep(0)
+        await self.list_pace()
         if self.list_faults:
             raise self.list_faults.pop()
         proven = {m: p for m, p in self.proofs.items() if m not in self.missing}
@@ -298,13 +301,13 @@ class World:
             fake.weight_sync,
             connect=lambda address: fake.connect(address),
             max_concurrency=self.config.rollout.max_concurrency,
-            patience=self.config.start_timeout,
+            patience=self.config.outage_timeout,
             on_lost=lambda name, reason: self.lost.append(name),
             on_back=self.back.append,
             on_busy=lambda name, start, end: None,
         )
         reporter: Any = FakeReporter(self.events)
-        prover = ProofCheck(fake.weight_sync, self.config.start_timeout)
+        prover = ProofCheck(fake.weight_sync, self.config.outage_timeout)
         maker = GroupMaker(router, prover, self.config)
         gate = FaultedGate(self.config, reporter.paused, reporter.unpaused)
         scorer = Scorer(fake.reward, gate, self.config)

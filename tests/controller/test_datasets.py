@@ -1,12 +1,15 @@
+import csv
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from services.controller.datasets import load_prompts, prompt_at
+from services.controller.datasets import READERS, load_prompts, prompt_at
 from trimaran.config import DataSection
 from trimaran.errors import InputError
 from trimaran.types import Message, Prompt
@@ -38,6 +41,18 @@ def test_jsonl_rows_become_prompts(tmp_path: Path) -> None:
     )
     assert second.messages == (Message("user", "2 + 2?"),)
     assert (second.answer, second.extras) == ("4", {"weights": "[1, 2]"})
+
+
+def test_a_format_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_csv(path: Path) -> Iterator[tuple[int, Any]]:
+        with path.open(encoding="utf-8") as file:
+            yield from enumerate(csv.DictReader(file), start=2)
+
+    monkeypatch.setitem(READERS, ".csv", read_csv)
+    (tmp_path / "train.csv").write_text("prompt,answer,level\n1 + 2?,3,easy\n")
+    assert load_prompts(tmp_path / "train.csv", section()) == [
+        Prompt("train.csv:2", (Message("user", "1 + 2?"),), "addition", "3", {"level": "easy"})
+    ]
 
 
 def test_parquet_holds_the_same_prompts(tmp_path: Path) -> None:

@@ -165,10 +165,42 @@ def test_a_replica_that_fell_behind_is_no_fault_of_the_prompt(tmp_path: Path) ->
 
 
 def test_no_routable_replica_ends_the_run(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(rollout={"replicas": 1}, start_timeout=0.2))
+    world = World(tmp_path, make_config(rollout={"replicas": 1}, outage_timeout=0.2))
     world.faults = dies("rollout-0")
     with pytest.raises(DeadlineError, match=r"no rollout replica .* rollout-0: .*Socket closed"):
         run(world)
+
+
+@pytest.mark.parametrize("service", ["rollout", "reward", "weight sync", "proofs"])
+def test_an_outage_may_last_longer_than_a_start(tmp_path: Path, service: str) -> None:
+    """One service is away for several times `start_timeout`, and nobody gives the run up."""
+    world = World(tmp_path, make_config(run={"steps": 2}, start_timeout=0.1, outage_timeout=20))
+    sync = world.weight_sync
+    back = 0.0
+
+    async def be_away(*_: Any) -> None:
+        """It is asked once a second: the first two times in vain."""
+        nonlocal back
+        now = asyncio.get_running_loop().time()
+        back = back or now + 1.5
+        if now < back:
+            raise UnavailableError("Socket closed")
+
+    async def lose_all_replicas() -> None:
+        if sync.live is None:
+            sync.reports |= dict.fromkeys(sync.names, "Socket closed")
+            asyncio.get_running_loop().call_later(0.5, sync.reports.clear)
+
+    if service == "rollout":
+        sync.pace = lose_all_replicas
+    elif service == "reward":
+        world.reward.faults = be_away
+    elif service == "weight sync":
+        sync.pace = be_away
+    else:
+        sync.list_pace = be_away
+    run(world)
+    assert world.trained_numbers() == list(range(2 * GROUPS))
 
 
 def test_a_prompt_that_is_too_long_is_skipped_at_once(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ class StandInPolicy:
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self._weights.tensors.items()
 
+    @property
+    def num_updates(self) -> int:
+        return self._weights.step
+
     def state(self) -> dict[str, torch.Tensor]:
         return {"step": torch.tensor(self._weights.step)}
 
@@ -69,7 +73,7 @@ class StandInPolicy:
 
     def advance(self, step: int) -> StepResult:
         self._weights.advance(step)
-        return StepResult({"trainer/loss": 1.0 / step}, num_updates=1)
+        return StepResult({"trainer/loss": 1.0 / step})
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a stand-in policy does not compute: {name}")

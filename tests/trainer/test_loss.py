@@ -10,7 +10,8 @@ from services.trainer.grpo.loss import (
     grpo_loss,
     importance_weights,
     k3_divergence,
-    token_weights,
+    sequence_mean,
+    token_mean,
 )
 from trimaran.config import AlgorithmSection
 
@@ -32,15 +33,15 @@ def values(
 
 
 def test_token_mean_weighs_every_token_alike() -> None:
-    assert token_weights([3, 0, 1], "token_mean") == [0.25, 0.0, 0.25]
+    assert token_mean([3, 0, 1]) == [0.25, 0.0, 0.25]
 
 
 def test_sequence_mean_weighs_every_completion_alike() -> None:
-    assert token_weights([4, 0, 1], "sequence_mean") == [0.125, 0.0, 0.5]
+    assert sequence_mean([4, 0, 1]) == [0.125, 0.0, 0.5]
 
 
 def test_nothing_to_train_weighs_nothing() -> None:
-    assert token_weights([0, 0], "token_mean") == token_weights([0, 0], "sequence_mean") == [0, 0]
+    assert token_mean([0, 0]) == sequence_mean([0, 0]) == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from services.trainer.megatron.architecture import (
 from services.trainer.megatron.mapping import rule_for
 from services.trainer.model_files import load_tensors
 from trimaran.errors import InputError
+from trimaran.model_folder import FAMILIES, Family
 
 NAMES = [
     "embedding.word_embeddings.weight",
@@ -105,6 +107,20 @@ def test_rope_frequencies_equal_those_of_transformers(
     plain = LlamaRotaryEmbedding(config).inv_freq
     ours = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
     torch.testing.assert_close(ours, plain, rtol=1e-6, atol=0)
+
+
+def test_a_family_that_differs_only_in_its_biases_is_one_line(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in model_folders["qwen2"].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"qwen2"', '"toy"'))
+    with pytest.raises(InputError, match="family 'toy'; supported are llama, qwen2"):
+        read_architecture(tmp_path)
+    monkeypatch.setitem(FAMILIES, "toy", Family(qkv_bias=True))
+    like = read_architecture(model_folders["qwen2"])
+    assert read_architecture(tmp_path) == replace(like, facts=replace(like.facts, family="toy"))
 
 
 def test_another_rope_scaling_is_refused(model_folders: dict[str, Path], tmp_path: Path) -> None:

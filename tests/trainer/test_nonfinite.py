@@ -39,7 +39,7 @@ def check_left_out(policy: PlainPolicy, batch: TrainingBatch, config: RunConfig)
     result = train_step(policy, batch, config)
     assert torch.equal(weights_of(policy), before)
     assert "update" not in policy.events
-    assert (result.num_updates, result.metrics["trainer/nonfinite_updates"]) == (0, 1.0)
+    assert result.metrics["trainer/nonfinite_updates"] == 1.0
     json.dumps(result.metrics, allow_nan=False)
     return result
 
@@ -124,7 +124,7 @@ def test_a_logprob_of_the_trainer_that_is_not_finite_is_found_behind_every_limit
     config = make_config(trainer=FAST, algorithm=algorithm)
     result = train_step(policy, batch, config)
     assert result.nonfinite == "group 1: its loss or gradient is not finite"
-    assert result.num_updates == updates - 1
+    assert policy.events.count("update") == updates - 1
     assert weights_of(policy).isfinite().all()
     assert torch.equal(weights_of(policy), before) == (updates == 1)
 
@@ -176,7 +176,7 @@ def test_what_does_not_train_is_not_looked_at(policy: PlainPolicy, make_config: 
     batch = random_batch(1)
     batch = change(batch, 2, with_logprob(batch.groups[2], NAN))
     result = train_step(policy, batch, make_config(trainer=FAST))
-    assert (result.num_updates, result.nonfinite) == (1, "")
+    assert (policy.events.count("update"), result.nonfinite) == (1, "")
     assert weights_of(policy).isfinite().all()
 
 

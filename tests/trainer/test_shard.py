@@ -17,11 +17,11 @@ from services.trainer.shard import blocks_of, share_digests
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of, to_ranges
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
+from trimaran.choices import DIGESTS
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, TensorInfo
 
 Tensors = dict[str, torch.Tensor]
-DIGESTS = ["xxh3-128", "polynomial-m31"]
 
 
 def cut(architecture: Architecture) -> tuple[TensorInfo, ...]:
@@ -64,7 +64,7 @@ def parts_of(
 
 
 def snapshots(
-    architecture: Architecture, loaded: Tensors, size: int, stages: int, digest: str = DIGESTS[0]
+    architecture: Architecture, loaded: Tensors, size: int, stages: int, digest: str = "xxh3-128"
 ) -> list[Snapshot]:
     """Of all ranks, with the digests that they would exchange."""
     tensors = cut(architecture)

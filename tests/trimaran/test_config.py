@@ -76,7 +76,11 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("trainr", {}, "did you mean trainer?"),
         ("rollout", {"replicas": 0}, "rollout.replicas"),
         ("rollout", {"temperature": "warm"}, "rollout.temperature"),
-        ("rollout", {"engine": "sglang"}, "'vllm' or 'transformers'"),
+        (
+            "rollout",
+            {"engine": "sglang"},
+            "rollout.engine: must be vllm or transformers (given: 'sglang')",
+        ),
         ("reward", {"rules": {}}, "reward.rules"),
         ("reward", {"rules": "exact"}, "reward.rules: must be a mapping, name: value"),
         ("trainer", {"data_parallel": 3}, "must be a multiple"),

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from services.weight_sync.data.digest import digest_value
 from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.data.manifest import (
-    DIGEST_NAMES,
     check_manifest,
     list_blocks,
     list_digests,
 )
 from services.weight_sync.data.memory import DTYPE_NAMES, block_view
 from services.weight_sync.data.snapshot import Part, take_snapshot
+from trimaran.choices import DIGESTS
 from trimaran.errors import InputError
 from trimaran.types import TensorInfo
 
@@ -43,7 +43,7 @@ def whole(tensors: dict[str, torch.Tensor], infos=TENSORS) -> list[Part]:
     return [Part(name, 0, lengths[name], tensor) for name, tensor in tensors.items()]
 
 
-@pytest.mark.parametrize("digest_name", DIGEST_NAMES)
+@pytest.mark.parametrize("digest_name", DIGESTS)
 def test_blocks_are_copied_and_digested(digest_name):
     tensors = values()
     snapshot = take_snapshot(TENSORS, whole(tensors), ALL, digest_name)

@@ -23,13 +23,12 @@ from services.rollout.deadlines import within
 from services.rollout.engine import Event, GenerationRequest
 from services.rollout.transformers.batch import Batch
 from trimaran.config import RunConfig
-from trimaran.errors import BehindError, InternalError, TransferError
+from trimaran.errors import BehindError, TransferError
 from trimaran.types import Manifest, Message, Ranges, VersionId
 
 if TYPE_CHECKING:
     import torch
 
-    from services.rollout.read_back import Reader
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
@@ -176,9 +175,10 @@ class TransformersEngine:
         return time.monotonic() - started
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
-        from services.rollout.read_back import SLICE_SECONDS, join, run_slice
+        from services.rollout.read_back import SLICE_SECONDS, join, read_by_name, run_slice
 
-        reader = _read_loaded(self._model, manifest, ranges)
+        # The parameters are what it computes with; a tied output layer is the embedding's.
+        reader = read_by_name(self._model.get_parameter, manifest, ranges)
         found: list[dict[int, str]] = []
         ended = False
         while not ended:
@@ -217,22 +217,6 @@ class TransformersEngine:
 
     async def close(self) -> None:
         self._computing.shutdown(wait=False, cancel_futures=True)
-
-
-def _read_loaded(model: torch.nn.Module, manifest: Manifest, ranges: Ranges) -> Reader:
-    """The parameters are what the model computes with; a tied output layer is the embedding's."""
-    from services.rollout.read_back import digest_copies, list_wanted
-
-    for block in list_wanted(manifest, ranges):
-        tensor = block.tensor
-        loaded = model.get_parameter(tensor.name).detach()
-        if tuple(loaded.shape) != tensor.shape:
-            raise InternalError(
-                f"{tensor.name}: loaded with a shape of {tuple(loaded.shape)}, not {tensor.shape}"
-            )
-        if tensor.shape:
-            loaded = loaded.narrow(tensor.axis, block.start, block.stop - block.start)
-        yield block.number, digest_copies(manifest.digest_name, block, [loaded])
 
 
 def _copy_weights(model: torch.nn.Module, shadow: Shadow) -> None:

@@ -27,16 +27,22 @@ def limited_exp(exponents: torch.Tensor) -> torch.Tensor:
     return exponents.clamp(-MAX_EXPONENT, MAX_EXPONENT).exp()
 
 
-def token_weights(num_tokens_B: Sequence[int], aggregation: str) -> list[float]:
-    """The weight of one token of each completion, given its number of trained tokens.
+def token_mean(num_tokens_B: Sequence[int]) -> list[float]:
+    """The weight of one token of each completion: 1 / all trained tokens of the mini-batch.
 
-    token_mean: 1 / all tokens of the mini-batch (DAPO, arXiv 2503.14476, eq. 8).
-    sequence_mean: 1 / (completions * own tokens) (DeepSeekMath, eq. 3). A completion
-    without trained tokens counts in neither.
+    Example: token_mean([3, 0, 1]) == [0.25, 0.0, 0.25]
+    Source: DAPO (arXiv 2503.14476), eq. 8. This and its like are named in `choices.AGGREGATIONS`.
     """
-    if aggregation == "token_mean":
-        total = sum(num_tokens_B)
-        return [1.0 / total if count else 0.0 for count in num_tokens_B]
+    total = sum(num_tokens_B)
+    return [1.0 / total if count else 0.0 for count in num_tokens_B]
+
+
+def sequence_mean(num_tokens_B: Sequence[int]) -> list[float]:
+    """The same, where every completion counts alike: 1 / (completions * its own trained tokens).
+
+    A completion without trained tokens does not count. Source: DeepSeekMath (arXiv 2402.03300), eq. 3.
+    Example: sequence_mean([4, 0, 1]) == [0.125, 0.0, 0.5]
+    """
     sequences = sum(1 for count in num_tokens_B if count)
     return [1.0 / (sequences * count) if count else 0.0 for count in num_tokens_B]
 

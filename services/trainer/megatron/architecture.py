@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trimaran.errors import InputError
-from trimaran.model_folder import ModelFacts, read_model_folder
+from trimaran.model_folder import FAMILIES, ModelFacts, read_model_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ def read_architecture(folder: Path) -> Architecture:
     facts = read_model_folder(folder)
     source = folder / "config.json"
     config = json.loads(source.read_text(encoding="utf-8"))
+    family = FAMILIES[facts.family]
     variants = {
-        "attention_bias": facts.family == "llama" and config.get("attention_bias"),
+        "attention_bias": not family.qkv_bias and config.get("attention_bias"),
         "mlp_bias": config.get("mlp_bias"),
         "hidden_act": config.get("hidden_act", "silu") != "silu" and config["hidden_act"],
     }
@@ -48,7 +49,7 @@ def read_architecture(folder: Path) -> Architecture:
     return Architecture(
         facts=facts,
         norm_epsilon=config["rms_norm_eps"],
-        qkv_bias=facts.family == "qwen2",
+        qkv_bias=family.qkv_bias,
         rope=_parse_rope(source, config),
     )
 

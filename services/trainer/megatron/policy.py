@@ -19,13 +19,12 @@ from services.trainer.megatron.model import PackedGPT, tensor_group
 from services.trainer.megatron.tensors import tensor_shapes
 from services.trainer.model_files import load_tensors
 from services.weight_sync.data.grid import cut_tensors
+from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
 from trimaran.types import TensorInfo
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32"}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -37,22 +36,22 @@ class MegatronPolicy:
         self.data_rank = parallel_state.get_data_parallel_rank()
         self._config = config
         self._architecture = architecture
-        dtype = DTYPES[config.model.dtype]
-        self._model = PackedGPT(architecture, dtype, device)
+        self._dtype: torch.dtype = getattr(torch, config.model.dtype)
+        self._model = PackedGPT(architecture, self._dtype, device)
         self._data_parallel = DistributedDataParallel(
             self._model.config,
             DistributedDataParallelConfig(grad_reduce_in_fp32=True),
             self._model,
         )
-        self._optimizer = _make_optimizer(config, dtype, self._data_parallel)
+        self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         place = _tensor_place()
         load_weights(self._model, architecture, tensors, *place)
         self._gradient_norm = 0.0
-        self._num_updates = 0
+        self.num_updates = 0
         self._reference: PackedGPT | None = None
         if config.algorithm.kl_coefficient:
-            self._reference = PackedGPT(architecture, dtype, device).requires_grad_(False)
+            self._reference = PackedGPT(architecture, self._dtype, device).requires_grad_(False)
             load_weights(self._reference, architecture, tensors, *place)
 
     def logprobs(self, packed: PackedBatch) -> torch.Tensor:
@@ -97,7 +96,7 @@ class MegatronPolicy:
             self._gradient_norm,
         )
         self._optimizer.step_with_ready_grads()
-        self._num_updates += 1
+        self.num_updates += 1
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         group = parallel_state.get_data_parallel_group()
@@ -112,7 +111,7 @@ class MegatronPolicy:
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
         """Of the whole model, cut into blocks; the same on every rank."""
-        dtype = DTYPE_NAMES[self._config.model.dtype]
+        dtype = DTYPE_NAMES[self._dtype]
         shapes = tensor_shapes(self._architecture)
         specs = ((name, dtype, shape) for name, shape in shapes)
         return cut_tensors(specs, self._architecture.facts)
@@ -144,7 +143,7 @@ class MegatronPolicy:
         state = {}
         for name, main, _ in self._main_weights():
             state[f"main.{name}"] = main.detach()
-            for key in MOMENTS if self._num_updates else ():
+            for key in MOMENTS if self.num_updates else ():
                 if key not in self._adam.state[main]:
                     raise InternalError(f"{type(self._adam).__name__} holds no {key} of {name}")
                 state[f"{key}.{name}"] = self._adam.state[main][key]
@@ -171,7 +170,7 @@ class MegatronPolicy:
         for group in self._adam.param_groups:
             # Where MindSpeed's AdamW and the FusedAdam of TransformerEngine and apex count.
             group["step"] = num_updates
-        self._num_updates = num_updates
+        self.num_updates = num_updates
 
     def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
         kinds = ("main", *MOMENTS) if num_updates else ("main",)

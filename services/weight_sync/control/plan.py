@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from services.weight_sync.control.members import Member
 from services.weight_sync.data.manifest import list_blocks, num_bytes
 from services.weight_sync.data.sources import delta_of
+from trimaran.config import TransportName
 from trimaran.errors import InputError
 from trimaran.types import (
     Delta,
@@ -83,7 +83,7 @@ def plan_stage(
     manifest: Manifest,
     offers: Sequence[Offer],
     members: Sequence[Member],
-    transport: Literal["auto", "collective", "relay"],
+    transport: TransportName,
     fan_out: int,
 ) -> Plan:
     """All members at once, from the senders. Raises InputError for offers that do not fit."""
@@ -111,7 +111,7 @@ def plan_stage(
 
 
 def _patched(
-    manifest: Manifest, offers: Sequence[Offer], members: Sequence[Member], transport: str
+    manifest: Manifest, offers: Sequence[Offer], members: Sequence[Member], transport: TransportName
 ) -> set[str]:
     """Names of those for whom changed elements are enough, and are less to send."""
     full = sum(num_bytes(tensor) for tensor in manifest.tensors)
@@ -164,7 +164,7 @@ def plan_catch_up(
     member: Member,
     pullers: Sequence[Member],
     holders: Sequence[Member],
-    transport: str,
+    transport: TransportName,
     fan_out: int,
 ) -> Plan:
     """For one of `pullers`: the sender's memory on its host, else its place in their tree."""

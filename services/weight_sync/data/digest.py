@@ -37,6 +37,7 @@ import numpy as np
 import torch
 
 from services.weight_sync.data.manifest import digest_bytes
+from trimaran.choices import DIGESTS, load
 
 P = 2**31 - 1
 LANES = 4
@@ -49,8 +50,13 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest_tensor(name: str, piece: torch.Tensor) -> str:
-    """Hex digest of a contiguous uint8 tensor; `name` is one of `manifest.DIGEST_NAMES`."""
-    return DIGESTS[name](piece)
+    """Hex digest of a contiguous uint8 tensor; `name` is one of `trimaran.choices.DIGESTS`."""
+    return _function(name)(piece)
+
+
+@functools.cache
+def _function(name: str) -> Callable[[torch.Tensor], str]:
+    return load(DIGESTS[name])
 
 
 def digest_value(name: str, tensor: torch.Tensor) -> str:
@@ -68,11 +74,11 @@ def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8)
 
 
-def _xxh3(piece: torch.Tensor) -> str:
+def xxh3_128(piece: torch.Tensor) -> str:
     return digest_bytes(piece.cpu().numpy().data)
 
 
-def _polynomial(piece: torch.Tensor) -> str:
+def polynomial_m31(piece: torch.Tensor) -> str:
     num_bytes = piece.numel()
     rows = -(-num_bytes // (2 * ROW))
     hashes = torch.zeros(LANES, rows + 2, dtype=torch.int64, device=piece.device)
@@ -117,10 +123,3 @@ def _powers(number: int) -> np.ndarray:
         step = powers[:, -1:] * point % P
         powers = np.concatenate([powers, powers * step % P], axis=1)
     return powers[:, :number].copy()
-
-
-DIGESTS: dict[str, Callable[[torch.Tensor], str]] = {
-    "xxh3-128": _xxh3,
-    "polynomial-m31": _polynomial,
-}
-"""By name; each takes a contiguous uint8 tensor, on any device."""

@@ -20,10 +20,10 @@ from typing import Any
 
 import xxhash
 
+from trimaran.choices import DIGESTS
 from trimaran.errors import InputError, TransferError
 from trimaran.types import Manifest, TensorInfo
 
-DIGEST_NAMES = ("xxh3-128", "polynomial-m31")
 DIGEST = re.compile("[0-9a-f]{32}")
 ITEM_BYTES = {
     "F64": 8,
@@ -160,10 +160,10 @@ def _check_cuts(tensor: TensorInfo) -> None:
 
 def check_manifest(manifest: Manifest, root: str) -> None:
     """Raises TransferError unless the manifest is whole and is that of the version with `root`."""
-    if manifest.digest_name not in DIGEST_NAMES:
+    if manifest.digest_name not in DIGESTS:
         raise TransferError(
             f"the manifest's digests are {manifest.digest_name};"
-            f" this side computes {' and '.join(DIGEST_NAMES)}"
+            f" this side computes {' and '.join(DIGESTS)}"
         )
     try:
         check_tensors(manifest.tensors)
