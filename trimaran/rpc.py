@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -262,7 +262,7 @@ async def call(method: Callable[..., Any], request: Any, timeout: float) -> Any:
 
 async def stream(
     method: Callable[..., Any], request: Any, idle_timeout: float
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError."""
     responses = method(request)
     try:

@@ -76,6 +76,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
             yield rollout_pb2.GenerateResponse(finished=finished)
 
     def _chunk(self, index: int, start: int) -> Any:
+        assert self.pool.live
         segment = Segment(start, start + 1, self.pool.live.version, Origin.GENERATED, self.name)
         chunk = rollout_pb2.SegmentChunk(
             index=index,

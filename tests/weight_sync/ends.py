@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import torch
 
-from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
 from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.data.shadow import Shadow
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
@@ -117,6 +118,11 @@ def take_from_memory(receiver, snapshot, step=1):
 def holds(receiver, snapshot) -> bool:
     """The receiver has staged exactly the snapshot's bytes."""
     return torch.equal(receiver.staged.shadow.buffer, snapshot.buffer)
+
+
+def shadow_of(weights: StagedWeights | None) -> Shadow:
+    assert weights
+    return weights.shadow
 
 
 @contextmanager
