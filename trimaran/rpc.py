@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import grpc
@@ -218,7 +218,7 @@ async def call(method: Callable[..., Any], request: Message, timeout: float) -> 
 
 async def stream(
     method: Callable[..., Any], request: Message, idle_timeout: float
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError."""
     responses = method(request)
     try:

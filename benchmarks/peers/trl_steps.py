@@ -12,9 +12,9 @@ import tempfile
 import time
 
 import torch
-from datasets import Dataset
+from datasets import Dataset  # pyright: ignore[reportMissingImports]  # TRL's environment has it
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]  # likewise
 
 
 class StepClock(TrainerCallback):

@@ -32,7 +32,6 @@ PARTS = {
     "reload": "files:measure_reload",
     "decode": "decode:measure_decode",
     "delta": "delta:measure_delta",
-    "recovery": "recovery:measure_recovery",
     "control": "control:measure_control",
 }
 """Part -> module and function `(model, work folder) -> (rows, method)`."""

@@ -56,11 +56,12 @@ class Pair:
     def stage_collective(self) -> float:
         """Seconds until the sender has sent and the receiver has verified the next version."""
         step, blocks = self._next(), self._blocks()
-        if self._group is None:
-            self._group = self.sender.call("open", TransferGroup(1, "bench", 2, ""))
+        group = self._group = self._group or self.sender.call(
+            "open", TransferGroup(1, "bench", 2, "")
+        )
         policy, manifest, _ = self.versions[step]
-        source = CollectiveSource(blocks, self._group, rank=1)
-        self.sender.begin("send", step, self._group, blocks)
+        source = CollectiveSource(blocks, group, rank=1)
+        self.sender.begin("send", step, group, blocks)
         self.receiver.begin("stage", policy, manifest, [source])
         return longest(self.receiver.result(), self.sender.result())
 

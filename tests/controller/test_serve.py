@@ -19,6 +19,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
+    EventKind,
     Faulted,
     Origin,
     PolicyVersion,
@@ -76,6 +77,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
             yield rollout_pb2.GenerateResponse(finished=finished)
 
     def _chunk(self, index: int, start: int) -> Any:
+        assert self.pool.live
         segment = Segment(start, start + 1, self.pool.live.version, Origin.GENERATED, self.name)
         chunk = rollout_pb2.SegmentChunk(
             index=index,
@@ -294,7 +296,7 @@ def test_replicas_come_back_while_only_a_validation_runs(tmp_path: Path) -> None
     events = asyncio.run(serve(tmp_path, pool))
     assert min(broken.values()) >= FIRST_NUMBER
     kinds = [event.kind for event in events]
-    assert (kinds.count("replica_lost"), kinds.count("replica_back")) == (2, 2)
+    assert (kinds.count(EventKind.REPLICA_LOST), kinds.count(EventKind.REPLICA_BACK)) == (2, 2)
     assert events[-1].run.state is RunState.SUCCEEDED
 
 
@@ -308,7 +310,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
         *("validation", "step", "step", "validation", "step", "checkpoint", "step"),
         *("checkpoint", "validation", "finished"),
     ]
-    assert kinds.count("replica_lost") == 1
+    assert kinds.count(EventKind.REPLICA_LOST) == 1
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
     assert events[-1].text == str(folder)
@@ -400,7 +402,11 @@ def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: 
     pool.is_down = lambda: next(calls) < 20
     events = asyncio.run(serve(tmp_path, pool, max_attempts=20))
     kinds = [event.kind for event in events]
-    assert kinds.index("paused") < kinds.index("unpaused") < kinds.index("validation")
+    assert (
+        kinds.index(EventKind.PAUSED)
+        < kinds.index(EventKind.UNPAUSED)
+        < kinds.index(EventKind.VALIDATION)
+    )
     (paused,) = (event for event in events if event.kind == "paused")
     assert paused.run.state is RunState.PAUSED
     assert paused.values["share"] == 1.0
@@ -599,10 +605,10 @@ def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> N
     pool.nonfinite_step, pool.full_disk_step = 2, 3
     events = asyncio.run(serve(tmp_path, pool))
     told = {event.kind: event for event in events}
-    assert told["nonfinite"].text == "group 3: reward nan; these updates changed nothing"
-    assert told["nonfinite"].run.step == 2
+    assert told[EventKind.NONFINITE].text == "group 3: reward nan; these updates changed nothing"
+    assert told[EventKind.NONFINITE].run.step == 2
     text = "TrimaranError: No space left on device; there is no checkpoint yet"
-    assert told["checkpoint_failed"].text == text
+    assert told[EventKind.CHECKPOINT_FAILED].text == text
     assert (events[-1].run.state, pool.saved) == (RunState.SUCCEEDED, [4])
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     named = {row["step"]: row.get("trainer/nonfinite") for row in rows if row["kind"] == "step"}

@@ -31,7 +31,9 @@ def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
 def listen(process: subprocess.Popen) -> list[str]:
     """What it prints, line by line as it comes: a pipe that nobody reads stops a long run."""
     lines: list[str] = []
-    threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True).start()
+    output = process.stdout
+    assert output
+    threading.Thread(target=lambda: lines.extend(output), daemon=True).start()
     return lines
 
 
@@ -101,7 +103,14 @@ def kill_tree(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
-def only_run(folder: Path) -> Path | None:
+def only_run(folder: Path) -> Path:
+    found = find_run(folder)
+    assert found, f"no run in {folder}"
+    return found
+
+
+def find_run(folder: Path) -> Path | None:
+    """None before it has begun."""
     found = sorted(folder.glob("*/config.yaml"))
     assert len(found) <= 1
     return found[0].parent if found else None

@@ -59,7 +59,7 @@ def test_ctrl_c_ends_all_of_it(write_run, tmp_path):
     process = runs.start("train", write_run(run={"steps": 500}), run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and runs.rows(run, "step"), process, "a step"
+        lambda: (run := runs.find_run(folder)) and runs.rows(run, "step"), process, "a step"
     )
     process.send_signal(signal.SIGINT)
     output = runs.finish(process)
@@ -77,7 +77,7 @@ def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_ru
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "broken"
     runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 3,
+        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 3,
         process,
         "three steps",
     )

@@ -17,7 +17,7 @@ def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 2,
+        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 2,
         process,
         "two steps",
     )
@@ -53,7 +53,7 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
     folder = tmp_path / "runs"
 
     def times(text: str, service: str = "weight-sync") -> int:
-        run = runs.only_run(folder)
+        run = runs.find_run(folder)
         log = run / "logs" / f"{service}.log" if run else None
         return log.read_text().count(text) if log and log.exists() else 0
 
@@ -99,7 +99,7 @@ def test_a_resumed_vllm_run_replays_to_the_recorded_roots(write_run, tmp_path):
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(
-        lambda: (run := runs.only_run(folder)) and len(runs.rows(run, "step")) >= 3,
+        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 3,
         process,
         "three steps",
     )

@@ -38,7 +38,7 @@ class Index(BaseHTTPRequestHandler):
     """The simple repository API (PEP 503), with a wheel's metadata beside it (PEP 658)."""
 
     protocol_version = "HTTP/1.1"
-    server: Server
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  # no other makes it
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)

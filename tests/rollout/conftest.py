@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ def model(tmp_path_factory) -> Path:
 
     folder = tmp_path_factory.mktemp("models") / "rollout"
     torch.manual_seed(0)
-    shape = SHAPE | {"hidden_size": 128, "max_position_embeddings": 2048}
+    shape: dict[str, Any] = SHAPE | {"hidden_size": 128, "max_position_embeddings": 2048}
     shape |= {"tie_word_embeddings": True, "initializer_range": 0.2}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
+    model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
     with torch.no_grad():
         embedding = model.get_input_embeddings().weight
         embedding[:, 0] = 1

@@ -33,6 +33,8 @@ DIGEST = {"float32": "polynomial-m31", "bfloat16": "xxh3-128"}
 class Extension(WorkerExtension):
     """Faults that only a worker can make."""
 
+    weight_transfer_engine: Any
+
     def keep_head(self) -> None:
         self._head = self.model_runner.get_model().lm_head.cpu_linear
 

@@ -56,7 +56,7 @@ def first_version(model):
 
 async def tokens_of(engine, number, *, seed=3, starts=None, num_samples=3):
     starts = starts or dict.fromkeys(range(num_samples), ())
-    tokens = {index: list(start) for index, start in starts.items()}
+    tokens: dict[int, list[int]] = {index: list(start) for index, start in starts.items()}
     prompt = engine.tokenize(MESSAGES)
     sampling = Sampling(1.0, 24, num_samples, seed)
     async for event in engine.generate(GenerationRequest(number, prompt, sampling, starts)):

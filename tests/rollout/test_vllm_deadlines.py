@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import defaultdict
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.stream import Stream
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
+from trimaran.device import Device
 from trimaran.errors import BehindError, DeadlineError, TransferError
 from trimaran.types import Sampling, VersionId
 
@@ -76,10 +78,10 @@ def engine(llm, monkeypatch):
             "rollout": {"idle_timeout": 0.05},
         }
     )
-    engine = VllmEngine(config, SimpleNamespace(on_host=True))
+    engine = VllmEngine(config, Device("cpu", "gloo"))
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
     monkeypatch.setattr(vllm_engine, "SUBMIT_SECONDS", 0.05)
-    inputs = ModuleType("vllm.inputs")
+    inputs: Any = ModuleType("vllm.inputs")
     inputs.TokensPrompt = dict
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     monkeypatch.setitem(sys.modules, "vllm.inputs", inputs)

@@ -8,6 +8,7 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ class OtherFactory:
 
 
 def install(monkeypatch, factory) -> None:
-    module = ModuleType(FACTORY)
+    module: Any = ModuleType(FACTORY)
     if factory is not None:
         module.WeightTransferEngineFactory = factory
     monkeypatch.setitem(sys.modules, FACTORY, module)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,9 @@ class Receiver:
 class Engine:
     def __init__(self, events):
         self.events, self.fails = events, False
-        self.loaded = self.may_load = self.may_read = None
+        self.loaded: Any = None
+        self.may_load: asyncio.Event | None = None
+        self.may_read: asyncio.Event | None = None
 
     async def load_weights(self, shadow, version):
         if self.may_load:
@@ -96,7 +99,8 @@ def run(body, **settings):
 
     async def main():
         events: list[str] = []
-        receiver, engine = Receiver(events), Engine(events)
+        receiver: Any = Receiver(events)
+        engine: Any = Engine(events)
         weights = ReplicaWeights("rollout-0", engine, receiver, config)
         await body(weights, receiver, engine)
         return events

@@ -97,6 +97,7 @@ def test_there_is_a_whole_checkpoint_after_every_operation(
     """Step 5 is saved again, or step 6 takes its place; each time the next save goes through."""
     fuse = Fuse(monkeypatch)
     seen = set()
+    number = 0
     for number in range(1000):
         folder = tmp_path / str(number)
         folder.mkdir()

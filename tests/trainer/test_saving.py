@@ -46,11 +46,12 @@ class Disk:
 
 def service(rank: TrainerRank, config: RunConfig) -> Callable[[int], Any]:
     sender: Any = None
+    context: Any = None
     servicer = TrainerServicer(rank, OtherRanks(()), sender, config.trainer)
 
     async def save(step: int) -> str:
         request = trainer_pb2.SaveCheckpointRequest(step=step)
-        return (await servicer.SaveCheckpoint(request, None)).path
+        return (await servicer.SaveCheckpoint(request, context)).path
 
     return save
 

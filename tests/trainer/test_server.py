@@ -43,13 +43,14 @@ def test_a_batch_with_unproven_tokens_reaches_no_rank() -> None:
         batch = random_batch(1)
         rank: Any = RecordingRank()
         sender: Any = None  # nothing is sent
+        context: Any = None
         servicer = TrainerServicer(rank, OtherRanks(()), sender, TrainerSection())
         request = trainer_pb2.TrainBatchRequest(batch=wire.encode_batch(batch))
         with pytest.raises(UnprovenError, match="there is no proof"):
-            await servicer.TrainBatch(request, None)
+            await servicer.TrainBatch(request, context)
         assert rank.trained == []
         request.proofs.extend(wire.encode_proof(proof) for proof in proofs_for(batch, ROOT))
-        await servicer.TrainBatch(request, None)
+        await servicer.TrainBatch(request, context)
         assert rank.trained == [1]
 
     asyncio.run(scenario())

@@ -54,7 +54,8 @@ reward:
     rules = load_config(path).reward.rules
     assert rules["file"].function == f"{tmp_path}/rewards/style.py:score"
     assert rules["module"].function == "package.style:score"
-    assert rules["remote"].plugin.ca_file == tmp_path / "ca.pem"
+    plugin = rules["remote"].plugin
+    assert plugin and plugin.ca_file == tmp_path / "ca.pem"
 
 
 def test_the_resolved_configuration_reads_back_the_same(tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def machine(monkeypatch, tmp_path):
 
     def build(plugin=False, nodes=0, cann=True, cuda=False, visible=None):
         events = []
-        torch = types.ModuleType("torch")
+        torch: Any = types.ModuleType("torch")
         torch.cuda = FakeRuntime("cuda", events, cuda)
         torch.npu = FakeRuntime("npu", events, bool(nodes))
         torch.device = lambda *place: ":".join(map(str, place))

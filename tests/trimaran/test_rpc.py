@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -110,7 +111,7 @@ class Foreign(FakeReward):
         super().__init__()
         self.code, self.trailers = code, trailers
 
-    async def ScoreGroup(self, request, context):
+    async def ScoreGroup(self, request, context) -> Any:
         await context.abort(self.code, "foreign words", self.trailers)
 
 
@@ -176,7 +177,7 @@ def test_a_narrower_error_arrives_as_what_it_derives_from():
 
 def test_a_call_that_is_not_answered_is_named():
     class Frozen(FakeReward):
-        async def ScoreGroup(self, request, context):
+        async def ScoreGroup(self, request, context) -> Any:
             await asyncio.sleep(3600)
 
     async def run():
@@ -224,7 +225,8 @@ def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
 @pytest.mark.parametrize("epoch", [0, 3, 2**62, 2**63, 2**64 - 1])
 def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
     store = SqliteStore(tmp_path / "store.sqlite")
-    store.next_epoch("run"), store.next_epoch("run")
+    store.next_epoch("run")
+    store.next_epoch("run")
     fake = FakeReward()
 
     async def run():
@@ -354,14 +356,13 @@ def test_health_and_reflection():
         ):
             await rpc.wait_until_serving(address, timeout=10)
             name = "trimaran.v1.RewardService"
-            answer = await health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=name), timeout=10
-            )
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
             request = reflection_pb2.ServerReflectionRequest(list_services="")
-            responses = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
-                iter([request]), timeout=10
-            )
+            reflection: Any = reflection_pb2_grpc
+            stub = reflection.ServerReflectionStub(channel)
+            responses = stub.ServerReflectionInfo(iter([request]), timeout=10)
             async for response in responses:
                 assert name in {s.name for s in response.list_services_response.service}
 

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -106,7 +107,7 @@ def test_no_epoch_is_drawn_between_the_comparison_and_the_write(tmp_path):
             epoch = store.next_epoch("run")
             with suppress(StaleEpochError):
                 store.put_fenced({"live": epoch}, "run", epoch)
-                if store.get("live") < epoch:
+                if (store.get("live") or 0) < epoch:
                     failures.append(epoch)
         store.close()
 
@@ -125,7 +126,8 @@ def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path, folder):
     assert issued_epoch(path, "run") is None and not path.exists()
     store = SqliteStore(path)
     assert issued_epoch(path, "run") == 0
-    store.next_epoch("run"), store.next_epoch("run")
+    store.next_epoch("run")
+    store.next_epoch("run")
     assert issued_epoch(path, "run") == 2
     assert issued_epoch(path, "another") == 0
     store.close()
@@ -149,6 +151,11 @@ class HangingConnection:
         return getattr(self._connection, name)
 
 
+def hang(store: Any, word: str) -> HangingConnection:
+    store._connection = HangingConnection(store._connection, word)
+    return store._connection
+
+
 CALLS = {
     "put": lambda store: store.put("key", 1),
     "get": lambda store: store.get("key"),
@@ -167,7 +174,7 @@ def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, monkeypatch
     store = SqliteStore(path)
     monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
     monkeypatch.setattr("trimaran.store.CLOSE_SECONDS", 0.05)
-    disk = store._connection = HangingConnection(store._connection, "")
+    disk = hang(store, "")
     with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
         CALLS[call](store)
     store.close()  # nor does it hold the end
@@ -177,7 +184,7 @@ def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, monkeypatch
 def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "store.sqlite")
     monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.1)
-    disk = store._connection = HangingConnection(store._connection, "INSERT")
+    disk = hang(store, "INSERT")
     for key in ("under way", "refused at once"):
         with pytest.raises(UnavailableError):
             store.put(key, 1)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
 from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.data.shadow import Shadow
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.relay_carrier import RelayCarrier
@@ -134,6 +135,11 @@ def holds(receiver, snapshot) -> bool:
 def impatient_relay() -> RelayCarrier:
     """Gives up a peer that fails much sooner."""
     return RelayCarrier(patience=0.2)
+
+
+def shadow_of(weights: StagedWeights | None) -> Shadow:
+    assert weights
+    return weights.shadow
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import threading
 import types
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from trimaran.types import TransferGroup
 
 FACTS = json.loads((Path(__file__).parents[1] / "trimaran" / "device_facts.json").read_text())
 GROUP = TransferGroup(7, "nonce", 3, "127.0.0.1:1")
+STORE: Any = "store"
 
 
 class Options:
@@ -62,10 +64,10 @@ def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
     monkeypatch.setitem(sys.modules, module_name, module)
     assert importlib.import_module(module_name) is module
 
-    made = MAKE_PROCESS_GROUP["hccl"]("store", 1, GROUP, "127.0.0.1", timedelta(seconds=5))
+    made = MAKE_PROCESS_GROUP["hccl"](STORE, 1, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert list(made.arguments) == facts["arguments"]
     options = made.arguments.pop("options")
-    assert made.arguments == {"store": "store", "rank": 1, "size": 3}
+    assert made.arguments == {"store": STORE, "rank": 1, "size": 3}
     assert sorted(vars(options)) == sorted(facts["options"])
     assert options.global_ranks_in_group == [0, 1, 2]
     assert (options.group_id, options.is_high_priority_stream) == ("trimaran-7-nonce", False)
@@ -77,7 +79,7 @@ def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
 def test_nccl_outlives_our_deadline(monkeypatch):
     """Its watchdog ends the process, so our own deadline must come first."""
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
-    made = MAKE_PROCESS_GROUP["nccl"]("store", 2, GROUP, "127.0.0.1", timedelta(seconds=5))
+    made = MAKE_PROCESS_GROUP["nccl"](STORE, 2, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert made.arguments["options"]._timeout > timedelta(minutes=1)
     end_process_group(made, abort=True)
     assert made.events == ["abort"]
@@ -104,7 +106,7 @@ class StandIn:
 def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
     # An accelerator's group is shut down; gloo's ends with its last reference.
     monkeypatch.setattr(collective, "end_process_group", lambda group, abort: None)
-    device = StandIn()
+    device: Any = StandIn()
     snapshot = make_snapshot()
     layout = snapshot.layout
     target = make_layout(TENSORS, wanted)

@@ -7,7 +7,7 @@ import pytest
 
 from services.weight_sync.control.coordinator import Coordinator
 from services.weight_sync.control.pauses import Pauses
-from tests.trimaran.test_store import HangingConnection
+from tests.trimaran.test_store import hang
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,
@@ -563,7 +563,8 @@ def test_an_older_epoch_is_refused_also_after_a_restart(world, tmp_path):
     async def first():
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a")
-            take_over(tmp_path), take_over(tmp_path)
+            take_over(tmp_path)
+            take_over(tmp_path)
             await publish(coordinator, world, 1, Caller(RUN, 3))
             with pytest.raises(StaleEpochError, match="epoch 2 was replaced by 3"):
                 await publish(coordinator, world, 2, Caller(RUN, 2))
@@ -800,16 +801,16 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
             tasks = coordinator._catch_ups._tasks.values()
             await until(lambda: all(task.done() for _, task in tasks))  # a's proof is recorded
             store = coordinator._ledger._store
-            disk = store._connection = HangingConnection(store._connection, "INSERT")
+            disk = hang(store, "INSERT")
             monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
             with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
                 await publish(coordinator, world, 2)
-            assert names(coordinator) == ["a"] and coordinator.routing().live.version.step == 1
+            assert names(coordinator) == ["a"] and live_of(coordinator) == VersionId(0, 1)
             disk.let_go.set()
             await until(lambda: not store._thread.hangs)
             monkeypatch.setattr("trimaran.store.DISK_SECONDS", 60)
             await publish(coordinator, world, 2)
-            assert coordinator.routing().live.version.step == 2
+            assert live_of(coordinator) == VersionId(0, 2)
 
     asyncio.run(main())
 

@@ -28,6 +28,7 @@ from tests.weight_sync.ends import (
     limits_of,
     make_snapshot,
     make_values,
+    shadow_of,
     snapshot_of,
     stage,
     started,
@@ -68,7 +69,12 @@ class Versions:
 
     @property
     def delta(self):
-        return self.snapshot.delta.describe(ALL)
+        return delta_of(self.snapshot).describe(ALL)
+
+
+def delta_of(snapshot):
+    assert snapshot.delta
+    return snapshot.delta
 
 
 def held_bytes(receiver):
@@ -93,8 +99,8 @@ def test_a_delta_makes_the_next_version_bit_for_bit(ends):
     assert holds(receiver, snapshot)
     assert receiver.held is None
     receiver.keep(VersionId(0, 2))
-    assert receiver.held.shadow.buffer.data_ptr() == address
-    assert receiver.held.shadow.manifest == snapshot.manifest
+    assert shadow_of(receiver.held).buffer.data_ptr() == address
+    assert shadow_of(receiver.held).manifest == snapshot.manifest
     # By relay, from the replica that applied it.
     assert (
         stage(
@@ -154,7 +160,7 @@ def test_a_bad_delta_leaves_the_base_as_it_was(ends, fault):
     base = versions.snapshot
     take_from_memory(receiver, base)
     snapshot = versions.advance()
-    pieces, delta = snapshot.delta.pieces, versions.delta
+    pieces, delta = delta_of(snapshot).pieces, versions.delta
     last = max(pieces)
     if fault == "malformed":
         pieces[last] = bytes(len(pieces[last]))
@@ -162,8 +168,8 @@ def test_a_bad_delta_leaves_the_base_as_it_was(ends, fault):
         values = dict(versions.values, proj=versions.values["proj"].clone())
         values["proj"][1, 3] += 1.0  # not what the manifest says
         other_snapshot = snapshot_of(values, reuse=snapshot_copy(versions, 0), keep_delta=True)
-        pieces.update(other_snapshot.delta.pieces)
-        delta = snapshot.delta.describe(ALL)
+        pieces.update(delta_of(other_snapshot).pieces)
+        delta = versions.delta
     else:
         delta = replace(delta, sizes=tuple(0 for _ in delta.sizes))
     sender.hold(snapshot)
@@ -203,7 +209,7 @@ def test_deltas_and_blocks_do_not_mix(ends):
     versions = Versions(sender)
     take_from_memory(receiver, versions.snapshot)
     snapshot = versions.advance()
-    delta = snapshot.delta.describe(((0, 4),))
+    delta = delta_of(snapshot).describe(((0, 4),))
     sources = [
         RelaySource(((0, 4),), (sender.peer,), delta),
         RelaySource(((4, 9),), (sender.peer,)),
@@ -376,7 +382,7 @@ def test_sharded_senders_fill_one_receiver(shares, transport):
                     sources.append(by_relay(snapshot, sender.peer))
             staged = stage(receiver, WHOLE, *sources, step=step)
             assert staged.root == WHOLE.manifest.root
-            assert torch.equal(receiver.staged.shadow.buffer, WHOLE.buffer)
+            assert torch.equal(shadow_of(receiver.staged).buffer, WHOLE.buffer)
             for sent, snapshot in zip(sends, snapshots, strict=False):
                 assert sent.result() == snapshot.layout.num_bytes
             receiver.keep(VersionId(0, step))
@@ -397,7 +403,7 @@ def test_one_sender_fills_receivers_of_another_size():
         for future in futures:
             future.result()
     for rank, receiver in enumerate(receivers):
-        tensors = dict(receiver.staged.shadow.tensors())
+        tensors = dict(shadow_of(receiver.staged).tensors())
         for name, value in GRID_VALUES.items():
             info = next(info for info in GRID if info.name == name)
             if info.cuts:

@@ -42,6 +42,7 @@ from tests.weight_sync.ends import (
     holds,
     impatient_relay,
     make_snapshot,
+    shadow_of,
     stage,
     started,
     threads_named,
@@ -52,6 +53,11 @@ from trimaran.types import MAX_BLOCKS, Peer, VersionId
 
 ROOT = "ab" * 16
 NOWHERE = Peer("127.0.0.1:1", "key", "")
+
+
+def door_of(sender) -> door.Door:
+    assert sender._relay._door
+    return sender._relay._door
 
 
 class Proxy:
@@ -327,7 +333,7 @@ def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
         for _ in range(num_strangers):
             sock, _ = dial(sender.peer)
             stack.enter_context(sock)
-        until(lambda: sender._relay._door._strangers)
+        until(lambda: door_of(sender)._strangers)
         stage(receiver, snapshot, by_relay(snapshot, sender.peer))
         assert holds(receiver, snapshot)
         bound = door.MAX_STRANGERS_PER_ADDRESS
@@ -529,6 +535,6 @@ def test_nothing_leaks_over_many_pulls():
         for step in range(50):
             stage(receiver, snapshot, by_relay(snapshot, sender.peer), step=step)
             receiver.keep(VersionId(0, step))
-            assert torch.equal(receiver.held.shadow.buffer, snapshot.buffer)
+            assert torch.equal(shadow_of(receiver.held).buffer, snapshot.buffer)
         until(lambda: len(threads_named("relay-serve")) == 0)
-        assert sender._relay._door._connections == {}
+        assert door_of(sender)._connections == {}

@@ -53,7 +53,7 @@ def test_equal_layouts_travel_in_place():
     stream = Stream(snapshot.layout, snapshot.buffer, snapshot.layout)
     for start in range(0, stream.num_bytes, 100):
         view = stream.view(start, min(start + 100, stream.num_bytes))
-        assert view.data_ptr() == snapshot.buffer.data_ptr() + start
+        assert view is not None and view.data_ptr() == snapshot.buffer.data_ptr() + start
 
 
 def test_pieces_of_a_delta_follow_each_other_without_gaps():
@@ -154,7 +154,7 @@ def test_a_holding_gives_out_what_has_landed():
     assert holding.ready([0, 2], LONG) == [2]
     holding.complete()
     assert holding.ready([0], LONG) == []  # at once: no more will come
-    assert (bytes(holding.read(2)), holding.void) == (b"\2", False)
+    assert (holding.read(2), holding.void) == (b"\2", False)
     holding.withdraw()
     assert (holding.read(2), holding.void, holding.ready([1], LONG)) == (None, True, [])
 

@@ -63,7 +63,7 @@ CHECKS = [
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=list[Any](HealthCheck),
 )
 def test_the_server_is_as_its_schema_says(case: Any) -> None:
     case.call_and_validate(checks=CHECKS)

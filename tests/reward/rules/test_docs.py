@@ -42,7 +42,8 @@ def read_examples() -> list[Example]:
         match = ROW.fullmatch(row)
         assert match, row
         rule, *texts, score = match.groups()
-        examples.append(Example(rule, *map(json.loads, texts), score))
+        options, completion, reference = map(json.loads, texts)
+        examples.append(Example(rule, options, completion, reference, score))
     return examples
 
 
