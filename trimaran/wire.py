@@ -348,18 +348,15 @@ def encode_segment(segment: types.Segment) -> types_pb2.Segment:
         start=segment.start,
         end=segment.end,
         version=encode_version(segment.version),
-        origin=f"ORIGIN_{segment.origin.name}",
         replica=segment.replica,
     )
 
 
 def decode_segment(message: types_pb2.Segment) -> types.Segment:
-    origin = types_pb2.Segment.Origin.Name(message.origin).removeprefix("ORIGIN_")
     return types.Segment(
         message.start,
         message.end,
         decode_version(message.version),
-        types.Origin[origin],
         message.replica,
     )
 

@@ -27,7 +27,6 @@ from trimaran.types import (
     Group,
     Manifest,
     Message,
-    Origin,
     PolicyVersion,
     Prompt,
     Proof,
@@ -215,7 +214,7 @@ class FakeRollout:
         for index in range(sampling.num_samples):
             token = int(digest(sampling.seed, index, live.root), 16) % 30000
             maker = world.weight_sync.makers.get(self.name, self.name)
-            segment = Segment(0, 1, live.version, Origin.GENERATED, maker)
+            segment = Segment(0, 1, live.version, maker)
             text = f"{prompt.answer}" if token % 2 else "?"
             completions.append(Completion((token,), (-0.5,), text, "stop", (segment,)))
         return Group(number, attempt, prompt, (1, 2, 3), tuple(completions))

@@ -20,7 +20,6 @@ from trimaran.errors import InputError, TrimaranError
 from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_json_lines
 from trimaran.types import (
     Faulted,
-    Origin,
     PolicyVersion,
     Proof,
     Replica,
@@ -76,7 +75,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
             yield rollout_pb2.GenerateResponse(finished=finished)
 
     def _chunk(self, index: int, start: int) -> Any:
-        segment = Segment(start, start + 1, self.pool.live.version, Origin.GENERATED, self.name)
+        segment = Segment(start, start + 1, self.pool.live.version, self.name)
         chunk = rollout_pb2.SegmentChunk(
             index=index,
             segment=wire.encode_segment(segment),

@@ -86,7 +86,7 @@ prompts = st.builds(
     st.dictionaries(texts, texts, max_size=3),
 )
 samplings = st.builds(types.Sampling, st.floats(0, 10), uint32, uint32, st.integers(0, 2**64 - 1))
-segments = st.builds(types.Segment, uint32, uint32, versions, st.sampled_from(types.Origin), texts)
+segments = st.builds(types.Segment, uint32, uint32, versions, texts)
 completions = st.builds(
     types.Completion,
     token_ids,

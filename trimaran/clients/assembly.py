@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trimaran import errors, wire
 from trimaran.types import Completion, PartialCompletion, Segment
@@ -76,15 +76,8 @@ class GroupAssembly:
         completion.token_ids_T.extend(wire.decode_token_ids(chunk.token_ids))
         completion.logprobs_T.extend(logprobs)
         last = completion.segments[-1] if completion.segments else None
-        same_source = last and (last.version, last.origin, last.replica) == (
-            segment.version,
-            segment.origin,
-            segment.replica,
-        )
-        if last and same_source:
-            completion.segments[-1] = Segment(
-                last.start, segment.end, last.version, last.origin, last.replica
-            )
+        if last and (last.version, last.replica) == (segment.version, segment.replica):
+            completion.segments[-1] = replace(last, end=segment.end)
         else:
             completion.segments.append(segment)
 

@@ -74,26 +74,16 @@ class Prompt(_message.Message):
     def __init__(self, prompt_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., task: _Optional[str] = ..., answer: _Optional[str] = ..., extras: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("start", "end", "version", "origin", "replica")
-    class Origin(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        ORIGIN_UNSPECIFIED: _ClassVar[Segment.Origin]
-        ORIGIN_GENERATED: _ClassVar[Segment.Origin]
-        ORIGIN_GIVEN: _ClassVar[Segment.Origin]
-    ORIGIN_UNSPECIFIED: Segment.Origin
-    ORIGIN_GENERATED: Segment.Origin
-    ORIGIN_GIVEN: Segment.Origin
+    __slots__ = ("start", "end", "version", "replica")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     start: int
     end: int
     version: VersionId
-    origin: Segment.Origin
     replica: str
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., origin: _Optional[_Union[Segment.Origin, str]] = ..., replica: _Optional[str] = ...) -> None: ...
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments")
