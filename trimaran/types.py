@@ -32,18 +32,12 @@ class VersionId:
         return f"{self.lineage}.{self.step}"
 
 
-class VersionState(StrEnum):
-    STAGING = "staging"
-    ACTIVE = "active"
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
     run_id: str
     version: VersionId
     root: str
     """Hex digest over the manifest of the version's tensors."""
-    state: VersionState
 
 
 MAX_BLOCKS = 2**20

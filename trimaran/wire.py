@@ -65,18 +65,12 @@ def decode_version(message: types_pb2.VersionId) -> types.VersionId:
 
 def encode_policy(policy: types.PolicyVersion) -> types_pb2.PolicyVersion:
     return types_pb2.PolicyVersion(
-        run_id=policy.run_id,
-        version=encode_version(policy.version),
-        root=policy.root,
-        state=f"STATE_{policy.state.name}",
+        run_id=policy.run_id, version=encode_version(policy.version), root=policy.root
     )
 
 
 def decode_policy(message: types_pb2.PolicyVersion) -> types.PolicyVersion:
-    state = types_pb2.PolicyVersion.State.Name(message.state).removeprefix("STATE_")
-    return types.PolicyVersion(
-        message.run_id, decode_version(message.version), message.root, types.VersionState[state]
-    )
+    return types.PolicyVersion(message.run_id, decode_version(message.version), message.root)
 
 
 DIGEST_BYTES = 16

@@ -25,7 +25,6 @@ from trimaran.types import (
     Staged,
     TransferGroup,
     VersionId,
-    VersionState,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class StandInTrainer:
     @property
     def version(self) -> PolicyVersion:
         root = self._manifest.root
-        return PolicyVersion(RUN_ID, VersionId(0, self.step), root, VersionState.STAGING)
+        return PolicyVersion(RUN_ID, VersionId(0, self.step), root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         return self.version, self._manifest

@@ -38,7 +38,6 @@ from trimaran.types import (
     TrainingBatch,
     Verdict,
     VersionId,
-    VersionState,
 )
 
 RUN_ID = "run-1"
@@ -82,7 +81,7 @@ class FakeTrainer:
     @property
     def policy(self) -> PolicyVersion:
         version = VersionId(self.lineage, self.step)
-        return PolicyVersion(RUN_ID, version, self.root, VersionState.STAGING)
+        return PolicyVersion(RUN_ID, version, self.root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         return self.policy, Manifest("fake", (), self.root)

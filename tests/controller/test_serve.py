@@ -30,7 +30,6 @@ from trimaran.types import (
     Segment,
     Verdict,
     VersionId,
-    VersionState,
 )
 from trimaran.v1 import (
     reward_pb2,
@@ -109,7 +108,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     @property
     def policy(self) -> PolicyVersion:
         root = f"root-{self.step}"
-        return PolicyVersion("run", VersionId(0, self.step), root, VersionState.STAGING)
+        return PolicyVersion("run", VersionId(0, self.step), root)
 
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
         return trainer_pb2.GetPolicyVersionResponse(version=wire.encode_policy(self.policy))

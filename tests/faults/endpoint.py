@@ -34,7 +34,6 @@ from trimaran.types import (
     TransferGroup,
     Transport,
     VersionId,
-    VersionState,
 )
 
 BUCKET_BYTES = 1 << 20
@@ -96,7 +95,7 @@ class Receiver:
 
     def stage(self, manifest: Values, source: Values, timeout: float) -> Values:
         found = manifest_from_json(manifest)
-        version = PolicyVersion("run", VersionId(0, 1), found.root, VersionState.STAGING)
+        version = PolicyVersion("run", VersionId(0, 1), found.root)
         group, peers = source.get("group"), source.get("peers", ())
         told = Source(
             Transport(source["transport"]),

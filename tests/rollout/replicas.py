@@ -29,7 +29,6 @@ from trimaran.types import (
     TransferGroup,
     Transport,
     VersionId,
-    VersionState,
 )
 from trimaran.v1 import rollout_pb2, weight_sync_pb2, weight_sync_pb2_grpc
 
@@ -94,7 +93,7 @@ class RunningReplica:
         snapshot = snapshot_of(self.model, tensors)
         manifest = snapshot.manifest
         number = VersionId(0, self.num_published)
-        version = PolicyVersion(CALLER.run_id, number, manifest.root, VersionState.STAGING)
+        version = PolicyVersion(CALLER.run_id, number, manifest.root)
         blocks, bucket_bytes = ((0, manifest.num_blocks),), 1 << 20
         group = TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, "")
         if self.num_published % 2:

@@ -23,7 +23,7 @@ from trimaran.errors import (
     PromptTooLongError,
     TransferError,
 )
-from trimaran.types import Message, PolicyVersion, Prompt, VersionId, VersionState
+from trimaran.types import Message, PolicyVersion, Prompt, VersionId
 from trimaran.v1 import rollout_pb2
 
 END = 1
@@ -310,7 +310,7 @@ def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
     async def body(client):
         live = await replica.publish(client, weights)
         manifest = replica.manifest
-        policy = PolicyVersion("run", VersionId(0, 99), manifest.root, VersionState.STAGING)
+        policy = PolicyVersion("run", VersionId(0, 99), manifest.root)
         with pytest.raises(InputError, match="attempt is missing"):
             await client.stage_weights(policy, manifest, [], 1 << 20, replicas.TIMEOUT, "")
         with pytest.raises(InputError, match="attempt is missing"):

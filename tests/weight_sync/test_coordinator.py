@@ -25,7 +25,7 @@ from trimaran.errors import (
     StaleEpochError,
     UnavailableError,
 )
-from trimaran.types import Caller, VersionId, VersionState
+from trimaran.types import Caller, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
 QUICK = WeightSyncSection(stage_timeout=0.4, commit_timeout=1, join_timeout=0.2, prove_timeout=0.2)
@@ -97,7 +97,7 @@ def test_a_version_is_staged_recorded_committed_and_proven_in_this_order(world, 
             assert coordinator.routing().live is None
             assert coordinator.routing().unroutable == {"a": "", "b": ""}
             routing, metrics = await publish(coordinator, world)
-            assert routing.live == replace(version_of(1), state=VersionState.ACTIVE)
+            assert routing.live == version_of(1)
             await until(lambda: names(coordinator) == ["a", "b"])
             assert not coordinator.routing().unroutable
             assert metrics["weight_sync/bytes"] == metrics["weight_sync/bytes/collective"] == 80

@@ -23,24 +23,14 @@ class VersionId(_message.Message):
     def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class PolicyVersion(_message.Message):
-    __slots__ = ("run_id", "version", "root", "state")
-    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        STATE_UNSPECIFIED: _ClassVar[PolicyVersion.State]
-        STATE_STAGING: _ClassVar[PolicyVersion.State]
-        STATE_ACTIVE: _ClassVar[PolicyVersion.State]
-    STATE_UNSPECIFIED: PolicyVersion.State
-    STATE_STAGING: PolicyVersion.State
-    STATE_ACTIVE: PolicyVersion.State
+    __slots__ = ("run_id", "version", "root")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     version: VersionId
     root: str
-    state: PolicyVersion.State
-    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., root: _Optional[str] = ..., state: _Optional[_Union[PolicyVersion.State, str]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., root: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "text", "images")
