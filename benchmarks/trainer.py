@@ -19,7 +19,6 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.types import (
     Completion,
     Group,
-    Origin,
     Prompt,
     Score,
     ScoredGroup,
@@ -85,7 +84,7 @@ def make_batch() -> TrainingBatch:
     def tokens(count: int) -> tuple[int, ...]:
         return tuple(chooser.randrange(5, 49000) for _ in range(count))
 
-    segments = (Segment(0, COMPLETION_TOKENS, VersionId(0, 0), Origin.GENERATED, "rollout-0"),)
+    segments = (Segment(0, COMPLETION_TOKENS, VersionId(0, 0), "rollout-0"),)
 
     def completion() -> Completion:
         logprobs = (-10.0,) * COMPLETION_TOKENS

@@ -4,7 +4,7 @@ Safe for several processes on one machine. Values are JSON.
 
 A disk that hangs (a network file system without its server) holds whoever writes to
 it or reads from it in the kernel, for ever. So every call is made on the store's own
-thread, and raises UnavailableError after `DISK_SECONDS`.
+thread, and raises UnavailableError after the store's `timeout`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path) -> None:
+        self.timeout = DISK_SECONDS
+        """Of each call, in seconds."""
         self._path = path
         self._thread = CallThread(f"store {path.name}")
         self._is_closed = False
@@ -130,19 +132,19 @@ class SqliteStore:
         """The last one that was handed out; 0 before the first."""
         return self._call(lambda: _newest_epoch(self._connection, name))
 
-    def close(self) -> None:
-        """Waits for the calls under way: SQLite would crash the process. A disk that hangs keeps the
-        connection; nothing uses it any more."""
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Waits for the calls under way: SQLite would crash the process. A disk that hangs for
+        `timeout` seconds keeps the connection; nothing uses it any more."""
         if not self._is_closed:
             self._is_closed = True
-            self._thread.stop(self._connection.close, CLOSE_SECONDS)
+            self._thread.stop(self._connection.close, timeout)
 
     def _call(self, function: Callable[[], Result]) -> Result:
         """On the store's thread, one call after the other: only there is the connection used."""
         if self._thread.hangs:
             raise self._no_answer()
         try:
-            return self._thread.call(function, DISK_SECONDS)
+            return self._thread.call(function, self.timeout)
         except DeadlineError:
             if self._is_closed:
                 raise sqlite3.ProgrammingError(f"{self._path}: the store is closed") from None
@@ -150,7 +152,7 @@ class SqliteStore:
 
     def _no_answer(self) -> UnavailableError:
         return UnavailableError(
-            f"{self._path}: its disk has not answered for {DISK_SECONDS:g} s; see that it works again"
+            f"{self._path}: its disk has not answered for {self.timeout:g} s; see that it works again"
         )
 
     @contextmanager

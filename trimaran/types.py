@@ -33,18 +33,12 @@ class VersionId:
         return f"{self.lineage}.{self.step}"
 
 
-class VersionState(StrEnum):
-    STAGING = "staging"
-    ACTIVE = "active"
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
     run_id: str
     version: VersionId
     root: str
     """Hex digest over the manifest of the version's tensors."""
-    state: VersionState
 
 
 MAX_BLOCKS = 2**20
@@ -316,11 +310,6 @@ class Sampling:
     """Used by engines that can sample reproducibly."""
 
 
-class Origin(StrEnum):
-    GENERATED = "generated"
-    GIVEN = "given"
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Tokens start..end (exclusive) of a completion, made by one version on one replica."""
@@ -328,7 +317,6 @@ class Segment:
     start: int
     end: int
     version: VersionId
-    origin: Origin
     replica: str
     """Who made them: the replica's name, with ~n after the n-th time that a block of what it had
     loaded was found wrong. So tokens from before a replica was mended never pass for later ones."""
@@ -366,12 +354,11 @@ class Group:
 
     @property
     def makers(self) -> frozenset[tuple[VersionId, str]]:
-        """Version and replica of every token that was generated: each needs a proof to train."""
+        """Version and replica of every token: each needs a proof to train."""
         return frozenset(
             (segment.version, segment.replica)
             for completion in self.completions_G
             for segment in completion.segments
-            if segment.origin is Origin.GENERATED
         )
 
 

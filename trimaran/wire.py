@@ -65,18 +65,12 @@ def decode_version(message: types_pb2.VersionId) -> types.VersionId:
 
 def encode_policy(policy: types.PolicyVersion) -> types_pb2.PolicyVersion:
     return types_pb2.PolicyVersion(
-        run_id=policy.run_id,
-        version=encode_version(policy.version),
-        root=policy.root,
-        state=f"STATE_{policy.state.name}",
+        run_id=policy.run_id, version=encode_version(policy.version), root=policy.root
     )
 
 
 def decode_policy(message: types_pb2.PolicyVersion) -> types.PolicyVersion:
-    state = types_pb2.PolicyVersion.State.Name(message.state).removeprefix("STATE_")
-    return types.PolicyVersion(
-        message.run_id, decode_version(message.version), message.root, types.VersionState[state]
-    )
+    return types.PolicyVersion(message.run_id, decode_version(message.version), message.root)
 
 
 DIGEST_BYTES = 16
@@ -390,18 +384,15 @@ def encode_segment(segment: types.Segment) -> types_pb2.Segment:
         start=segment.start,
         end=segment.end,
         version=encode_version(segment.version),
-        origin=f"ORIGIN_{segment.origin.name}",
         replica=segment.replica,
     )
 
 
 def decode_segment(message: types_pb2.Segment) -> types.Segment:
-    origin = types_pb2.Segment.Origin.Name(message.origin).removeprefix("ORIGIN_")
     return types.Segment(
         message.start,
         message.end,
         decode_version(message.version),
-        types.Origin[origin],
         message.replica,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimaran.types import Completion, Group, Message, Origin, Prompt, Segment, VersionId
+from trimaran.types import Completion, Group, Message, Prompt, Segment, VersionId
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GROUP_SIZE = 8
@@ -64,7 +64,7 @@ def _math_item(number: int, row: dict[str, str]) -> Item:
 def _completion(text: str) -> Completion:
     """With as many tokens as such a text has."""
     length = max(1, len(text) // CHARACTERS_A_TOKEN)
-    segment = Segment(0, length, VersionId(0, 1), Origin.GENERATED, "rollout-0")
+    segment = Segment(0, length, VersionId(0, 1), "rollout-0")
     tokens = tuple(1000 + k % 30000 for k in range(length))
     return Completion(tokens, (-0.5,) * length, text, "stop", (segment,))
 

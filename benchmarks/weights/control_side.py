@@ -26,7 +26,6 @@ from trimaran.types import (
     TransferGroup,
     TransferLimits,
     VersionId,
-    VersionState,
 )
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ class StandInTrainer:
     @property
     def version(self) -> PolicyVersion:
         root = self._manifest.root
-        return PolicyVersion(RUN_ID, VersionId(0, self.step), root, VersionState.STAGING)
+        return PolicyVersion(RUN_ID, VersionId(0, self.step), root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         return self.version, self._manifest

@@ -18,7 +18,6 @@ from trimaran.types import (
     Completion,
     Group,
     Message,
-    Origin,
     Prompt,
     Score,
     ScoredGroup,
@@ -100,5 +99,5 @@ class _Sampler:
             tuple(logprobs_T[:length].tolist()),
             self._tokenizer.decode(token_ids[:length], skip_special_tokens=True),
             "stop" if stopped else "length",
-            (Segment(0, length, VersionId(0, 0), Origin.GENERATED, "sampler"),),
+            (Segment(0, length, VersionId(0, 0), "sampler"),),
         )

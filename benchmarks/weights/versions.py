@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.config import RunConfig, WeightSyncSection, parse_config
-from trimaran.types import PolicyVersion, TransferLimits, VersionId, VersionState
+from trimaran.types import PolicyVersion, TransferLimits, VersionId
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def snapshot_of(
 
 def policy_of(snapshot: Snapshot, step: int) -> PolicyVersion:
     root = snapshot.manifest.root
-    return PolicyVersion(RUN_ID, VersionId(0, step), root, VersionState.STAGING)
+    return PolicyVersion(RUN_ID, VersionId(0, step), root)
 
 
 def run_config(model: Path, **sections: dict[str, Any]) -> RunConfig:

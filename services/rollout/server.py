@@ -32,7 +32,7 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.store import issued_epoch
-from trimaran.types import Caller, Origin, Replica, Segment, VersionId
+from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
 CHECK_SECONDS = 1.0
@@ -141,7 +141,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     def _chunk(self, chunk: Chunk, maker: str) -> rollout_pb2.GenerateResponse:
         end = chunk.start + len(chunk.token_ids_T)
-        segment = Segment(chunk.start, end, chunk.version, Origin.GENERATED, maker)
+        segment = Segment(chunk.start, end, chunk.version, maker)
         return rollout_pb2.GenerateResponse(
             chunk=rollout_pb2.SegmentChunk(
                 index=chunk.index,

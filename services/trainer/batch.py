@@ -15,7 +15,7 @@ from services.trainer.grpo.advantages import group_advantages
 from services.trainer.packing import GroupLengths
 from trimaran.choices import AGGREGATIONS, load
 from trimaran.config import AlgorithmSection
-from trimaran.types import Completion, Origin, Score, ScoredGroup
+from trimaran.types import Completion, Score, ScoredGroup
 
 T = TypeVar("T")
 
@@ -26,16 +26,19 @@ class Sample:
 
     prompt_token_ids: tuple[int, ...]
     completion: Completion
-    trained: tuple[int, ...]
-    """Places in the completion of the tokens that the policy generated."""
     advantage: float
     weight: float
-    """Of one trained token, with the denominator of the whole mini-batch in it."""
+    """Of one token, with the denominator of the whole mini-batch in it."""
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens of the completion: all of them."""
+        return len(self.completion.token_ids_T)
 
     @property
     def num_inputs(self) -> int:
-        """Tokens of the completion that are read: up to the one that predicts the last trained."""
-        return self.trained[-1]
+        """Tokens of the completion that are read: up to the one that predicts the last."""
+        return self.num_trained - 1
 
 
 GroupSamples = tuple[Sample, ...]
@@ -57,51 +60,41 @@ def prepare_mini_batch(
     where no KL term gives it a gradient.
     """
     drafts = [_draft(scored, algorithm.normalize_std) for scored in groups]
-    counts = [len(trained) for draft in drafts for _, trained, _ in draft]
+    counts = [len(completion.token_ids_T) for draft in drafts for completion, _ in draft]
     weights = iter(load(AGGREGATIONS[algorithm.aggregation])(counts))
     return [
         tuple(
-            Sample(scored.group.prompt_token_ids, completion, trained, advantage, weight)
-            for (completion, trained, advantage), weight in zip(draft, weights, strict=False)
-            if trained and (advantage or algorithm.kl_coefficient)
+            Sample(scored.group.prompt_token_ids, completion, advantage, weight)
+            for (completion, advantage), weight in zip(draft, weights, strict=False)
+            if completion.token_ids_T and (advantage or algorithm.kl_coefficient)
         )
         for scored, draft in zip(groups, drafts, strict=True)
     ]
 
 
 def count_trained(groups: Sequence[ScoredGroup]) -> int:
-    """Tokens in the loss's denominator: generated ones of scored completions."""
+    """Tokens in the loss's denominator: those of scored completions."""
     return sum(
-        len(_trained_places(completion))
+        len(completion.token_ids_T)
         for scored in groups
         for completion, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True)
         if isinstance(verdict, Score)
     )
 
 
-def _draft(
-    scored: ScoredGroup, normalize_std: bool
-) -> list[tuple[Completion, tuple[int, ...], float]]:
+def _draft(scored: ScoredGroup, normalize_std: bool) -> list[tuple[Completion, float]]:
+    """The scored completions, each with its advantage."""
     verdicts = scored.verdicts_G
     known = [isinstance(verdict, Score) for verdict in verdicts]
     rewards = [verdict.reward if isinstance(verdict, Score) else 0.0 for verdict in verdicts]
     advantages = group_advantages(rewards, known, normalize_std).tolist()
     return [
-        (completion, _trained_places(completion), advantage)
+        (completion, advantage)
         for completion, advantage, is_known in zip(
             scored.group.completions_G, advantages, known, strict=True
         )
         if is_known
     ]
-
-
-def _trained_places(completion: Completion) -> tuple[int, ...]:
-    return tuple(
-        place
-        for segment in completion.segments
-        if segment.origin is Origin.GENERATED
-        for place in range(segment.start, segment.end)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +121,17 @@ def pack(groups: Sequence[GroupSamples], device: torch.device) -> PackedBatch:
         before_first = len(token_ids) - 1
         for sample in group:
             start = len(token_ids)
-            sources += [start + place - 1 if place else before_first for place in sample.trained]
+            sources += [before_first, *range(start, start + sample.num_inputs)]
             token_ids += sample.completion.token_ids_T[: sample.num_inputs]
     samples = [sample for group in groups for sample in group]
-    counts = torch.tensor([len(sample.trained) for sample in samples])
+    counts = torch.tensor([sample.num_trained for sample in samples])
 
     def per_sample(values: Sequence[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
 
     def per_token(values: Callable[[Completion], Sequence[T]], dtype: torch.dtype) -> torch.Tensor:
-        chosen = [values(one.completion)[place] for one in samples for place in one.trained]
-        return torch.tensor(chosen, dtype=dtype, device=device)
+        flat = [value for one in samples for value in values(one.completion)]
+        return torch.tensor(flat, dtype=dtype, device=device)
 
     return PackedBatch(
         token_ids_N=torch.tensor(token_ids, device=device),

@@ -49,8 +49,8 @@ def _sample_faults(sample: Sample) -> Iterator[str]:
     if not abs(sample.advantage) <= LARGEST:  # nor is NaN
         yield f"advantage {sample.advantage}"
     completion = sample.completion
-    for place in sample.trained:
-        if not math.isfinite(logprob := completion.logprobs_T[place]):
+    for place, logprob in enumerate(completion.logprobs_T):
+        if not math.isfinite(logprob):
             segment = next(s for s in completion.segments if s.start <= place < s.end)
             yield f"log-probability {logprob} of token {place}, from {segment.replica}"
 

@@ -168,7 +168,7 @@ def _blame(
     """Which groups it is, each computed once more by itself."""
     flags = torch.zeros(len(mini.groups), dtype=torch.bool)
     for places, old in zip(mini.places, olds, strict=True):
-        counts = [sum(len(sample.trained) for sample in mini.samples[place]) for place in places]
+        counts = [sum(sample.num_trained for sample in mini.samples[place]) for place in places]
         parts = [None] * len(places) if old is None else old.split(counts)
         for place, part in zip(places, parts, strict=True):
             sums = TokenSums(policy.device)

@@ -36,7 +36,6 @@ from trimaran.types import (
     Proof,
     TrainingBatch,
     VersionId,
-    VersionState,
 )
 
 logger = logging.getLogger(__name__)
@@ -112,8 +111,7 @@ class TrainerRank:
     def version(self) -> PolicyVersion:
         root = self._held.root if self._held else ""
         version = VersionId(self._lineage, self._step)
-        # Live only once weight sync has brought it to the replicas.
-        return PolicyVersion(self._run_folder.name, version, root, VersionState.STAGING)
+        return PolicyVersion(self._run_folder.name, version, root)
 
     @property
     def manifest(self) -> Manifest:

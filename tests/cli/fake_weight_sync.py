@@ -7,7 +7,7 @@ from typing import Any
 
 from trimaran import rpc, wire
 from trimaran.errors import InputError
-from trimaran.types import PolicyVersion, Proof, VersionId, VersionRecord, VersionState
+from trimaran.types import PolicyVersion, Proof, VersionId, VersionRecord
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -24,7 +24,7 @@ def proof(step: int, replica: str, num_loaded: int = 1, root: str = "", fault: s
 
 
 def record(step: int, *proofs: Proof) -> VersionRecord:
-    policy = PolicyVersion(RUN, VersionId(0, step), root_of(step), VersionState.ACTIVE)
+    policy = PolicyVersion(RUN, VersionId(0, step), root_of(step))
     return VersionRecord(policy, NUM_BLOCKS, 2_500_000, 1_767_268_800.0 + step, proofs)
 
 

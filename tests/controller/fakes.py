@@ -29,7 +29,6 @@ from trimaran.types import (
     Group,
     Manifest,
     Message,
-    Origin,
     PolicyVersion,
     Prompt,
     Proof,
@@ -41,7 +40,6 @@ from trimaran.types import (
     TrainingBatch,
     Verdict,
     VersionId,
-    VersionState,
 )
 
 RUN_ID = "run-1"
@@ -86,7 +84,7 @@ class FakeTrainer:
     @property
     def policy(self) -> PolicyVersion:
         version = VersionId(self.lineage, self.step)
-        return PolicyVersion(RUN_ID, version, self.root, VersionState.STAGING)
+        return PolicyVersion(RUN_ID, version, self.root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         return self.policy, Manifest("fake", (), self.root)
@@ -220,7 +218,7 @@ class FakeRollout:
         for index in range(sampling.num_samples):
             token = int(digest(sampling.seed, index, live.root), 16) % 30000
             maker = world.weight_sync.makers.get(self.name, self.name)
-            segment = Segment(0, 1, live.version, Origin.GENERATED, maker)
+            segment = Segment(0, 1, live.version, maker)
             text = f"{prompt.answer}" if token % 2 else "?"
             completions.append(Completion((token,), (-0.5,), text, "stop", (segment,)))
         return Group(number, attempt, prompt, (1, 2, 3), tuple(completions))

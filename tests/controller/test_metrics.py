@@ -14,7 +14,6 @@ from trimaran.types import (
     Completion,
     Faulted,
     Group,
-    Origin,
     Score,
     ScoredGroup,
     Segment,
@@ -25,9 +24,7 @@ from trimaran.types import (
 
 
 def completion(length: int, reason: str, *steps: int) -> Completion:
-    segments = tuple(
-        Segment(i, i + 1, VersionId(0, step), Origin.GENERATED, "r") for i, step in enumerate(steps)
-    )
+    segments = tuple(Segment(i, i + 1, VersionId(0, step), "r") for i, step in enumerate(steps))
     return Completion((1,) * length, (0.0,) * length, "", reason, segments)
 
 

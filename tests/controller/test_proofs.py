@@ -16,7 +16,6 @@ from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.types import (
     Completion,
     Group,
-    Origin,
     Proof,
     ScoredGroup,
     Segment,
@@ -52,8 +51,8 @@ def attempts(world: World, number: int) -> list[tuple[int, str]]:
     return [event[2:] for event in world.events if event[:2] == ("generate", number)]
 
 
-def group_of(*makers: tuple[VersionId, str], origin: Origin = Origin.GENERATED) -> Group:
-    segments = tuple(Segment(i, i + 1, v, origin, r) for i, (v, r) in enumerate(makers))
+def group_of(*makers: tuple[VersionId, str]) -> Group:
+    segments = tuple(Segment(i, i + 1, v, r) for i, (v, r) in enumerate(makers))
     ids = tuple(range(len(makers)))
     one = Completion(ids, (-0.5,) * len(makers), "", "stop", segments)
     return Group(0, 1, PROMPTS[0], (1,), (one,))
@@ -216,21 +215,6 @@ def test_good_proofs_are_remembered_until_a_batch_trains(tmp_path: Path) -> None
         assert num_calls() == 2
         assert str(await prover.find_unproven(both)) == str(unproven[0])
         assert await prover.find_unproven(group_of(makers[0])) is None
-
-    try:
-        asyncio.run(body())
-    finally:
-        world.close()
-
-
-def test_given_tokens_need_no_proof(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-
-    async def body() -> None:
-        fake: object = world.weight_sync
-        prover = ProofCheck(fake, 5.0)  # type: ignore[arg-type]
-        given = group_of((START, "rollout-0"), origin=Origin.GIVEN)
-        assert await prover.find_unproven(given) is None
 
     try:
         asyncio.run(body())

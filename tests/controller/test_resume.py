@@ -24,7 +24,7 @@ from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.store import SqliteStore
-from trimaran.types import Completion, Group, Origin, Score, ScoredGroup, Segment, VersionId
+from trimaran.types import Completion, Group, Score, ScoredGroup, Segment, VersionId
 from trimaran.wire import serialize_scored_group
 
 
@@ -175,7 +175,7 @@ def test_scored_groups_are_reused_only_within_the_lag(
     ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), RUN_ID)
 
     def record(number: int, version: int) -> None:
-        segment = Segment(0, 1, VersionId(0, version), Origin.GENERATED, "rollout-0")
+        segment = Segment(0, 1, VersionId(0, version), "rollout-0")
         completion = Completion((1,), (0.0,), "", "stop", (segment,))
         group = Group(number, 1, PROMPTS[number], (1,), (completion,))
         payload = ledger.keep(serialize_scored_group(ScoredGroup(group, (Score(1.0),))))

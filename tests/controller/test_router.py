@@ -6,13 +6,13 @@ import pytest
 from services.controller import router as router_module
 from services.controller.router import Router
 from trimaran.errors import UnavailableError
-from trimaran.types import PolicyVersion, Replica, Routing, VersionId, VersionState
+from trimaran.types import PolicyVersion, Replica, Routing, VersionId
 
 A, B = Replica("a", "127.0.0.1:1"), Replica("b", "127.0.0.1:2")
 
 
 def live(step: int) -> PolicyVersion:
-    return PolicyVersion("run", VersionId(0, step), f"root-{step}", VersionState.ACTIVE)
+    return PolicyVersion("run", VersionId(0, step), f"root-{step}")
 
 
 def losses(*routings: Routing) -> list[tuple[str, str]]:

@@ -21,7 +21,6 @@ from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_js
 from trimaran.types import (
     EventKind,
     Faulted,
-    Origin,
     PolicyVersion,
     Proof,
     Replica,
@@ -32,7 +31,6 @@ from trimaran.types import (
     Segment,
     Verdict,
     VersionId,
-    VersionState,
 )
 from trimaran.v1 import (
     reward_pb2,
@@ -78,7 +76,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
 
     def _chunk(self, index: int, start: int) -> Any:
         assert self.pool.live
-        segment = Segment(start, start + 1, self.pool.live.version, Origin.GENERATED, self.name)
+        segment = Segment(start, start + 1, self.pool.live.version, self.name)
         chunk = rollout_pb2.SegmentChunk(
             index=index,
             segment=wire.encode_segment(segment),
@@ -112,7 +110,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     @property
     def policy(self) -> PolicyVersion:
         root = f"root-{self.step}"
-        return PolicyVersion("run", VersionId(0, self.step), root, VersionState.STAGING)
+        return PolicyVersion("run", VersionId(0, self.step), root)
 
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
         return trainer_pb2.GetPolicyVersionResponse(version=wire.encode_policy(self.policy))

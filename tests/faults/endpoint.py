@@ -36,7 +36,6 @@ from trimaran.types import (
     TransferGroup,
     TransferLimits,
     VersionId,
-    VersionState,
 )
 
 TENSOR_BYTES = 1 << 20
@@ -108,7 +107,7 @@ class Receiver:
 
     def stage(self, manifest: Values, source: Values, timeout: float) -> Values:
         found = manifest_from_json(manifest)
-        version = PolicyVersion("run", VersionId(0, 1), found.root, VersionState.STAGING)
+        version = PolicyVersion("run", VersionId(0, 1), found.root)
         told = [source_of(source)]
         staged = self._receiver.stage(version, found, told, limits_of(timeout))
         return asdict(staged)

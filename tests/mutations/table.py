@@ -48,7 +48,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a service refuses an epoch older than the newest that it has heard of",
-        "trimaran/rpc.py",
+        "trimaran/fence.py",
         "        if caller.epoch < newest:\n",
         "        if caller.epoch < 0:\n",
         (

@@ -30,7 +30,6 @@ from trimaran.types import (
     TransferGroup,
     TransferLimits,
     VersionId,
-    VersionState,
 )
 from trimaran.v1 import rollout_pb2, weight_sync_pb2, weight_sync_pb2_grpc
 
@@ -96,7 +95,7 @@ class RunningReplica:
         snapshot = snapshot_of(self.model, tensors)
         manifest = snapshot.manifest
         number = VersionId(0, self.num_published)
-        version = PolicyVersion(CALLER.run_id, number, manifest.root, VersionState.STAGING)
+        version = PolicyVersion(CALLER.run_id, number, manifest.root)
         blocks = ((0, manifest.num_blocks),)
         group = TransferGroup(self.num_published, f"nonce-{self.num_published}", 2, "")
         if self.num_published % 2:

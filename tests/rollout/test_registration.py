@@ -11,12 +11,12 @@ from tests.rollout.replicas import free_ports
 from trimaran import rpc, wire
 from trimaran.config import parse_config
 from trimaran.errors import DeadlineError
-from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId, VersionState
+from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId
 from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 
 REPLICA = Replica("rollout-0", "127.0.0.1:1")
 PEER = Peer("127.0.0.1:2", "secret", "this-host")
-LIVE = PolicyVersion("run", VersionId(0, 3), "a" * 32, VersionState.ACTIVE)
+LIVE = PolicyVersion("run", VersionId(0, 3), "a" * 32)
 
 
 class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):

@@ -23,15 +23,7 @@ from trimaran.errors import (
     PromptTooLongError,
     TransferError,
 )
-from trimaran.types import (
-    Message,
-    Origin,
-    PolicyVersion,
-    Prompt,
-    TransferLimits,
-    VersionId,
-    VersionState,
-)
+from trimaran.types import Message, PolicyVersion, Prompt, TransferLimits, VersionId
 from trimaran.v1 import rollout_pb2
 
 END = 1
@@ -138,7 +130,7 @@ def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
         for completion in group.completions_G:
             assert_made_by(reference, {version: weights}, group, completion, temperature)
             (segment,) = completion.segments
-            assert (segment.origin, segment.replica) == (Origin.GENERATED, "rollout-0")
+            assert segment.replica == "rollout-0"
             assert completion.finish_reason == "length"
             assert len(completion.token_ids_T) == 24
 
@@ -318,7 +310,7 @@ def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
     async def body(client):
         live = await replica.publish(client, weights)
         manifest = replica.manifest
-        policy = PolicyVersion("run", VersionId(0, 99), manifest.root, VersionState.STAGING)
+        policy = PolicyVersion("run", VersionId(0, 99), manifest.root)
         with pytest.raises(InputError, match="attempt is missing"):
             await client.stage_weights(policy, manifest, [], replicas.LIMITS, "")
         with pytest.raises(InputError, match="attempt is missing"):

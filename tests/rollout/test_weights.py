@@ -20,15 +20,7 @@ from trimaran.errors import (
     OutOfOrderError,
     TransferError,
 )
-from trimaran.types import (
-    PolicyVersion,
-    Staged,
-    TensorInfo,
-    TransferLimits,
-    Transport,
-    VersionId,
-    VersionState,
-)
+from trimaran.types import PolicyVersion, Staged, TensorInfo, TransferLimits, Transport, VersionId
 
 
 def make_manifest(letter: str):
@@ -37,7 +29,7 @@ def make_manifest(letter: str):
 
 
 def policy(step: int, manifest) -> PolicyVersion:
-    return PolicyVersion("run", VersionId(0, step), manifest.root, VersionState.STAGING)
+    return PolicyVersion("run", VersionId(0, step), manifest.root)
 
 
 FIRST, SECOND = make_manifest("a"), make_manifest("b")

@@ -10,7 +10,6 @@ from trimaran.types import (
     Faulted,
     Group,
     Message,
-    Origin,
     Prompt,
     Proof,
     Score,
@@ -24,22 +23,10 @@ from trimaran.types import (
 PROMPT = Prompt("p", (Message("user", "?"),), "task", "1")
 
 
-def completion(
-    token_ids: Sequence[int], logprobs: Sequence[float] | None = None, given: int = 0
-) -> Completion:
-    """The first `given` tokens count as given, the rest as generated."""
-    version, end = VersionId(0, 0), len(token_ids)
-    segments = (
-        Segment(0, given, version, Origin.GIVEN, "r"),
-        Segment(given, end, version, Origin.GENERATED, "r"),
-    )
-    return Completion(
-        tuple(token_ids),
-        tuple(logprobs or [-4.0] * end),
-        "",
-        "stop",
-        segments if given else segments[1:],
-    )
+def completion(token_ids: Sequence[int], logprobs: Sequence[float] | None = None) -> Completion:
+    segments = (Segment(0, len(token_ids), VersionId(0, 0), "r"),)
+    logprobs = logprobs or [-4.0] * len(token_ids)
+    return Completion(tuple(token_ids), tuple(logprobs), "", "stop", segments)
 
 
 def scored_group(
@@ -63,9 +50,7 @@ def random_batch(step: int, num_groups: int = 4, group_size: int = 3) -> Trainin
 
     groups = []
     for number in range(num_groups):
-        answers = [
-            completion(tokens(dice.randrange(2, 12)), given=number % 2) for _ in range(group_size)
-        ]
+        answers = [completion(tokens(dice.randrange(2, 12))) for _ in range(group_size)]
         rewards: list[float | None] = [float(i % 2) for i in range(group_size)]
         if number == 2:
             rewards = [0.3] * group_size

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from trimaran.config import RunConfig
-from trimaran.types import Completion, Group, Origin, Score, ScoredGroup, TrainingBatch
+from trimaran.types import Completion, Group, Score, ScoredGroup, TrainingBatch
 
 
 def sequence_logprobs(
@@ -58,15 +58,11 @@ def loss_of(model: torch.nn.Module, batch: TrainingBatch, config: RunConfig) -> 
             logprobs = sequence_logprobs(
                 model, scored.group.prompt_token_ids, one, config.rollout.temperature
             )
-            generated = torch.zeros(len(one.token_ids_T))
-            for segment in one.segments:
-                if segment.origin is Origin.GENERATED:
-                    generated[segment.start : segment.end] = 1.0
             old = logprobs.detach()
             weight = (old - torch.tensor(one.logprobs_T)).exp().clamp(max=2.0)
             ratio = (logprobs - old).exp()
-            terms.append(-(generated * weight * ratio * advantage).sum())
-            num_tokens += int(generated.sum())
+            terms.append(-(weight * ratio * advantage).sum())
+            num_tokens += len(one.token_ids_T)
     return torch.stack(terms).sum() / num_tokens
 
 

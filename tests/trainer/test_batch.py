@@ -25,14 +25,13 @@ def test_a_group_packs_its_prompt_once_and_each_completion_without_its_last_toke
     assert packed.weights_M.tolist() == [0.25] * 8
 
 
-def test_given_tokens_are_read_but_not_trained() -> None:
-    answers = [completion([7, 8, 9], given=2), completion([6, 6], given=2)]
-    group = scored_group([4, 5], answers, [1.0, 0.0])
-    (samples,) = prepare_mini_batch([group], AlgorithmSection())
+def test_an_empty_completion_counts_in_the_group_and_trains_nothing() -> None:
+    group = scored_group([4, 5], [completion([7, 8]), completion([])], [1.0, 0.0])
+    (samples,) = prepare_mini_batch([group], AlgorithmSection(normalize_std=False))
     packed = pack([samples], CPU)
-    assert packed.token_ids_N.tolist() == [4, 5, 7, 8]
-    assert packed.targets_M.tolist() == [9]
-    assert packed.weights_M.tolist() == [1.0]
+    assert packed.token_ids_N.tolist() == [4, 5, 7]
+    assert packed.targets_M.tolist() == [7, 8]
+    assert packed.advantages_M.tolist() == [0.5, 0.5]
 
 
 def test_an_faulted_completion_is_left_out_of_the_denominator() -> None:

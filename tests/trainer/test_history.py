@@ -6,13 +6,13 @@ import pytest
 
 from services.trainer.history import FILE, VersionHistory
 from trimaran.errors import InputError
-from trimaran.types import PolicyVersion, VersionId, VersionState
+from trimaran.types import PolicyVersion, VersionId
 
 FIRST = VersionId(0, 1)
 
 
 def policy(version: VersionId, root: str) -> PolicyVersion:
-    return PolicyVersion("run", version, root, VersionState.STAGING)
+    return PolicyVersion("run", version, root)
 
 
 def test_a_restarted_trainer_knows_what_the_runs_trainers_made(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import pytest
 from services.trainer.provenance import check_proofs
 from tests.trainer.batches import completion, proofs_for, random_batch, scored_group
 from trimaran.errors import UnprovenError
-from trimaran.types import Origin, Proof, Segment, TrainingBatch, VersionId
+from trimaran.types import Proof, Segment, TrainingBatch, VersionId
 
 FIRST, SECOND = VersionId(0, 1), VersionId(0, 2)
 ROOTS = {FIRST: frozenset({"one"}), SECOND: frozenset({"two", "two again"})}
 
 
-def batch_of(*makers: tuple[VersionId, str], origin: Origin = Origin.GENERATED) -> TrainingBatch:
+def batch_of(*makers: tuple[VersionId, str]) -> TrainingBatch:
     """One group of one completion whose tokens come from the makers, one each."""
-    segments = tuple(Segment(i, i + 1, v, origin, r) for i, (v, r) in enumerate(makers))
+    segments = tuple(Segment(i, i + 1, v, r) for i, (v, r) in enumerate(makers))
     one = completion([5] * len(makers))
     object.__setattr__(one, "segments", segments)
     return TrainingBatch(3, (scored_group([1], [one], [1.0], number=7),))
@@ -67,10 +67,6 @@ def test_one_bad_segment_is_enough() -> None:
     batch = batch_of((FIRST, "r0"), (SECOND, "r0"))
     with pytest.raises(UnprovenError, match=r"r0 at version 0\.2"):
         check(batch, proof(FIRST, "r0", "one"))
-
-
-def test_given_tokens_train_nothing_and_need_no_proof() -> None:
-    check(batch_of((FIRST, "r0"), origin=Origin.GIVEN))
 
 
 def test_the_proofs_of_a_whole_batch() -> None:

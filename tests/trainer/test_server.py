@@ -14,7 +14,7 @@ from trimaran import wire
 from trimaran.clients import TrainAnswer
 from trimaran.config import TrainerSection
 from trimaran.errors import UnprovenError
-from trimaran.types import PolicyVersion, VersionId, VersionState
+from trimaran.types import PolicyVersion, VersionId
 from trimaran.v1 import trainer_pb2
 
 ROOT = "root"
@@ -33,9 +33,7 @@ class RecordingRank:
 
     async def train(self, batch: Any, lineage: int) -> TrainAnswer:
         self.trained.append(batch.step)
-        return TrainAnswer(
-            PolicyVersion("run", VersionId(0, batch.step), ROOT, VersionState.STAGING), {}
-        )
+        return TrainAnswer(PolicyVersion("run", VersionId(0, batch.step), ROOT), {})
 
 
 def test_a_batch_with_unproven_tokens_reaches_no_rank() -> None:

@@ -7,7 +7,7 @@ import pytest
 from trimaran import wire
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError
-from trimaran.types import Origin, PartialCompletion, Segment, VersionId
+from trimaran.types import PartialCompletion, Segment, VersionId
 from trimaran.v1 import rollout_pb2
 
 V1, V2 = VersionId(0, 1), VersionId(0, 2)
@@ -19,7 +19,7 @@ def opened(token_ids):
 
 
 def chunk(index, start, token_ids, version, replica="rollout-0", logprobs=None):
-    segment = Segment(start, start + len(token_ids), version, Origin.GENERATED, replica)
+    segment = Segment(start, start + len(token_ids), version, replica)
     return rollout_pb2.GenerateResponse(
         chunk=rollout_pb2.SegmentChunk(
             index=index,
@@ -58,7 +58,7 @@ def test_after_a_broken_stream_only_the_rest_is_asked_for():
         assembly.take(event)
     assert not assembly.complete
     assert assembly.unfinished() == {
-        1: PartialCompletion((7,), (-0.5,), (Segment(0, 1, V1, Origin.GENERATED, "rollout-0"),))
+        1: PartialCompletion((7,), (-0.5,), (Segment(0, 1, V1, "rollout-0"),))
     }
     for event in (opened([9]), chunk(1, 1, [8], V1, "rollout-1"), finished(1, "length")):
         assembly.take(event)
@@ -77,7 +77,7 @@ def test_a_logprob_that_is_not_finite_is_refused_with_its_replica(bad):
     reason = f"rollout-3 at version 0.2: the log-probability of token 2 of completion 0 is {bad}"
     with pytest.raises(InternalError, match=reason):
         assembly.take(chunk(0, 1, [2, 3], V2, "rollout-3", [-0.5, bad]))
-    kept = PartialCompletion((1,), (-0.5,), (Segment(0, 1, V1, Origin.GENERATED, "rollout-0"),))
+    kept = PartialCompletion((1,), (-0.5,), (Segment(0, 1, V1, "rollout-0"),))
     assert assembly.unfinished() == {0: kept}
     for event in (chunk(0, 1, [4], V2, "rollout-1"), finished(0)):
         assembly.take(event)

@@ -169,28 +169,27 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, monkeypatch, call):
+def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
     path = tmp_path / "store.sqlite"
     store = SqliteStore(path)
-    monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
-    monkeypatch.setattr("trimaran.store.CLOSE_SECONDS", 0.05)
+    store.timeout = 0.05
     disk = hang(store, "")
     with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
         CALLS[call](store)
-    store.close()  # nor does it hold the end
+    store.close(timeout=0.05)  # nor does it hold the end
     disk.let_go.set()
 
 
-def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path, monkeypatch):
+def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path):
     store = SqliteStore(tmp_path / "store.sqlite")
-    monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.1)
+    store.timeout = 0.1
     disk = hang(store, "INSERT")
     for key in ("under way", "refused at once"):
         with pytest.raises(UnavailableError):
             store.put(key, 1)
     assert len(disk.statements) == 1
     disk.let_go.set()
-    monkeypatch.setattr("trimaran.store.DISK_SECONDS", 60)
+    store.timeout = 60
     while store._thread.hangs:
         time.sleep(0.01)
     store.put("back", 2)
@@ -205,13 +204,13 @@ import threading
 from pathlib import Path
 from trimaran import store
 from trimaran.errors import UnavailableError
-store.DISK_SECONDS = store.CLOSE_SECONDS = 0.1
 found = store.SqliteStore(Path({str(tmp_path / "store.sqlite")!r}))
+found.timeout = 0.1
 try:
     found._call(threading.Event().wait)
 except UnavailableError as error:
     print(error)
-found.close()
+found.close(timeout=0.1)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -20,9 +20,7 @@ terms = st.dictionaries(texts, rewards, max_size=3)
 
 callers = st.builds(types.Caller, texts, st.integers(0, 2**64 - 1))
 versions = st.builds(types.VersionId, uint32, uint32)
-policies = st.builds(
-    types.PolicyVersion, texts, versions, texts, st.sampled_from(types.VersionState)
-)
+policies = st.builds(types.PolicyVersion, texts, versions, texts)
 numbers = st.lists(st.integers(0, 2**10), max_size=4).map(tuple)
 digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
 tensors = st.builds(
@@ -92,7 +90,7 @@ prompts = st.builds(
     st.dictionaries(texts, texts, max_size=3),
 )
 samplings = st.builds(types.Sampling, st.floats(0, 10), uint32, uint32, st.integers(0, 2**64 - 1))
-segments = st.builds(types.Segment, uint32, uint32, versions, st.sampled_from(types.Origin), texts)
+segments = st.builds(types.Segment, uint32, uint32, versions, texts)
 completions = st.builds(
     types.Completion,
     token_ids,

@@ -28,7 +28,6 @@ from trimaran.types import (
     TransferLimits,
     Transport,
     VersionId,
-    VersionState,
 )
 
 CPU = Device("cpu", "gloo")
@@ -87,7 +86,7 @@ def big_snapshot(num_bytes: int, num_blocks: int = 8, seed: int = 0) -> Snapshot
 
 
 def version_of(snapshot: Snapshot, step: int = 1) -> PolicyVersion:
-    return PolicyVersion("run", VersionId(0, step), snapshot.manifest.root, VersionState.STAGING)
+    return PolicyVersion("run", VersionId(0, step), snapshot.manifest.root)
 
 
 def group_of(group_id: int, world_size: int = 2) -> TransferGroup:

@@ -29,7 +29,6 @@ from trimaran.types import (
     TransferLimits,
     Transport,
     VersionId,
-    VersionState,
 )
 
 RUN = "run"
@@ -52,7 +51,7 @@ def manifest_of(step: int) -> Manifest:
 
 def version_of(step: int, lineage: int = 0) -> PolicyVersion:
     root = manifest_of(step).root
-    return PolicyVersion(RUN, VersionId(lineage, step), root, VersionState.STAGING)
+    return PolicyVersion(RUN, VersionId(lineage, step), root)
 
 
 def peer_of(name: str, host: str = "") -> Peer:

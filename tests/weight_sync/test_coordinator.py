@@ -25,7 +25,7 @@ from trimaran.errors import (
     StaleEpochError,
     UnavailableError,
 )
-from trimaran.types import Caller, VersionId, VersionState
+from trimaran.types import Caller, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
 QUICK = WeightSyncSection(stage_timeout=0.4, commit_timeout=1, join_timeout=0.2, prove_timeout=0.2)
@@ -98,7 +98,7 @@ def test_a_version_is_staged_recorded_committed_and_proven_in_this_order(world, 
             assert coordinator.routing().live is None
             assert coordinator.routing().unroutable == {"a": "", "b": ""}
             routing, metrics = await publish(coordinator, world)
-            assert routing.live == replace(version_of(1), state=VersionState.ACTIVE)
+            assert routing.live == version_of(1)
             await until(lambda: names(coordinator) == ["a", "b"])
             assert not coordinator.routing().unroutable
             assert metrics["weight_sync/bytes"] == metrics["weight_sync/bytes/collective"] == 80
@@ -792,7 +792,7 @@ def test_a_replica_that_registers_again_is_not_waited_for(world, tmp_path):
 
 
 def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_serves(
-    world, tmp_path, monkeypatch
+    world, tmp_path
 ):
     async def main():
         async with running(world, tmp_path) as coordinator:
@@ -802,13 +802,13 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
             await until(lambda: all(task.done() for _, task in tasks))  # a's proof is recorded
             store = coordinator._ledger._store
             disk = hang(store, "INSERT")
-            monkeypatch.setattr("trimaran.store.DISK_SECONDS", 0.05)
+            store.timeout = 0.05
             with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
                 await publish(coordinator, world, 2)
             assert names(coordinator) == ["a"] and live_of(coordinator) == VersionId(0, 1)
             disk.let_go.set()
             await until(lambda: not store._thread.hangs)
-            monkeypatch.setattr("trimaran.store.DISK_SECONDS", 60)
+            store.timeout = 60
             await publish(coordinator, world, 2)
             assert live_of(coordinator) == VersionId(0, 2)
 

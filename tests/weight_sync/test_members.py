@@ -5,11 +5,7 @@ from hypothesis import strategies as st
 
 from services.weight_sync.control.members import Members
 from tests.weight_sync.fakes import peer_of, version_of
-from trimaran.types import Replica, VersionState
-
-
-def live_of(step):
-    return replace(version_of(step), state=VersionState.ACTIVE)
+from trimaran.types import Replica
 
 
 def with_one(now=0.0):
@@ -19,26 +15,28 @@ def with_one(now=0.0):
 
 def test_a_member_is_proven_by_a_proof_and_not_by_a_commit():
     members, a = with_one()
-    members.mark_held(a, live_of(1))
-    assert members.proven(live_of(1)) == () and members.behind(live_of(1)) == (members.get("a"),)
+    members.mark_held(a, version_of(1))
+    assert members.proven(version_of(1)) == () and members.behind(version_of(1)) == (
+        members.get("a"),
+    )
     members.mark_proven(a)
-    assert members.proven(live_of(1)) == (members.get("a"),)
-    members.mark_held(a, live_of(2))
-    assert members.proven(live_of(1)) == () and len(members.proven(live_of(2))) == 1
+    assert members.proven(version_of(1)) == (members.get("a"),)
+    members.mark_held(a, version_of(2))
+    assert members.proven(version_of(1)) == () and len(members.proven(version_of(2))) == 1
     members.mark_failed(a, "stream broke")
-    assert members.proven(live_of(2)) == () and members.get("a").holds(live_of(2))
+    assert members.proven(version_of(2)) == () and members.get("a").holds(version_of(2))
 
 
 def test_the_same_step_with_another_root_is_not_held():
     members, a = with_one()
-    members.mark_held(a, live_of(1))
-    assert not members.get("a").holds(replace(live_of(1), root="other"))
+    members.mark_held(a, version_of(1))
+    assert not members.get("a").holds(replace(version_of(1), root="other"))
 
 
 def test_who_registered_again_is_not_marked_by_what_the_former_did():
     members, former = with_one()
     again = members.register(former.replica, peer_of("new"), 1.0)
-    members.mark_held(former, live_of(1))
+    members.mark_held(former, version_of(1))
     members.mark_proven(former)
     members.mark_failed(former, "gone")
     assert members.get("a") == again and not members.is_current(former)
@@ -71,35 +69,35 @@ def test_an_unknown_incarnation_is_unknown():
 
 def test_a_claim_counts_when_it_is_made_twice():
     members, a = with_one()
-    members.mark_held(a, live_of(2))
+    members.mark_held(a, version_of(2))
 
     def sign(step):
-        claimed = live_of(step) if step else None
+        claimed = version_of(step) if step else None
         return members.note_sign("a", 1, claimed, 1.0)[1]
 
     assert [sign(step) for step in (1, 2, 1, 1, 2, 0, 0)] == [
         *(False, False, False, True, False, False, True)
     ]
     assert not sign(1)
-    members.mark_held(a, live_of(3))  # a commit between the two: the first may have been older
+    members.mark_held(a, version_of(3))  # a commit between the two: the first may have been older
     assert not sign(1) and sign(1)
 
 
 def test_what_a_wrong_one_says_that_it_holds_does_not_count_until_it_has_loaded():
     members, a = with_one()
-    members.mark_loaded(a, live_of(2))
+    members.mark_loaded(a, version_of(2))
     members.mark_wrong(a)
-    assert [members.note_sign("a", 1, live_of(2), 1.0)[1] for _ in range(4)] == [False] * 4
+    assert [members.note_sign("a", 1, version_of(2), 1.0)[1] for _ in range(4)] == [False] * 4
     assert (members.get("a").held, members.get("a").maker) == (None, "a~1")
     back = Members.from_json(members.to_json(), now=0.0)
-    assert back.note_sign("a", 1, live_of(2), 1.0) == (back.get("a"), False)
+    assert back.note_sign("a", 1, version_of(2), 1.0) == (back.get("a"), False)
     assert members.register(a.replica, a.peer, 2.0).must_load  # it may be the same process
     a = replace(a, incarnation=2)
-    members.mark_loaded(a, live_of(3))  # asked for under its former name
+    members.mark_loaded(a, version_of(3))  # asked for under its former name
     assert members.get("a").must_load
-    members.mark_loaded(members.newest(a), live_of(3))
-    members.note_sign("a", 2, live_of(2), 1.0)
-    assert members.note_sign("a", 2, live_of(2), 1.0)[1]
+    members.mark_loaded(members.newest(a), version_of(3))
+    members.note_sign("a", 2, version_of(2), 1.0)
+    assert members.note_sign("a", 2, version_of(2), 1.0)[1]
     again = members.register(a.replica, a.peer, 2.0)
     assert (again.incarnation, again.maker, again.must_load) == (3, "a~1", False)
 
@@ -112,7 +110,7 @@ def test_they_come_back_from_the_store_as_they_were(changes):
     for step, (name, change) in enumerate(changes):
         member = members.get(name)
         if change == "held":
-            members.mark_held(member, live_of(step))
+            members.mark_held(member, version_of(step))
         elif change == "proven":
             members.mark_proven(member)
         else:
@@ -125,7 +123,7 @@ def test_they_come_back_from_the_store_as_they_were(changes):
 
 def test_who_is_forgotten_is_no_member_until_it_registers_and_what_it_did_wrong_stays():
     members, a = with_one()
-    members.mark_held(a, live_of(1))
+    members.mark_held(a, version_of(1))
     members.mark_wrong(a)
     members.forget(members.get("a"))
     for kept in (members, Members.from_json(members.to_json(), 0.0)):

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from dataclasses import replace
 
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.pool import ReplicaPool
@@ -18,7 +17,7 @@ from tests.weight_sync.fakes import (
 from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
 from tests.weight_sync.test_proving import proof, sampling
 from trimaran.store import SqliteStore
-from trimaran.types import VersionId, VersionState
+from trimaran.types import VersionId
 
 
 class SlowStore(SqliteStore):
@@ -37,23 +36,21 @@ class SlowStore(SqliteStore):
         super().put(key, value)
 
 
-def live(step):
-    return replace(version_of(step), state=VersionState.ACTIVE)
-
-
 def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_next_version(tmp_path):
     async def scenario():
         store = SlowStore(tmp_path / "store.sqlite")
         ledger = VersionLedger(store, RUN)
         await ledger.prepare(manifest_of(1))
-        await ledger.commit(CALLER, live(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)])
+        await ledger.commit(
+            CALLER, version_of(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)]
+        )
         store.mark = "version/0.1"
         first = asyncio.create_task(ledger.save_proofs([proof("b", 1, 5)]))
         await until(store.arrived.is_set)
         second = asyncio.create_task(ledger.save_proofs([proof("a", 1, 0, "wrong")]))
         await asyncio.sleep(0)
         await ledger.prepare(manifest_of(2))
-        await ledger.commit(CALLER, live(2), manifest_of(2), [])
+        await ledger.commit(CALLER, version_of(2), manifest_of(2), [])
         store.go.set()
         await asyncio.gather(first, second)
         found = {p.replica: p.fault for p in await ledger.list_proofs([VersionId(0, 1)])}
@@ -71,7 +68,7 @@ def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
         ledger = VersionLedger(store, RUN)
         for step in (1, 2):
             await ledger.prepare(manifest_of(step))
-            await ledger.commit(CALLER, live(step), manifest_of(step), [proof("a", step, 0)])
+            await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
         await ledger.save_proofs([proof("a", 1, 0, "wrong")])
         of_1, of_2 = await ledger.list_proofs([VersionId(0, 1), VersionId(0, 2)])
         assert (of_1.fault, of_2.fault) == ("wrong", "")

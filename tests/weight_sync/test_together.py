@@ -18,7 +18,7 @@ from tests.weight_sync.fakes import CALLER, RUN, World
 from tests.weight_sync.test_coordinator import names, running, until
 from trimaran.config import WeightSyncSection
 from trimaran.errors import OutOfOrderError, UnavailableError
-from trimaran.types import Offer, PolicyVersion, Ranges, Replica, VersionId, VersionState
+from trimaran.types import Offer, PolicyVersion, Ranges, Replica, VersionId
 
 HALVES: tuple[Ranges, ...] = (((0, 4), (8, 9)), ((4, 8),))
 
@@ -45,7 +45,7 @@ class Training:
     @property
     def version(self) -> PolicyVersion:
         root = snapshot_of(self.values).manifest.root
-        return PolicyVersion(RUN, VersionId(0, self.step), root, VersionState.STAGING)
+        return PolicyVersion(RUN, VersionId(0, self.step), root)
 
 
 class RealRank:

@@ -1,5 +1,4 @@
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
@@ -23,24 +22,14 @@ class VersionId(_message.Message):
     def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class PolicyVersion(_message.Message):
-    __slots__ = ("run_id", "version", "root", "state")
-    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        STATE_UNSPECIFIED: _ClassVar[PolicyVersion.State]
-        STATE_STAGING: _ClassVar[PolicyVersion.State]
-        STATE_ACTIVE: _ClassVar[PolicyVersion.State]
-    STATE_UNSPECIFIED: PolicyVersion.State
-    STATE_STAGING: PolicyVersion.State
-    STATE_ACTIVE: PolicyVersion.State
+    __slots__ = ("run_id", "version", "root")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     version: VersionId
     root: str
-    state: PolicyVersion.State
-    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., root: _Optional[str] = ..., state: _Optional[_Union[PolicyVersion.State, str]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., root: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "text", "images")
@@ -74,26 +63,16 @@ class Prompt(_message.Message):
     def __init__(self, prompt_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., task: _Optional[str] = ..., answer: _Optional[str] = ..., extras: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("start", "end", "version", "origin", "replica")
-    class Origin(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        ORIGIN_UNSPECIFIED: _ClassVar[Segment.Origin]
-        ORIGIN_GENERATED: _ClassVar[Segment.Origin]
-        ORIGIN_GIVEN: _ClassVar[Segment.Origin]
-    ORIGIN_UNSPECIFIED: Segment.Origin
-    ORIGIN_GENERATED: Segment.Origin
-    ORIGIN_GIVEN: Segment.Origin
+    __slots__ = ("start", "end", "version", "replica")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     start: int
     end: int
     version: VersionId
-    origin: Segment.Origin
     replica: str
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., origin: _Optional[_Union[Segment.Origin, str]] = ..., replica: _Optional[str] = ...) -> None: ...
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments")

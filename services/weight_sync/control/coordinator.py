@@ -16,7 +16,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from services.weight_sync.control.catch_up import CatchUps
 from services.weight_sync.control.former_life import find_gone
@@ -48,7 +47,6 @@ from trimaran.types import (
     Routing,
     VersionId,
     VersionRecord,
-    VersionState,
 )
 
 logger = logging.getLogger(__name__)
@@ -190,7 +188,6 @@ class Coordinator:
         within the join timeout, and what the trainer raises.
         """
         await self.meet(caller)
-        version = replace(version, state=VersionState.STAGING)
         key = caller.epoch, version
         task = self._publications.get(key)
         if task is None:

@@ -28,7 +28,6 @@ from trimaran.types import (
     Proof,
     VersionId,
     VersionRecord,
-    VersionState,
 )
 
 
@@ -140,7 +139,7 @@ class VersionLedger:
     def _record(self, tree: dict[str, Any]) -> VersionRecord:
         version = VersionId(*tree["version"])
         return VersionRecord(
-            PolicyVersion(self._run_id, version, tree["root"], VersionState.ACTIVE),
+            PolicyVersion(self._run_id, version, tree["root"]),
             tree["num_blocks"],
             tree["num_bytes"],
             tree["committed_at"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.errors import InputError
-from trimaran.types import Peer, PolicyVersion, Replica, VersionId, VersionState
+from trimaran.types import Peer, PolicyVersion, Replica, VersionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Members:
             held = None
             if row["held"]:
                 run_id, lineage, step, root = row["held"]
-                held = PolicyVersion(run_id, VersionId(lineage, step), root, VersionState.ACTIVE)
+                held = PolicyVersion(run_id, VersionId(lineage, step), root)
             kept = members._forgotten if row.get("forgotten") else members._members
             kept[replica.name] = Member(
                 *(replica, Peer(*row["peer"]), row["incarnation"]),

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from services.weight_sync.control.ledger import VersionLedger
@@ -27,7 +27,6 @@ from trimaran.types import (
     Staged,
     TransferLimits,
     VersionId,
-    VersionState,
 )
 
 logger = logging.getLogger(__name__)
@@ -103,8 +102,6 @@ class ReplicaPool:
         self, name: str, incarnation: int, claimed: PolicyVersion | None
     ) -> tuple[Member | None, bool]:
         """The member, None when unknown, and whether it holds something else than was believed."""
-        if claimed is not None:
-            claimed = replace(claimed, state=VersionState.ACTIVE)
         return self.members.note_sign(name, incarnation, claimed, time.monotonic())
 
     async def exclude(self, failed: Mapping[Member, str]) -> None:
@@ -117,7 +114,7 @@ class ReplicaPool:
 
     async def correct(self, member: Member, held: PolicyVersion | None) -> None:
         """It holds something else than was believed, or more than was known."""
-        self.members.mark_held(member, held and replace(held, state=VersionState.ACTIVE))
+        self.members.mark_held(member, held)
         if member.held is None:
             await self._note_change()
         else:

@@ -15,7 +15,7 @@ from services.weight_sync.control.parts import Parts
 from services.weight_sync.control.pool import Attempt
 from services.weight_sync.control.staging import Outcome
 from trimaran.errors import StaleEpochError, UnavailableError
-from trimaran.types import Caller, PolicyVersion, Proof, VersionState
+from trimaran.types import Caller, PolicyVersion, Proof
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Publisher:
 
     async def _commit(self, target: Target, attempt: Attempt, outcome: Outcome) -> list[float]:
         """The commit record, then COMMIT on each. Returns the pauses, in seconds."""
-        live = replace(target.version, state=VersionState.ACTIVE)
+        live = target.version
         await self._prover.stop()
         proofs = [
             Proof(live.version, member.maker, staged.root, staged.num_blocks, 0)

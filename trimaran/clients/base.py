@@ -1,0 +1,37 @@
+"""What every client has: an address, a channel and the deadlines that calls share."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from trimaran import rpc
+
+CONTROL_SECONDS = 10.0
+"""Deadline of calls that only look something up."""
+TRANSFER_MARGIN_SECONDS = 5.0
+"""A transfer's own deadline ends first, so that its error says what happened."""
+
+
+class Client:
+    """Owns its channel; use as an async context manager or call `close`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel: grpc.aio.Channel = rpc.connect(address)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,23 @@
+"""RewardService: score the completions of a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimaran import rpc, wire
+from trimaran.clients.base import Client
+from trimaran.types import Caller, Group, Verdict
+from trimaran.v1 import reward_pb2 as pb
+from trimaran.v1 import reward_pb2_grpc
+
+
+class RewardClient(Client):
+    def __init__(self, address: str, caller: Caller) -> None:
+        super().__init__(address)
+        self._stub: Any = reward_pb2_grpc.RewardServiceStub(self._channel)
+        self._caller = wire.encode_caller(caller)
+
+    async def score_group(self, group: Group, timeout: float) -> tuple[Verdict, ...]:
+        request = wire.encode_score_request(self._caller, group)
+        answer: pb.ScoreGroupResponse = await rpc.call(self._stub.ScoreGroup, request, timeout)
+        return tuple(wire.decode_verdict(verdict) for verdict in answer.verdicts)

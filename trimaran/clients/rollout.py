@@ -1,0 +1,122 @@
+"""RolloutService: generate, and hand a replica its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trimaran import errors, rpc, wire
+from trimaran.clients.assembly import GroupAssembly
+from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
+from trimaran.types import (
+    Caller,
+    Group,
+    Manifest,
+    PolicyVersion,
+    Prompt,
+    Ranges,
+    Sampling,
+    Source,
+    Staged,
+    TransferLimits,
+    VersionId,
+)
+from trimaran.v1 import rollout_pb2 as pb
+from trimaran.v1 import rollout_pb2_grpc
+
+
+class RolloutClient(Client):
+    def __init__(self, address: str, caller: Caller) -> None:
+        super().__init__(address)
+        self._stub: Any = rollout_pb2_grpc.RolloutServiceStub(self._channel)
+        self._caller = wire.encode_caller(caller)
+
+    async def generate(
+        self,
+        number: int,
+        attempt: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        min_version: VersionId,
+        assembly: GroupAssembly,
+        idle_timeout: float,
+    ) -> Group:
+        """Generate what `assembly` still lacks. On an error it keeps what had arrived."""
+        continuations = assembly.unfinished() if assembly.started else {}
+        request = pb.GenerateRequest(
+            caller=self._caller,
+            number=number,
+            attempt=attempt,
+            prompt=wire.encode_prompt(prompt),
+            sampling=wire.encode_sampling(sampling),
+            continuations=[
+                pb.Continuation(index=index, token_ids=wire.encode_token_ids(partial.token_ids_T))
+                for index, partial in continuations.items()
+            ],
+            min_version=wire.encode_version(min_version),
+        )
+        async for event in rpc.stream(self._stub.Generate, request, idle_timeout):
+            assembly.take(event)
+        if not assembly.complete:
+            raise errors.UnavailableError(f"{self.address}: the stream ended before its group")
+        return Group(number, attempt, prompt, assembly.prompt_token_ids, assembly.completions())
+
+    async def stage_weights(
+        self,
+        version: PolicyVersion,
+        manifest: Manifest,
+        sources: Sequence[Source],
+        limits: TransferLimits,
+        attempt: str,
+        keep_live: bool = False,
+    ) -> Staged:
+        """Fills the replica's shadow; every block is verified when this returns.
+
+        `attempt` names this try. `keep_live`: the live version's copy stays beside the new one.
+        """
+        request = pb.StageWeightsRequest(
+            caller=self._caller,
+            version=wire.encode_policy(version),
+            manifest=wire.encode_manifest(manifest),
+            sources=[wire.encode_source(source) for source in sources],
+            limits=wire.encode_limits(limits),
+            attempt=attempt,
+            keep_live=keep_live,
+        )
+        deadline = limits.timeout + TRANSFER_MARGIN_SECONDS
+        answer: pb.StageWeightsResponse = await rpc.call(self._stub.StageWeights, request, deadline)
+        return wire.decode_staged(answer.staged)
+
+    async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
+        """Returns the seconds for which generation was paused. `maker` is stamped on its tokens."""
+        request = pb.CommitWeightsRequest(
+            caller=self._caller, version=wire.encode_policy(version), maker=maker
+        )
+        answer: pb.CommitWeightsResponse = await rpc.call(
+            self._stub.CommitWeights, request, timeout
+        )
+        return answer.pause_seconds
+
+    async def abort_weights(self, version: VersionId, attempt: str) -> None:
+        """Discards what the `stage_weights` with this `attempt` brought, or is bringing."""
+        request = pb.AbortWeightsRequest(
+            caller=self._caller, version=wire.encode_version(version), attempt=attempt
+        )
+        await rpc.call(self._stub.AbortWeights, request, CONTROL_SECONDS)
+
+    async def read_back(
+        self, version: VersionId, blocks: Ranges, timeout: float
+    ) -> tuple[str, ...]:
+        """Digests of what the engine has loaded, one a block, in ascending order of the blocks.
+
+        Raises OutOfOrderError when `version` is not the replica's live one.
+        """
+        request = pb.ReadBackRequest(
+            caller=self._caller,
+            version=wire.encode_version(version),
+            blocks=wire.encode_ranges(blocks),
+            timeout_seconds=timeout,
+        )
+        deadline = timeout + TRANSFER_MARGIN_SECONDS
+        answer: pb.ReadBackResponse = await rpc.call(self._stub.ReadBack, request, deadline)
+        return wire.decode_digests(answer.digests)

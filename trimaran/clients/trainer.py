@@ -1,0 +1,114 @@
+"""TrainerService: train on a batch, send weights, save them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran import rpc, wire
+from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
+from trimaran.types import (
+    Caller,
+    Manifest,
+    Offer,
+    PolicyVersion,
+    Proof,
+    Ranges,
+    TrainingBatch,
+    TransferGroup,
+    TransferLimits,
+    VersionId,
+)
+from trimaran.v1 import trainer_pb2 as pb
+from trimaran.v1 import trainer_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class TrainAnswer:
+    version: PolicyVersion
+    metrics: dict[str, float]
+    nonfinite: str = ""
+    """Why updates of the step were left out, with the groups; empty where all were made."""
+
+
+class TrainerClient(Client):
+    def __init__(self, address: str, caller: Caller) -> None:
+        super().__init__(address)
+        self._stub: Any = trainer_pb2_grpc.TrainerServiceStub(self._channel)
+        self._caller = wire.encode_caller(caller)
+
+    async def train_batch(
+        self,
+        batch: TrainingBatch,
+        timeout: float,
+        lineage: int = 0,
+        proofs: Sequence[Proof] = (),
+    ) -> TrainAnswer:
+        """Idempotent by `batch.step`. The answer is a version of `lineage`.
+
+        `proofs`: one for every version and replica that made tokens of the batch.
+        """
+        request = pb.TrainBatchRequest(
+            caller=self._caller,
+            batch=wire.encode_batch(batch),
+            lineage=lineage,
+            proofs=[wire.encode_proof(proof) for proof in proofs],
+        )
+        answer: pb.TrainBatchResponse = await rpc.call(self._stub.TrainBatch, request, timeout)
+        version = wire.decode_policy(answer.version)
+        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
+
+    async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        request = pb.GetPolicyVersionRequest(caller=self._caller)
+        answer: pb.GetPolicyVersionResponse = await rpc.call(
+            self._stub.GetPolicyVersion, request, timeout
+        )
+        return wire.decode_policy(answer.version), wire.decode_manifest(answer.manifest)
+
+    async def get_offer(self, timeout: float) -> tuple[PolicyVersion, Offer]:
+        """What the rank at this address can send."""
+        request = pb.GetOfferRequest(caller=self._caller)
+        answer: pb.GetOfferResponse = await rpc.call(self._stub.GetOffer, request, timeout)
+        return wire.decode_policy(answer.version), wire.decode_offer(answer.offer)
+
+    async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup:
+        """The group with its rendezvous address."""
+        request = pb.OpenTransferRequest(
+            caller=self._caller, group=wire.encode_transfer_group(group), timeout_seconds=timeout
+        )
+        answer: pb.OpenTransferResponse = await rpc.call(self._stub.OpenTransfer, request, timeout)
+        return wire.decode_transfer_group(answer.group)
+
+    async def send_weights(
+        self,
+        version: VersionId,
+        group_id: int,
+        blocks: Ranges,
+        base_root: str,
+        limits: TransferLimits,
+    ) -> int:
+        """Returns the bytes sent. `base_root`: send the delta's pieces; empty: the blocks."""
+        request = pb.SendWeightsRequest(
+            caller=self._caller,
+            version=wire.encode_version(version),
+            group_id=group_id,
+            blocks=wire.encode_ranges(blocks),
+            base_root=base_root,
+            limits=wire.encode_limits(limits),
+        )
+        deadline = limits.timeout + TRANSFER_MARGIN_SECONDS
+        answer: pb.SendWeightsResponse = await rpc.call(self._stub.SendWeights, request, deadline)
+        return answer.num_bytes
+
+    async def save_checkpoint(self, step: int, timeout: float) -> str:
+        request = pb.SaveCheckpointRequest(caller=self._caller, step=step)
+        answer: pb.SaveCheckpointResponse = await rpc.call(
+            self._stub.SaveCheckpoint, request, timeout
+        )
+        return answer.path
+
+    async def export_model(self, path: str, timeout: float) -> str:
+        request = pb.ExportModelRequest(caller=self._caller, path=path)
+        answer: pb.ExportModelResponse = await rpc.call(self._stub.ExportModel, request, timeout)
+        return answer.path

@@ -1,0 +1,109 @@
+"""WeightSyncService: which replicas there are, and which version is live on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran import rpc, wire
+from trimaran.clients.base import CONTROL_SECONDS, Client
+from trimaran.types import (
+    Caller,
+    Peer,
+    PolicyVersion,
+    Proof,
+    Replica,
+    Routing,
+    VersionId,
+    VersionRecord,
+)
+from trimaran.v1 import weight_sync_pb2 as pb
+from trimaran.v1 import weight_sync_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    incarnation: int
+    """Counts the name's registrations; stands in every heartbeat."""
+    heartbeat_seconds: float
+    """How often to give a sign of life."""
+
+
+class WeightSyncClient(Client):
+    def __init__(self, address: str, caller: Caller) -> None:
+        super().__init__(address)
+        self._stub: Any = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
+        self._caller = wire.encode_caller(caller)
+
+    async def register_replica(self, replica: Replica, peer: Peer, timeout: float) -> Registration:
+        request = pb.RegisterReplicaRequest(
+            run_id=self._caller.run_id,
+            replica=wire.encode_replica(replica),
+            peer=wire.encode_peer(peer),
+        )
+        answer: pb.RegisterReplicaResponse = await rpc.call(
+            self._stub.RegisterReplica, request, timeout
+        )
+        return Registration(answer.incarnation, answer.heartbeat_seconds)
+
+    async def heartbeat(
+        self, name: str, incarnation: int, live: PolicyVersion | None, timeout: float
+    ) -> bool:
+        """False when weight sync does not know this incarnation: register again."""
+        request = pb.HeartbeatRequest(
+            run_id=self._caller.run_id,
+            name=name,
+            incarnation=incarnation,
+            live=wire.encode_policy(live) if live else None,
+        )
+        answer: pb.HeartbeatResponse = await rpc.call(self._stub.Heartbeat, request, timeout)
+        return answer.known
+
+    async def publish_version(
+        self, version: PolicyVersion, timeout: float
+    ) -> tuple[Routing, dict[str, float]]:
+        """Idempotent by version. Returns once the version is live on the routable replicas."""
+        request = pb.PublishVersionRequest(caller=self._caller, version=wire.encode_policy(version))
+        answer: pb.PublishVersionResponse = await rpc.call(
+            self._stub.PublishVersion, request, timeout
+        )
+        return wire.decode_routing(answer.routing), dict(answer.metrics)
+
+    async def get_routing(self) -> Routing:
+        request = pb.GetRoutingRequest(caller=self._caller)
+        answer: pb.GetRoutingResponse = await rpc.call(
+            self._stub.GetRouting, request, CONTROL_SECONDS
+        )
+        return wire.decode_routing(answer.routing)
+
+    async def report_replica(self, name: str, reason: str) -> None:
+        request = pb.ReportReplicaRequest(caller=self._caller, name=name, reason=reason)
+        await rpc.call(self._stub.ReportReplica, request, CONTROL_SECONDS)
+
+    async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        request = pb.ListProofsRequest(
+            caller=self._caller, versions=[wire.encode_version(version) for version in versions]
+        )
+        answer: pb.ListProofsResponse = await rpc.call(
+            self._stub.ListProofs, request, CONTROL_SECONDS
+        )
+        return tuple(wire.decode_proof(proof) for proof in answer.proofs)
+
+    async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
+        """Committed versions, newest first; `limit` 0 means all."""
+        request = pb.ListVersionsRequest(run_id=self._caller.run_id, limit=limit)
+        answer: pb.ListVersionsResponse = await rpc.call(
+            self._stub.ListVersions, request, CONTROL_SECONDS
+        )
+        return tuple(wire.decode_version_record(record) for record in answer.versions)
+
+    async def verify_replicas(
+        self, names: Sequence[str], timeout: float
+    ) -> tuple[tuple[Proof, ...], dict[str, str]]:
+        """Proofs after a full read-back, and why a replica that was asked for has none."""
+        request = pb.VerifyReplicasRequest(run_id=self._caller.run_id, names=names)
+        answer: pb.VerifyReplicasResponse = await rpc.call(
+            self._stub.VerifyReplicas, request, timeout
+        )
+        return tuple(wire.decode_proof(proof) for proof in answer.proofs), dict(answer.unroutable)
