@@ -1,7 +1,7 @@
 """A trainer and replicas that move no bytes, know what they hold, and record what is asked of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,10 @@ class FakeReplica:
         return any(v and (v.version, v.root) == (version.version, version.root) for v in held)
 
 
+Hook = Callable[[str, VersionId], Awaitable[None]]
+"""Given the replica's name and the version; what it raises the call raises."""
+
+
 class CrashError(Exception):
     """The coordinator's process is gone."""
 
@@ -118,6 +122,9 @@ class World:
     """Of weights, to replicas, each with its epoch."""
     keepers: list[str] = field(default_factory=list)
     """Who was asked to keep the live version's copy, one a stage."""
+    hooks: dict[str, Hook] = field(default_factory=dict)
+    """What else happens, by name: "stage", "abort" and "read back" before a replica does it,
+    "staged" after it has staged."""
     points_left: int | None = None
     """Awaited points until the coordinator's process is gone; None for never."""
 
@@ -152,6 +159,10 @@ class World:
             await asyncio.sleep(timeout)
         if behaviors & {"gone", "silent", "broken", "torn", "stale"}:
             raise TransferError("connection closed by a peer")
+
+    async def hook(self, what: str, process: FakeReplica, version: VersionId) -> None:
+        if what in self.hooks:
+            await self.hooks[what](process.name, version)
 
     def relay(self, version: PolicyVersion, peers: Sequence[Peer]) -> str:
         """The name of the first peer that can give the version."""
@@ -233,8 +244,9 @@ class FakeRollout:
         attempt: str,
         keep_live: bool,
     ) -> Staged:
-        await self.world.point()
         process = self.process
+        await self.world.hook("stage", process, version.version)
+        await self.world.point()
         self.world.calls.append((f"stage {version.version} on {process.name}", self.epoch))
         if keep_live:
             self.world.keepers.append(process.name)
@@ -251,6 +263,7 @@ class FakeRollout:
             f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
         )
         process.staged, process.attempt = version, attempt
+        await self.world.hook("staged", process, version.version)
         await self.world.point()
         root = "another root" if process.stage == "wrong" else version.root
         return Staged(root, manifest.num_blocks, _bytes_of(sources))
@@ -294,6 +307,7 @@ class FakeRollout:
         return 0.25
 
     async def abort_weights(self, version: VersionId, attempt: str) -> None:
+        await self.world.hook("abort", self.process, version)
         await self.world.point()
         self.world.calls.append((f"abort {version} on {self.process.name}", self.epoch))
         self.world.events.append(f"{self.process.name} aborts {version}")
@@ -307,8 +321,9 @@ class FakeRollout:
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float
     ) -> tuple[str, ...]:
-        await self.world.point()
         process = self.process
+        await self.world.hook("read back", process, version)
+        await self.world.point()
         self._check(process.proof)
         if process.proof == "silent":
             self.world.events.append(f"{process.name} reads back nothing and hangs")

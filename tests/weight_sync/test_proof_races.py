@@ -9,7 +9,6 @@ from tests.weight_sync.fakes import (
     CALLER,
     RUN,
     CrashError,
-    FakeRollout,
     World,
     manifest_of,
     version_of,
@@ -78,31 +77,27 @@ def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
 
 
 def test_a_fault_that_is_found_while_the_next_version_is_staged_is_mended_under_another_name(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
     """The commit that mends it gives the name under which it is then proven."""
     world = World()
     staging = asyncio.Event()
-    stage, read_back = FakeRollout.stage_weights, FakeRollout.read_back
 
     async def scenario():
         async with running(world, tmp_path, sampling(1.0)) as coordinator:
 
-            async def stage_until_found_wrong(rollout, version, *rest):
-                if rollout.process.name == "b" and version.version.step == 3:
+            async def stage_until_found_wrong(name, version):
+                if name == "b" and version.step == 3:
                     staging.set()
                     await until(
                         lambda: "w block 2" in coordinator.routing().unroutable.get("b", "")
                     )
-                return await stage(rollout, version, *rest)
 
-            async def read_back_meanwhile(rollout, version, *rest):
-                if rollout.process.name == "b" and version.step == 2:
+            async def read_back_meanwhile(name, version):
+                if name == "b" and version.step == 2:
                     await staging.wait()
-                return await read_back(rollout, version, *rest)
 
-            monkeypatch.setattr(FakeRollout, "stage_weights", stage_until_found_wrong)
-            monkeypatch.setattr(FakeRollout, "read_back", read_back_meanwhile)
+            world.hooks = {"stage": stage_until_found_wrong, "read back": read_back_meanwhile}
             await join(coordinator, world, "a", "b")
             await publish_all(coordinator, world, 1)
             world.replicas["b"].proof = "wrong"
@@ -186,30 +181,24 @@ def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_resta
     asyncio.run(scenario())
 
 
-def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(
-    tmp_path, monkeypatch
-):
+def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(tmp_path):
     """It was proven at the version before; tokens of the next one would wait for their proof."""
     world = World()
-    stage, read_back = FakeRollout.stage_weights, FakeRollout.read_back
 
     async def scenario():
         staging, go, reading = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def slow_stage(rollout, version, *rest):
-            if rollout.process.name == "a" and version.version.step == 2:
+        async def slow_stage(name, version):
+            if name == "a" and version.step == 2:
                 staging.set()
                 await go.wait()
-            return await stage(rollout, version, *rest)
 
-        async def hang(rollout, version, *rest):
+        async def hang(name, version):
             if version.step == 2:
                 reading.set()
                 await asyncio.Event().wait()
-            return await read_back(rollout, version, *rest)
 
-        monkeypatch.setattr(FakeRollout, "stage_weights", slow_stage)
-        monkeypatch.setattr(FakeRollout, "read_back", hang)
+        world.hooks = {"stage": slow_stage, "read back": hang}
         async with running(world, tmp_path, sampling(1.0)) as coordinator:
             await join(coordinator, world, "a")
             await publish_all(coordinator, world, 1)

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from services.weight_sync.control.publishing import Publisher
-from tests.weight_sync.fakes import RUN, FakeRollout, World, take_over
+from tests.weight_sync.fakes import RUN, World, take_over
 from tests.weight_sync.test_coordinator import (
     QUICK,
     join,
@@ -25,21 +24,20 @@ def world():
     return World()
 
 
-def when_staged(monkeypatch, act):
+def when_staged(world, act):
     """`act` once, between the last STAGE and the commit record."""
-    commit = Publisher._commit
+    awaited = set(world.replicas)
 
-    async def act_first(publisher, *arguments):
-        monkeypatch.setattr(Publisher, "_commit", commit)
-        await act()
-        return await commit(publisher, *arguments)
+    async def act_last(name, version):
+        awaited.discard(name)
+        if not awaited:
+            del world.hooks["staged"]
+            await act()
 
-    monkeypatch.setattr(Publisher, "_commit", act_first)
+    world.hooks["staged"] = act_last
 
 
-def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(
-    world, tmp_path, monkeypatch
-):
+def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(world, tmp_path):
     """The newer one has only drawn its epoch: nobody here has heard of it yet."""
 
     async def draw():
@@ -49,7 +47,7 @@ def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a", "b")
             await publish_all(coordinator, world, 1)
-            when_staged(monkeypatch, draw)
+            when_staged(world, draw)
             with pytest.raises(StaleEpochError, match="epoch 1 was replaced by 2"):
                 await publish(coordinator, world, 2)
             assert live_of(coordinator) == VersionId(0, 1)
@@ -62,7 +60,7 @@ def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(
     asyncio.run(scenario())
 
 
-def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path, monkeypatch):
+def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path):
     """Not in that of a newer controller that asks something meanwhile."""
 
     async def scenario():
@@ -73,7 +71,7 @@ def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path, monkey
             async def meet():
                 await coordinator.meet(take_over(tmp_path))
 
-            when_staged(monkeypatch, meet)
+            when_staged(world, meet)
             world.calls.clear()
             with pytest.raises(StaleEpochError):
                 await publish(coordinator, world, 2)
@@ -111,7 +109,7 @@ def test_what_is_recorded_rolls_forward_in_the_epoch_of_whoever_has_taken_over(
     asyncio.run(scenario())
 
 
-def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_path, monkeypatch):
+def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_path):
     async def scenario():
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a")
@@ -123,7 +121,7 @@ def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_pa
                 newer.append(asyncio.create_task(publish(coordinator, world, 2, caller)))
                 await asyncio.sleep(0.01)
 
-            when_staged(monkeypatch, publish_too)
+            when_staged(world, publish_too)
             with pytest.raises(StaleEpochError):
                 await publish(coordinator, world, 2)
             await newer[0]
@@ -132,19 +130,16 @@ def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_pa
     asyncio.run(scenario())
 
 
-def test_a_replica_that_knows_the_successor_is_not_blamed(world, tmp_path, monkeypatch):
-    stage = FakeRollout.stage_weights
-
-    async def refuse(rollout, *arguments):
-        if rollout.process.name == "b":
+def test_a_replica_that_knows_the_successor_is_not_blamed(world, tmp_path):
+    async def refuse(name, version):
+        if name == "b":
             raise StaleEpochError("run run: epoch 1 was replaced by 2")
-        return await stage(rollout, *arguments)
 
     async def scenario():
         async with running(world, tmp_path, QUICK) as coordinator:
             await join(coordinator, world, "a", "b")
             await publish_all(coordinator, world, 1)
-            monkeypatch.setattr(FakeRollout, "stage_weights", refuse)
+            world.hooks["stage"] = refuse
             with pytest.raises(StaleEpochError):
                 await publish(coordinator, world, 2)
             assert names(coordinator) == ["a", "b"]
@@ -171,16 +166,14 @@ def test_an_epoch_that_nobody_has_drawn_locks_nobody_out(world, tmp_path, epoch)
     asyncio.run(scenario())
 
 
-def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path, monkeypatch):
+def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path):
     """The first try fails on both replicas; its ABORTs arrive when the second has staged."""
     late = asyncio.Event()
-    abort = FakeRollout.abort_weights
 
-    async def abort_late(rollout, version, attempt):
+    async def wait(name, version):
         await late.wait()
-        await abort(rollout, version, attempt)
 
-    monkeypatch.setattr(FakeRollout, "abort_weights", abort_late)
+    world.hooks["abort"] = wait
 
     async def scenario():
         async with running(world, tmp_path, QUICK) as coordinator:
@@ -198,7 +191,7 @@ def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path, monkeypatch):
                 await until(lambda: world.events.count("b aborts 0.2") >= 1)
                 await until(lambda: world.events.count("a aborts 0.2") >= 1)
 
-            when_staged(monkeypatch, let_them_arrive)
+            when_staged(world, let_them_arrive)
             _, metrics = await publish(coordinator, world, 2)
             assert metrics["weight_sync/replicas"] == 2
             assert names(coordinator) == ["a", "b"]

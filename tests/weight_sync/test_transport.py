@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 
 import pytest
 import torch
@@ -10,15 +11,26 @@ from hypothesis import strategies as st
 
 from services.weight_sync.data.arrival import Verifier, check_sources
 from services.weight_sync.data.layout import make_layout, numbers_of, to_ranges
+from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.transports.calls import Stop
-from services.weight_sync.transports.carrier import WrongBlockError
+from services.weight_sync.transports.carrier import Carrier, WrongBlockError
 from services.weight_sync.transports.delta_stream import delta_layout, join_deltas
 from services.weight_sync.transports.stock import Holding, Stock
 from services.weight_sync.transports.streams import Stream
-from tests.weight_sync.ends import ALL, LONG, TENSORS, make_snapshot
+from tests.weight_sync.ends import (
+    ALL,
+    CONFIG,
+    CPU,
+    LONG,
+    TENSORS,
+    by_relay,
+    holds,
+    make_snapshot,
+    stage,
+)
 from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, TransferError
-from trimaran.types import Delta, RelaySource
+from trimaran.types import Delta, RelaySource, Transport
 
 numbers = st.sets(st.integers(0, 8), min_size=1)
 
@@ -91,6 +103,35 @@ def test_sources_must_cover_every_wanted_block_once():
         check_sources(manifest, ALL, sources(((0, 3),), ((2, 9),)))
     with pytest.raises(TransferError, match="and 6 more"):
         check_sources(manifest, ALL, [])
+
+
+class DictCarrier(Carrier[RelaySource]):
+    """What docs/weight-plane.md asks of a transport, and no more."""
+
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    def carry(self, job):
+        for piece in job.pieces():
+            job.stop.check()
+            job.buffer[piece.start : piece.end] = self.blocks[piece.block.number]
+            job.land(piece.block.number)
+
+
+def test_a_carrier_of_ones_own_fills_a_shadow_and_its_wrong_bytes_are_found():
+    snapshot = make_snapshot()
+    blocks = {p.block.number: snapshot.buffer[p.start : p.end] for p in snapshot.layout.pieces}
+    carriers = {Transport.RELAY: DictCarrier(blocks)}
+    with closing(WeightReceiver(CPU, 0, CONFIG, carriers=carriers)) as receiver:
+        staged = stage(receiver, snapshot, by_relay(snapshot))
+        assert staged.bytes_by_transport == {
+            Transport.RELAY: sum(piece.block.num_bytes for piece in snapshot.layout.pieces)
+        }
+        assert holds(receiver, snapshot)
+        blocks[6] = blocks[6] ^ 1
+        with pytest.raises(WrongBlockError, match="block 6"):
+            stage(receiver, snapshot, by_relay(snapshot))
+        assert receiver.staged is None
 
 
 def test_a_flipped_bit_names_its_block():

@@ -57,7 +57,16 @@ HEARTBEATS_PER_TIMEOUT = 5
 
 
 class Coordinator:
-    """One run's versions. Every method is for the event loop in which `start` was called."""
+    """One run's versions. Call all methods in the event loop in which `start` was called.
+
+    Example:
+
+        coordinator = Coordinator(run_id, config, store, connect_senders, connect_rollout)
+        coordinator.start()
+        await coordinator.register(run_id, replica, peer)
+        routing, metrics = await coordinator.publish(caller, version)
+        await coordinator.close()
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Recorded replicas that are gone when weight sync starts: those of the run's former life.
 
-A replica's relay listens on a port that its process was given, for as long as that process lives.
-Who takes a connection there is still the one that was recorded, be it frozen.
+A replica's relay listens on a port of its own for as long as its process lives. So a
+replica that still takes connections there is the recorded one, even if it is frozen.
 """
 
 from __future__ import annotations

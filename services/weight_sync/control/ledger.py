@@ -4,8 +4,9 @@
     commit ─── version record (names the one before) and commit record (names version and slot),
                in one transaction with the comparison of epochs
 
-The commit record decides: what was written before it and is not reached from
-it does not count. Epochs are those that controllers draw from the same store. Each call writes through to the disk, off the event loop.
+Only the commit record makes a version live. What was written before it, and is not
+reached from it, does not count. Epochs are those that controllers draw from the same
+store. Each call writes through to the disk, off the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from trimaran.types import (
 
 
 class VersionLedger:
-    """Also the copy in memory of what is live: version, manifest and proofs."""
+    """What is recorded of a run's versions, with a copy in memory of what is live.
+
+    Example:
+
+        ledger = VersionLedger(SqliteStore(folder / "store.sqlite"), "addition-20261120-120000")
+        ledger.live  # None until a version is committed
+        await ledger.list_versions(limit=5)
+    """
 
     def __init__(self, store: SqliteStore, run_id: str) -> None:
         """Reads what was recorded last; nothing, epoch 0 and no members in a new run."""

@@ -12,6 +12,8 @@ from trimaran.types import Peer, PolicyVersion, Replica, VersionId
 
 @dataclass(frozen=True, slots=True)
 class Member:
+    """One incarnation of a replica, as weight sync knows it. Made by `Members.register`."""
+
     replica: Replica
     peer: Peer
     incarnation: int
@@ -49,6 +51,16 @@ class Member:
 
 
 class Members:
+    """Everybody who has registered, by name.
+
+    Example:
+
+        members = Members()
+        member = members.register(replica, peer, now=time.monotonic())
+        members.mark_wrong(member)
+        members.get("rollout-0").maker  # "rollout-0~1"
+    """
+
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._forgotten: dict[str, Member] = {}

@@ -50,6 +50,14 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """Who gets which blocks from whom.
+
+    Example:
+
+        plan = plan_stage(manifest, offers, members, "auto", fan_out=2)
+        plan.sources["rollout-0"]  # (MemorySource(...),) on the sender's own host
+    """
+
     sources: dict[str, tuple[Source, ...]]
     """By member name; what it gets without a group."""
     groups: tuple[GroupPlan, ...] = ()

@@ -65,6 +65,14 @@ class Attempt:
 
 
 class ReplicaPool:
+    """The members with their clients: who is routable, and COMMIT and ABORT on them.
+
+    Example:
+
+        async with pool.connected(members) as rollouts:
+            await rollouts[members[0]].read_back(version, ((0, 694),), 60.0)
+    """
+
     def __init__(
         self, ledger: VersionLedger, connect: Callable[[Replica, Caller], Rollout]
     ) -> None:

@@ -74,6 +74,14 @@ def find_fault(
 
 
 class ReadBackProver:
+    """Reads engines back, and records what that proves.
+
+    Example:
+
+        proof = await prover.prove(member, live, manifest)
+        proof.num_loaded == proof.num_blocks and not proof.fault  # all of it is right
+    """
+
     def __init__(self, config: WeightSyncSection, pool: ReplicaPool, ledger: VersionLedger) -> None:
         self._config = config
         self._pool = pool

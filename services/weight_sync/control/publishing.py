@@ -24,6 +24,8 @@ RETRY_SECONDS = 1.0
 
 
 class Publisher:
+    """Takes one version through STAGE, the commit record and COMMIT."""
+
     def __init__(self, parts: Parts, catch_ups: CatchUps) -> None:
         self._config = parts.config
         self._ledger = parts.ledger

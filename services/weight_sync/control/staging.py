@@ -44,6 +44,8 @@ ANSWER_SHARE = 0.1
 
 @dataclass(slots=True)
 class Outcome:
+    """What a stage came to. Each member stands in one of the first three."""
+
     staged: dict[Member, Staged] = field(default_factory=dict)
     """Hold the whole version, every block verified, in their shadows."""
     failed: dict[Member, str] = field(default_factory=dict)
@@ -71,7 +73,14 @@ class Outcome:
 
 
 class Stager:
-    """Stages versions, one after the other; single replicas beside them."""
+    """Stages versions, one after the other; single replicas beside them.
+
+    Example:
+
+        async with pool.connected(members) as rollouts:
+            outcome = await stager.stage(target, attempt, rollouts)
+        outcome.metrics()["weight_sync/bytes/memory"]
+    """
 
     def __init__(
         self,

@@ -40,7 +40,10 @@ GAP_BYTES = 10
 
 @dataclass(frozen=True, slots=True)
 class DeltaPieces:
-    """What a process has of a delta, by block number."""
+    """What a process has of a delta, by block number.
+
+    Example: DeltaPieces(base.root, {7: encode_piece(old_bits, new_bits)})
+    """
 
     base_root: str
     pieces: dict[int, bytes]

@@ -62,6 +62,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """Which blocks a buffer holds, and where. `make_layout` makes it."""
+
     pieces: tuple[Piece, ...]
     num_bytes: int
     """The buffer's length, padding included."""
@@ -75,7 +77,13 @@ class Layout:
 
 
 def make_layout(tensors: Sequence[TensorInfo], ranges: Ranges | None = None) -> Layout:
-    """Of the blocks in `ranges`; None means all. Raises InputError for a number that is none."""
+    """Of the blocks in `ranges`; None means all. Raises InputError for a block that does not exist.
+
+    Example:
+
+        info = TensorInfo("w", "F32", (8, 4), axis=0, cuts=(4,))
+        make_layout([info]).pieces[1].start  # 64: behind the first block's 64 bytes
+    """
     return _make_layout(tuple(tensors), ranges)
 
 

@@ -41,7 +41,13 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Elements start..stop (exclusive) of a tensor along its axis."""
+    """Elements start..stop (exclusive) of a tensor along its axis.
+
+    Example:
+
+        _, second = list_blocks([TensorInfo("w", "F32", (8, 4), axis=0, cuts=(4,))])
+        second.number, second.start, second.stop, second.num_bytes  # 1, 4, 8, 64
+    """
 
     number: int
     tensor: TensorInfo
@@ -71,7 +77,7 @@ def list_blocks(tensors: Iterable[TensorInfo]) -> list[Block]:
 
 
 def list_digests(manifest: Manifest) -> list[str]:
-    """By block number."""
+    """One a block, by block number."""
     return [digest for tensor in manifest.tensors for digest in tensor.digests]
 
 

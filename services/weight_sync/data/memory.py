@@ -44,7 +44,14 @@ PATH = re.compile("/proc/[0-9]+/fd/[0-9]+")
 
 
 class HostMemory:
-    """`size` bytes in an anonymous file, kept until this object and every view are dropped."""
+    """`size` bytes in an anonymous file, kept until this object and every view are dropped.
+
+    Example:
+
+        memory = HostMemory(1 << 20)
+        memory.buffer[:4] = 7
+        MemoryReader().map(memory.path, 1 << 20)[:4]  # in another process: four sevens
+    """
 
     def __init__(self, size: int, check: Callable[[], None] = lambda: None) -> None:
         """`check` is called again and again meanwhile; what it raises ends the allocation.
@@ -92,8 +99,8 @@ class HostMemory:
 
 
 class MemoryReader:
-    """Other processes' HostMemory. What it has mapped it keeps, because an owner uses its memory
-    again for the next version and a mapping made anew takes as long as a copy.
+    """Maps other processes' HostMemory, and keeps what it has mapped: an owner uses its memory
+    again for the next version, and a new mapping takes as long as a copy.
 
     Safe to call from several threads.
     """

@@ -65,12 +65,23 @@ class _Overlaid:
 
 
 class WeightReceiver:
-    """At most one staged and one held version. Safe in several threads.
+    """Takes versions into a shadow, verifies every block, and gives them to other replicas.
 
-    They share one shadow's memory, unless a stage is asked to keep the held version
-    and the host has room for a second one; that then serves every other version.
+    A version is *staged* when all of its blocks have arrived, and *held* once the
+    engine has loaded it (`keep`). There is at most one of each. They share one
+    shadow's memory, unless a stage is asked to keep the held version and the host
+    has room for a second shadow; the two then take turns.
 
-    `start` it, `close` it in the end.
+    Safe in several threads. `start` it, `close` it in the end.
+
+    Example:
+
+        receiver = WeightReceiver(pick("cpu"), 0, WeightSyncSection())
+        receiver.start()
+        source = MemorySource(offer.blocks, offer.memory)
+        receiver.stage(version, manifest, [source], limits)
+        await engine.load_weights(receiver.staged.shadow, version.version)
+        receiver.keep(version.version)
     """
 
     def __init__(
@@ -129,14 +140,15 @@ class WeightReceiver:
         attempt: str = "",
         keep_held: bool = False,
     ) -> Staged:
-        """Blocks until every wanted block lies in the shadow, verified; runs beside generation.
+        """Returns once every wanted block lies in the shadow and is verified. Generation goes on.
 
-        The held version's memory is written over, or becomes the version by a
-        delta. With `keep_held` the blocks go into a second shadow where the host
-        has room for it, and the relay gives the held version until `keep`. A
-        version that is still staged is forgotten, but its memory stays as it is
+        Blocks are written over the held version's memory; a delta is applied to
+        it. With `keep_held` the blocks go into a second shadow, if the host has
+        room for it, and the relay gives out the held version until `keep`.
+
+        A version that is still staged is forgotten; its memory stays as it is
         while somebody holds its shadow. Another stage that is under way raises at
-        once: whoever asks has given it up.
+        once, because the caller has given it up.
 
         Raises TransferError when the manifest is not the version's, a wanted
         block has no source or two, a source fails or sends wrong bytes, or the

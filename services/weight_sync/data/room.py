@@ -22,6 +22,8 @@ UNLIMITED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Room:
+    """Example: find_room() is Room(21_833_461_760, "this machine")"""
+
     num_bytes: int
     where: str
     """What bounds it, in words."""

@@ -25,10 +25,19 @@ from trimaran.types import Peer, Ranges, TransferGroup, TransferLimits
 
 
 class WeightSender:
-    """Safe to call from several threads. `start` it, `close` it in the end.
+    """Gives a trainer rank's snapshot to receivers, through transfer groups and by relay.
 
-    It keeps the groups of one plan open at a time: those with one nonce. More
-    than one is needed only where receivers want different blocks.
+    Safe to call from several threads. `start` it, `close` it in the end. It keeps
+    the groups of one plan open at a time: those with one nonce. More than one is
+    needed only where receivers want different blocks.
+
+    Example:
+
+        sender = WeightSender(pick("cpu"), 0, WeightSyncSection())
+        sender.start()
+        sender.hold(snapshot)  # the relay gives it out now
+        group = sender.open(TransferGroup(1, "nonce", 2, ""), timeout=60.0)
+        sender.send(snapshot, group.group_id, ((0, 694),), "", limits)
     """
 
     def __init__(self, device: Device, index: int, config: WeightSyncSection) -> None:

@@ -16,7 +16,13 @@ from trimaran.types import Manifest, Ranges
 
 
 class Shadow:
-    """Owns its memory until it is dropped."""
+    """Owns its memory until it is dropped.
+
+    Example:
+
+        for name, tensor in receiver.staged.shadow.tensors():
+            parameters[name].copy_(tensor)
+    """
 
     def __init__(
         self,
@@ -74,6 +80,8 @@ def open_shadow(
     path: str, description: dict[str, Any], reader: MemoryReader
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of another process's shadow, only to be read.
+
+    Example: dict(open_shadow(shadow.path, shadow.description(), MemoryReader()))["lm_head.weight"]
 
     `reader` keeps it mapped while its owner has it: the owner's next versions lie there again.
     Raises TransferError when the owner is gone or the shadow is of another size.

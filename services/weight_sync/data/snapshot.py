@@ -32,6 +32,8 @@ class Part:
     """Elements start..stop (exclusive), along its axis, of the Hugging Face tensor `name`.
 
     A whole tensor is 0..shape[axis]; a scalar 0..1.
+
+    Example: Part("model.norm.weight", 0, 576, weight) where `weight` has shape [576]
     """
 
     name: str
@@ -42,6 +44,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """Made by `take_snapshot`."""
+
     manifest: Manifest
     """Of the whole version, also where this rank holds a share."""
     layout: Layout
@@ -81,6 +85,13 @@ def take_snapshot(
     Raises InputError for a part that is not of the version or cuts a block, for
     a block that no part holds, and for a `reuse` of other tensors or blocks;
     TransferError when memory is short.
+
+    Example:
+
+        info = TensorInfo("w", "F32", (8, 4), axis=0, cuts=(4,))  # two blocks
+        part = Part("w", 0, 8, torch.ones(8, 4))
+        snapshot = take_snapshot([info], [part], ((0, 2),), "xxh3-128")
+        snapshot.manifest.root  # 32 hex digits
     """
     check_tensors(tensors)
     layout = make_layout(tensors, ranges)

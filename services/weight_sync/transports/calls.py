@@ -10,7 +10,15 @@ from trimaran.errors import TransferError
 
 
 class Stop:
-    """Ends one piece of work at once, in whatever threads it is under way."""
+    """Ends one piece of work at once, in whatever threads it is under way.
+
+    Example:
+
+        stop = Stop()
+        with stop.interrupting(lambda: sock.shutdown(socket.SHUT_RDWR)):  # in a thread
+            data = sock.recv(1024)
+        stop.set("the caller gave up")  # in another one: recv returns
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

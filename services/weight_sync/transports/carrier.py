@@ -25,7 +25,7 @@ class WrongBlockError(TransferError):
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[OneSource]):
-    """One source's part of a stage."""
+    """One source's part of a stage: what a carrier has to do. The receiver makes it."""
 
     root: str
     """Of the version."""

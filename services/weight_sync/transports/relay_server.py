@@ -30,7 +30,14 @@ LANDING_SECONDS = 2.0
 
 
 class RelayServer:
-    """`start` it, `close` it in the end."""
+    """`start` it, `close` it in the end.
+
+    Example:
+
+        server = RelayServer(WeightSyncSection(), key="secret", stock=stock)
+        server.start()
+        source = RelaySource(((0, 694),), (Peer(server.address, "secret", host=""),))
+    """
 
     def __init__(
         self,

@@ -69,7 +69,14 @@ def contents_of(buffer: torch.Tensor, layout: Layout) -> dict[int, memoryview]:
 
 
 class Stock:
-    """By root; what is put under a key takes the place of what was there."""
+    """By root; what is put under a key takes the place of what was there.
+
+    Example:
+
+        stock = Stock()
+        stock.put(root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
+        stock.find(root).read(7)  # the bytes of block 7
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

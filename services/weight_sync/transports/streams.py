@@ -14,7 +14,13 @@ Copy = tuple[int, int, int]
 
 
 class Stream:
-    """`num_bytes` bytes in the layout `stream`; those that `buffer` has too lie there."""
+    """`num_bytes` bytes in the layout `stream`; those that `buffer` has too lie there.
+
+    Example, the bytes of block 1 alone, out of a whole snapshot:
+
+        stream = Stream(make_layout(tensors, ((1, 2),)), snapshot.buffer, snapshot.layout)
+        stream.view(0, stream.num_bytes)
+    """
 
     def __init__(self, stream: Layout, buffer: torch.Tensor, layout: Layout) -> None:
         self.num_bytes = stream.num_bytes

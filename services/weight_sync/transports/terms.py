@@ -20,6 +20,11 @@ NUM_BYTES = FORMAT.size
 
 @dataclass(frozen=True, slots=True)
 class Terms:
+    """What is about to travel, as one end sees it.
+
+    Example: Terms.of(manifest.root, "", snapshot.layout, 64 << 20)
+    """
+
     root: str
     """Of the version."""
     base_root: str
