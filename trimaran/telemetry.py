@@ -17,16 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-# Keys that the live view and the figures read; a step's row may hold any others beside them.
-REWARD_MEAN = "reward/completion/mean"
-LENGTH_MEAN = "rollout/completion/length_mean"
-LAG_MAX = "rollout/completion/lag_max"
-TOKENS_PER_SECOND = "controller/step/tokens_per_second"
-STEP_SECONDS = "controller/step/seconds"
-PHASE_SECONDS = "controller/phase/{}_seconds"
-"""One key an activity: the wall seconds of the step in which any process was at it."""
-GREEDY_REWARD = "validation/greedy_reward"
-SAMPLED_REWARD = "validation/sampled_reward"
+from trimaran.metrics import find_metric
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
@@ -68,7 +59,13 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 class MetricsWriter:
-    """metrics.jsonl, and the same numbers as TensorBoard events."""
+    """metrics.jsonl, and the same numbers as TensorBoard events.
+
+    Example:
+        metrics = MetricsWriter(run_folder)
+        metrics.write("step", 1, {"reward/completion/mean": 0.25})
+        metrics.close()
+    """
 
     def __init__(self, run_folder: Path) -> None:
         # Here, because it takes half a second that other processes need not pay.
@@ -84,26 +81,34 @@ class MetricsWriter:
         values: Mapping[str, float],
         nonfinite: str = "",
     ) -> None:
-        """A number that is not finite becomes null in the row; TensorBoard gets it as it is.
+        """Each key of `values` must be declared in trimaran/metrics.py; else raises InternalError.
 
+        A number that is not finite becomes null in the row; TensorBoard gets it as it is.
         `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
         """
+        described = {key: find_metric(key).description for key in values}
         # Generated modules without type information.
         from tensorboard.compat.proto.event_pb2 import (
             Event,  # pyright: ignore[reportAttributeAccessIssue]
         )
         from tensorboard.compat.proto.summary_pb2 import (
             Summary,  # pyright: ignore[reportAttributeAccessIssue]
+            SummaryMetadata,  # pyright: ignore[reportAttributeAccessIssue]
         )
 
         now = time.time()
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
-        note = {"trainer/nonfinite": nonfinite} if nonfinite else {}
-        self._rows.append({"kind": kind, "step": step, "time": now, **row, **note})
-        summary = Summary(
-            value=[Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
-        )
-        self._events.add_event(Event(wall_time=now, step=step, summary=summary))
+        note = {"nonfinite": nonfinite} if nonfinite else {}
+        self._rows.append({"kind": kind, "step": step, "time": now, **note, **row})
+        scalars = [
+            Summary.Value(
+                tag=key,
+                simple_value=value,
+                metadata=SummaryMetadata(summary_description=described[key]),
+            )
+            for key, value in values.items()
+        ]
+        self._events.add_event(Event(wall_time=now, step=step, summary=Summary(value=scalars)))
         self._events.flush()
 
     def close(self) -> None:

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 
 from services.controller.busy_time import BusyTime
 from services.controller.events import RunLog
-from services.controller.metrics import (
-    INDIGESTIBLE,
+from services.controller.step_metrics import (
     count_faulted,
+    count_indigestible,
     count_samples,
     count_tokens,
     describe_batch,
     describe_pace,
-    prefixed,
 )
 from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
@@ -44,7 +43,7 @@ class Reporter:
         self._num_skipped_in_step = 0
         self.num_skipped = 0
         self._num_faulted = 0
-        self._num_indigestible = 0.0
+        self._num_indigestible = 0
         self._num_samples = 0
         self.num_tokens = 0
         self.seconds = 0.0
@@ -81,13 +80,14 @@ class Reporter:
         values = {
             **describe_batch(batch),
             **describe_pace(batch, seconds, phases, self._config),
-            "controller/prompt/skipped": float(self._num_skipped_in_step),
-            **prefixed("trainer", answer.metrics),
-            **prefixed("weight_sync", synced),
+            "controller/skipped_prompts": float(self._num_skipped_in_step),
+            **answer.metrics,
+            **synced,
         }
         self._num_skipped_in_step = 0
         self._num_faulted += count_faulted(batch)
-        self._num_indigestible += values[INDIGESTIBLE] * count_samples(batch)
+        num_indigestible = count_indigestible(batch)
+        self._num_indigestible += num_indigestible
         self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
@@ -97,7 +97,7 @@ class Reporter:
             text = f"{answer.nonfinite}; these updates changed nothing"
             logger.warning("step %d: %s", batch.step, text)
             self._log.emit("nonfinite", text=text)
-        self._warn_of_indigestible(values[INDIGESTIBLE])
+        self._warn_of_indigestible(num_indigestible / count_samples(batch))
         return seconds
 
     def _warn_of_indigestible(self, share: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
-from trimaran.telemetry import GREEDY_REWARD, SAMPLED_REWARD
+from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
 from trimaran.types import Prompt, Sampling, Score, ScoredGroup
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Validation:
     def values(self) -> dict[str, float]:
         rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}
         known = {key: value for key, value in rewards.items() if value is not None}
-        return {**known, "validation/skipped": self.num_skipped}
+        return {**known, "validation/skipped_prompts": self.num_skipped}
 
 
 class Validator:

@@ -119,7 +119,7 @@ class FakeTrainer:
         self.step, fault = batch.step, self.nonfinite(batch.step)
         if not fault:
             self.root = digest(self.root, self.salt, contents)
-        return TrainAnswer(self.policy, {"loss/mean": 0.5}, fault)
+        return TrainAnswer(self.policy, {"trainer/loss": 0.5}, fault)
 
     async def save_checkpoint(self, step: int, timeout: float) -> str:
         assert step == self.step
@@ -179,7 +179,7 @@ class FakeWeightSync:
             )
         )
         self.events.append(("live", version.version.step))
-        return await self.get_routing(), {"pause/seconds": 0.25}
+        return await self.get_routing(), {"weight_sync/pause/seconds": 0.25}
 
     async def get_routing(self) -> Routing:
         routable = tuple(Replica(n, f"{n}:1") for n in self.names if n not in self.reports)
