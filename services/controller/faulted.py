@@ -95,15 +95,24 @@ class _Pause:
 class FaultedGate:
     """Every group's verdicts pass here. Used by many groups at a time."""
 
-    def __init__(self, config: RunConfig, on_pause: Tell, on_unpause: Tell) -> None:
-        """`on_pause` and `on_unpause` are told once a pause, in words and numbers."""
+    def __init__(
+        self,
+        config: RunConfig,
+        on_pause: Tell,
+        on_unpause: Tell,
+        wait: Callable[[int], float] = growing_wait,
+    ) -> None:
+        """`on_pause` and `on_unpause` are told once a pause, in words and numbers.
+
+        `wait`: seconds before a probe, by how many there have been in the pause, this one included.
+        """
         answers_per_step = config.run.groups_per_step * config.rollout.group_size
         self._window = Window(
             max(answers_per_step, SMALLEST_WINDOW), min(answers_per_step, ENOUGH_ANSWERS)
         )
         self._limit = config.reward.max_faulted_share
         self._timeout = config.reward.pause_timeout
-        self._on_pause, self._on_unpause = on_pause, on_unpause
+        self._on_pause, self._on_unpause, self._wait = on_pause, on_unpause, wait
         self._pause: _Pause | None = None
         self._turn = asyncio.Lock()  # fair: the groups that wait probe in turn
         self._well_scored: Group | None = None
@@ -136,7 +145,7 @@ class FaultedGate:
         try:
             async with limit:
                 pause.num_probes += 1
-                await asyncio.sleep(growing_wait(pause.num_probes))
+                await asyncio.sleep(self._wait(pause.num_probes))
                 verdicts_G = await judge(group)
                 well = self._is_healthy(verdicts_G) or await self._is_to_blame(verdicts_G, judge)
         except TimeoutError:

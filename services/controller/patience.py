@@ -17,8 +17,19 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
 
 
-async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, service: str) -> Answer:
-    """`call()`, again while the service is away. Raises UnavailableError after `patience` seconds."""
+async def patiently(
+    call: Callable[[], Awaitable[Answer]],
+    patience: float,
+    service: str,
+    retry: float = RETRY_SECONDS,
+) -> Answer:
+    """`call()`, each `retry` seconds while the service is away.
+
+    Raises UnavailableError, naming the service, after `patience` seconds.
+
+    Example:
+        routing = await patiently(weight_sync.get_routing, 60.0, "weight-sync")
+    """
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -28,7 +39,7 @@ async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, serv
                 raise UnavailableError(
                     f"{service} could not help for {patience:g} s: {error}; see its log"
                 ) from None
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(retry)
 
 
 def growing_wait(num_failures: int) -> float:

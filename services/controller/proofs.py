@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from services.controller.patience import patiently
+from services.controller.patience import RETRY_SECONDS, patiently
 from services.controller.records import Reissue
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
@@ -45,9 +45,18 @@ class Unproven:
 
 
 class ProofCheck:
-    def __init__(self, weight_sync: WeightSyncClient, patience: float) -> None:
-        """`patience`: seconds for which a weight sync that is away is waited for."""
+    def __init__(
+        self,
+        weight_sync: WeightSyncClient,
+        patience: float,
+        settle: float = SETTLE_SECONDS,
+        poll: float = POLL_SECONDS,
+        retry: float = RETRY_SECONDS,
+    ) -> None:
+        """All in seconds. `patience`: for how long a weight sync that is away is waited for, asked
+        each `retry`. `settle`: for how long a proof that is missing is, asked each `poll`."""
         self._weight_sync, self._patience = weight_sync, patience
+        self._settle, self._poll, self._retry = settle, poll, retry
         self._good: dict[Maker, Proof] = {}
         """Seen since the last batch was proven."""
 
@@ -73,13 +82,15 @@ class ProofCheck:
     async def _fetch(self, makers: Set[Maker]) -> dict[Maker, Proof]:
         """Those that there are; waits a moment for the missing."""
         versions = sorted({version for version, _ in makers})
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + self._settle
         while True:
-            listed = await patiently(lambda: self._list(versions), self._patience, "weight-sync")
+            listed = await patiently(
+                lambda: self._list(versions), self._patience, "weight-sync", self._retry
+            )
             proofs = {(proof.version, proof.replica): proof for proof in listed}
             if makers <= proofs.keys() or time.monotonic() > deadline:
                 return proofs
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self._poll)
 
     async def _list(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         try:

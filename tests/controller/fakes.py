@@ -267,6 +267,10 @@ class FakeReporter:
         self.events.append(("checkpoint failed", step, reason))
 
 
+def short_wait(num_failures: int) -> float:
+    return 0.002
+
+
 async def no_faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None: ...
 
 
@@ -290,6 +294,8 @@ class World:
         self.back: list[str] = []
         self.ledger = RunLedger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
         self.cancelled = asyncio.Event()
+        self.settle = 0.02
+        """Seconds for which a proof that is missing is waited for."""
 
     async def run(self) -> Loop:
         """As services.controller.run conducts it."""
@@ -302,12 +308,15 @@ class World:
             on_lost=lambda name, reason: self.lost.append(name),
             on_back=self.back.append,
             on_busy=lambda name, start, end: None,
+            poll=0.01,
         )
         reporter: Any = FakeReporter(self.events)
-        prover = ProofCheck(fake.weight_sync, self.config.start_timeout)
+        prover = ProofCheck(
+            fake.weight_sync, self.config.start_timeout, self.settle, poll=0.01, retry=0.01
+        )
         maker = GroupMaker(router, prover, self.config)
-        gate = FaultedGate(self.config, reporter.paused, reporter.unpaused)
-        scorer = Scorer(fake.reward, gate, self.config)
+        gate = FaultedGate(self.config, reporter.paused, reporter.unpaused, short_wait)
+        scorer = Scorer(fake.reward, gate, self.config, short_wait)
         loop = Loop(
             self.config,
             PROMPTS,
