@@ -38,7 +38,14 @@ def setup_logging(process_name: str) -> None:
 
 
 class JsonLines:
-    """Appends one JSON object a line; each line is one write."""
+    """Appends one JSON object a line; each line is one write.
+
+    Example:
+        rows = JsonLines(Path("rows.jsonl"))
+        rows.append({"step": 1})
+        rows.close()
+        read_json_lines(Path("rows.jsonl")) == [{"step": 1}]
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -117,7 +124,13 @@ class MetricsWriter:
 
 
 class TimelineWriter:
-    """timeline.jsonl: what each process did when, in unix seconds."""
+    """timeline.jsonl: what each process did when, in unix seconds.
+
+    Example:
+        timeline = TimelineWriter(run_folder)
+        with timeline.span("trainer-0", "training", step=1):
+            train()
+    """
 
     def __init__(self, run_folder: Path) -> None:
         self._rows = JsonLines(run_folder / "timeline.jsonl")

@@ -1,7 +1,9 @@
-"""Which tokens are proven: for each version and replica that made some, what weight sync knows.
+"""Which tokens are proven to come from the weights that they name.
 
-A group is looked at twice. Once generated, so that nothing is scored in vain; and as its batch is
-about to train, because a fault may be found in the meantime.
+Weight sync keeps a proof for each version on each replica: the replica held these weights, block by
+block. Tokens without a good proof must not train. Each group is checked twice: when it has been
+generated, so that nothing is scored in vain, and when its batch is about to train, because a fault
+may be found in the meantime.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ Maker = tuple[VersionId, str]
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
+    """A version on a replica without a good proof, and why."""
+
     version: VersionId
     replica: str
     """As in the segments."""
@@ -45,6 +49,15 @@ class Unproven:
 
 
 class ProofCheck:
+    """Asks weight sync for the proofs of the tokens in a group or a batch.
+
+    Example:
+        prover = ProofCheck(weight_sync, patience=60.0)
+        unproven = await prover.find_unproven(group)
+        if unproven:
+            print(unproven)  # "rollout-1 at version 0.3: block 7 differs"
+    """
+
     def __init__(
         self,
         weight_sync: WeightSyncClient,
@@ -61,7 +74,7 @@ class ProofCheck:
         """Seen since the last batch was proven."""
 
     async def find_unproven(self, group: Group) -> Unproven | None:
-        """The first maker of the group's tokens without a good proof."""
+        """The first version and replica with tokens in the group and no good proof; None for none."""
         if group.makers <= self._good.keys():
             return None
         proofs = await self._fetch(group.makers)
@@ -71,7 +84,8 @@ class ProofCheck:
     async def prove(
         self, groups: Sequence[ScoredGroup]
     ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
-        """One proof for each maker of the batch's tokens, and by number the groups without."""
+        """The proofs of the batch's tokens, one for each version and replica; and by number the
+        groups that have tokens without a good proof."""
         makers = frozenset(maker for scored in groups for maker in scored.group.makers)
         proofs = await self._fetch(makers)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
@@ -80,7 +94,7 @@ class ProofCheck:
         return tuple(proofs[maker] for maker in sorted(makers & proofs.keys())), unproven
 
     async def _fetch(self, makers: Set[Maker]) -> dict[Maker, Proof]:
-        """Those that there are; waits a moment for the missing."""
+        """The proofs that exist, after `settle` seconds at most for those that are missing."""
         versions = sorted({version for version, _ in makers})
         deadline = time.monotonic() + self._settle
         while True:

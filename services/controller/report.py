@@ -1,4 +1,4 @@
-"""What a run tells people: metrics rows, the timeline, events. The loop calls, this writes."""
+"""What a run tells people: log lines, metrics rows, the timeline and events for watchers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 class Reporter:
+    """One method for each thing that happens; it decides who is told: log, row, timeline, event.
+
+    Example:
+        with reporter.phase("scoring"):
+            scored = await scorer.score(group)
+        reporter.skipped(prompt, "2000 tokens; rollout.max_prompt_tokens is 1024")
+    """
+
     def __init__(
         self, config: RunConfig, metrics: MetricsWriter, timeline: TimelineWriter, log: RunLog
     ) -> None:

@@ -1,4 +1,4 @@
-"""Which replica makes the next group: the least loaded one that holds the live version."""
+"""Which replica generates the next group: the least loaded one that holds the live version."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ class Lease:
 
 
 class Router:
+    """Leases replicas to groups, and follows which of them are routable.
+
+    Example:
+        async with router.watching(), router.lease(num_samples=8) as lease:
+            group = await lease.unless_lost(lease.client.generate(...))
+    """
+
     def __init__(
         self,
         weight_sync: WeightSyncClient,

@@ -54,6 +54,14 @@ def score_timeout(config: RunConfig) -> float:
 
 
 class Scorer:
+    """Asks the reward service for a group's verdicts, again where too many are faulted.
+
+    Example:
+        scorer = Scorer(reward_client, FaultedGate(config, print, print), config)
+        scored = await scorer.score(group)
+        scored.verdicts_G  # a Score or a Faulted for each completion
+    """
+
     def __init__(
         self,
         reward: RewardClient,

@@ -1,4 +1,7 @@
-"""A step in numbers: pure functions from batch and clock to metric values."""
+"""A step in numbers: pure functions from batch and clock to metric values.
+
+Each key is declared in trimaran/metrics.py, which says what it means.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ PART_MARK = "."
 
 
 def describe_batch(batch: TrainingBatch) -> dict[str, float]:
-    """Rewards, lengths in tokens, and lag in steps: the age of each completion's oldest token."""
+    """The numbers that follow from the batch alone.
+
+    Example:
+        describe_batch(batch)["reward/completion/mean"]  # 0.25
+    """
     completions = [c for scored in batch.groups for c in scored.group.completions_G]
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
     rewards_by_group = [_scored_rewards(scored) for scored in batch.groups]
