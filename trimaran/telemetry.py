@@ -18,16 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-# Keys that the live view and the figures read; a step's row may hold any others beside them.
-REWARD_MEAN = "reward/completion/mean"
-LENGTH_MEAN = "rollout/completion/length_mean"
-LAG_MAX = "rollout/completion/lag_max"
-TOKENS_PER_SECOND = "controller/step/tokens_per_second"
-STEP_SECONDS = "controller/step/seconds"
-PHASE_SECONDS = "controller/phase/{}_seconds"
-"""One key an activity: the wall seconds of the step in which any process was at it."""
-GREEDY_REWARD = "validation/greedy_reward"
-SAMPLED_REWARD = "validation/sampled_reward"
+from trimaran.metrics import find_metric
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
@@ -48,7 +39,14 @@ def setup_logging(process_name: str) -> None:
 
 
 class JsonLines:
-    """Appends one JSON object a line; each line is one write."""
+    """Appends one JSON object a line; each line is one write.
+
+    Example:
+        rows = JsonLines(Path("rows.jsonl"))
+        rows.append({"step": 1})
+        rows.close()
+        read_json_lines(Path("rows.jsonl")) == [{"step": 1}]
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -69,7 +67,13 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 class MetricsWriter:
-    """metrics.jsonl, and the same numbers as TensorBoard events."""
+    """metrics.jsonl, and the same numbers as TensorBoard events.
+
+    Example:
+        metrics = MetricsWriter(run_folder)
+        metrics.write("step", 1, {"reward/completion/mean": 0.25})
+        metrics.close()
+    """
 
     def __init__(self, run_folder: Path) -> None:
         # Here, because it takes half a second that other processes need not pay; by name, because
@@ -85,19 +89,27 @@ class MetricsWriter:
         values: Mapping[str, float],
         nonfinite: str = "",
     ) -> None:
-        """A number that is not finite becomes null in the row; TensorBoard gets it as it is.
+        """Each key of `values` must be declared in trimaran/metrics.py; else raises InternalError.
 
+        A number that is not finite becomes null in the row; TensorBoard gets it as it is.
         `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
         """
+        described = {key: find_metric(key).description for key in values}
         make_event = import_module("tensorboard.compat.proto.event_pb2").Event
-        make_summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
+        summaries = import_module("tensorboard.compat.proto.summary_pb2")
         now = time.time()
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
-        note = {"trainer/nonfinite": nonfinite} if nonfinite else {}
-        self._rows.append({"kind": kind, "step": step, "time": now, **row, **note})
-        summary = make_summary(
-            value=[make_summary.Value(tag=key, simple_value=value) for key, value in values.items()]
-        )
+        note = {"nonfinite": nonfinite} if nonfinite else {}
+        self._rows.append({"kind": kind, "step": step, "time": now, **note, **row})
+        scalars = [
+            summaries.Summary.Value(
+                tag=key,
+                simple_value=value,
+                metadata=summaries.SummaryMetadata(summary_description=described[key]),
+            )
+            for key, value in values.items()
+        ]
+        summary = summaries.Summary(value=scalars)
         self._events.add_event(make_event(wall_time=now, step=step, summary=summary))
         self._events.flush()
 
@@ -107,7 +119,13 @@ class MetricsWriter:
 
 
 class TimelineWriter:
-    """timeline.jsonl: what each process did when, in unix seconds."""
+    """timeline.jsonl: what each process did when, in unix seconds.
+
+    Example:
+        timeline = TimelineWriter(run_folder)
+        with timeline.span("trainer-0", "training", step=1):
+            train()
+    """
 
     def __init__(self, run_folder: Path) -> None:
         self._rows = JsonLines(run_folder / "timeline.jsonl")

@@ -21,6 +21,16 @@ from trimaran.types import ScoredGroup
 
 
 class Buffer:
+    """Hands out group numbers, and takes scored groups until a batch is whole.
+
+    Example:
+        buffer = Buffer(groups_per_step=1, max_lag=0, num_steps=3)
+        number = await buffer.reserve()  # 0: the first prompt's
+        await buffer.put(scored)         # once its group is generated and scored
+        (scored,) = await buffer.take()  # the batch of the first step
+        await buffer.release()           # its weights are live: number 1 may be issued
+    """
+
     def __init__(
         self,
         groups_per_step: int,
@@ -30,7 +40,11 @@ class Buffer:
         reissued: Collection[int] = (),
         reused: Sequence[ScoredGroup] = (),
     ) -> None:
-        """A resumed run has open groups: `reissued` go out first, `reused` already wait."""
+        """`num_steps`: those that the run still has to train.
+
+        A resumed run has open groups. The numbers in `reissued` go out first; the groups in
+        `reused` are scored already and wait for their batch.
+        """
         self._groups_per_step = groups_per_step
         self._num_slots = (max_lag + 1) * groups_per_step
         self._wanted = num_steps * groups_per_step

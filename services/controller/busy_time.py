@@ -1,4 +1,4 @@
-"""When was somebody at it: the union of overlapping uses."""
+"""When at least one use of something was under way: the union of overlapping intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from types import TracebackType
 
 
 class BusyTime:
-    """Enter for each use; `report(start, end)` gets each interval with at least one, in unix seconds."""
+    """Enter it for each use. `report(start, end)` gets each interval with a use, in unix seconds.
+
+    Example:
+        scoring = BusyTime()
+        with scoring, scoring:  # two uses at once count once
+            time.sleep(0.1)
+        scoring.cut()  # about 0.1
+    """
 
     def __init__(self, report: Callable[[float, float], None] | None = None) -> None:
         self._report = report

@@ -17,6 +17,10 @@ from trimaran.types import Message, Prompt
 def load_prompts(path: Path, data: DataSection) -> list[Prompt]:
     """One prompt a row: a text or {"role", "content"} messages, an answer, the rest as extras.
 
+    Example:
+        prompts = load_prompts(Path("examples/addition/train.jsonl"), config.data)
+        prompts[0].messages[-1].text  # "What is 0 + 0?"
+
     Raises InputError when the file is missing or empty, or with the place of the first bad row.
     """
     if not path.is_file():

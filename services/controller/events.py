@@ -10,6 +10,15 @@ from trimaran.types import EventKind, Run, RunEvent, RunState
 
 
 class RunLog:
+    """Keeps every event of the run, so that a watcher who comes late sees all of them.
+
+    Example:
+        log = RunLog("addition-20261120-120000", num_steps=20)
+        log.emit("skipped", text="train.jsonl:7: prompt too long")
+        async for event in log.watch():  # ends behind the event of kind "finished"
+            print(event.kind, event.text)
+    """
+
     def __init__(self, run_id: str, num_steps: int) -> None:
         self.run = Run(run_id, RunState.STARTING, 0, num_steps)
         self._events: list[RunEvent] = []
@@ -36,7 +45,7 @@ class RunLog:
         self._wake()
 
     async def watch(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """Every event behind `after`, up to the one of kind FINISHED."""
+        """Every event with a sequence number above `after`, up to the one of kind FINISHED."""
         self._num_watchers += 1
         try:
             while True:

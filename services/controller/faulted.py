@@ -1,12 +1,13 @@
-"""Faulted answers: how many there are, and the pause of a run that has too many.
+"""Pauses the run while too many answers are faulted: could not be scored because of a fault of ours.
 
     running ──▶ share of the last answers above the limit ──▶ paused
        ▲                                                        │  one waiting group after another is
        └── a probe comes back healthy, the window is cleared ◀──┘  scored again: the probe
 
-Nothing passes while the run is paused. The probe is the waiting group itself. When less than half
-of it is scored, its own prompt may be to blame; then the last healthy group is scored again and
-speaks in its place: rewards are pure, so what could be scored before must be scored again.
+No group passes while the run is paused. One after another is scored again, as a *probe*: once that
+goes well, the pause ends. When less than half of a probe is scored, its prompt may be to blame. Then
+the last group that was scored well is scored once more and decides in its place. Rewards depend on
+nothing but the group, so what could be scored before can be scored again unless the fault is ours.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trimaran.types import Faulted, Group, Verdict
 
 SMALLEST_WINDOW = 64
 ENOUGH_ANSWERS = 16
-"""With fewer nothing is said yet, unless a step has no more."""
+"""With fewer the share is not judged, unless a step has no more."""
 
 Verdicts = tuple[Verdict, ...]
 Judge = Callable[[Group], Awaitable[Verdicts]]
@@ -48,8 +49,16 @@ def most_frequent_fault(verdicts: Sequence[Verdict]) -> str:
 
 
 class Window:
-    """The last `size` answers, by whole groups; one that is scored again counts once, as it came
-    out last. With fewer than `enough` nothing is said yet."""
+    """The verdicts of the last `size` answers, by whole groups.
+
+    A group that is scored again counts once, with its last verdicts. With fewer than `enough`
+    answers the share is not judged.
+
+    Example:
+        window = Window(size=64, enough=16)
+        window.add(group, verdicts_G)
+        window.is_beyond(0.2)  # more than a fifth is faulted, in at least two groups
+    """
 
     def __init__(self, size: int, enough: int) -> None:
         self._size, self._enough = size, enough
@@ -93,24 +102,41 @@ class _Pause:
 
 
 class FaultedGate:
-    """Every group's verdicts pass here. Used by many groups at a time."""
+    """Every group's verdicts pass here, many groups at a time; they wait while the run is paused.
 
-    def __init__(self, config: RunConfig, on_pause: Tell, on_unpause: Tell) -> None:
-        """`on_pause` and `on_unpause` are told once a pause, in words and numbers."""
+    Example:
+        gate = FaultedGate(config, on_pause=reporter.paused, on_unpause=reporter.unpaused)
+        verdicts_G = await gate.verdicts(group, judge)  # judge(group) calls the reward service
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        on_pause: Tell,
+        on_unpause: Tell,
+        wait: Callable[[int], float] = growing_wait,
+    ) -> None:
+        """`on_pause` and `on_unpause` are told once a pause, in words and numbers.
+
+        `wait`: seconds before a probe, by how many there have been in the pause, this one included.
+        """
         answers_per_step = config.run.groups_per_step * config.rollout.group_size
         self._window = Window(
             max(answers_per_step, SMALLEST_WINDOW), min(answers_per_step, ENOUGH_ANSWERS)
         )
         self._limit = config.reward.max_faulted_share
         self._timeout = config.reward.pause_timeout
-        self._on_pause, self._on_unpause = on_pause, on_unpause
+        self._on_pause, self._on_unpause, self._wait = on_pause, on_unpause, wait
         self._pause: _Pause | None = None
         self._turn = asyncio.Lock()  # fair: the groups that wait probe in turn
         self._well_scored: Group | None = None
         self.paused = asyncio.Event()
 
     async def verdicts(self, group: Group, judge: Judge) -> Verdicts:
-        """Of a time in which the run is not paused. Raises what `judge` does, PausedTooLongError."""
+        """Returns those that were given while the run was not paused.
+
+        Raises what `judge` raises, and PausedTooLongError after `reward.pause_timeout`.
+        """
         while True:
             if not self._pause:
                 verdicts_G = await judge(group)
@@ -136,7 +162,7 @@ class FaultedGate:
         try:
             async with limit:
                 pause.num_probes += 1
-                await asyncio.sleep(growing_wait(pause.num_probes))
+                await asyncio.sleep(self._wait(pause.num_probes))
                 verdicts_G = await judge(group)
                 well = self._is_healthy(verdicts_G) or await self._is_to_blame(verdicts_G, judge)
         except TimeoutError:

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from trimaran import telemetry
+from trimaran import metrics
+from trimaran.telemetry import read_json_lines
 
 INK = "#222222"
 GRID = {"color": "#dddddd", "linewidth": 0.6}
@@ -32,27 +33,27 @@ Rows = Sequence[Mapping[str, Any]]
 
 def draw_curve(run_folder: Path) -> Path:
     """curve.png: reward and held-out reward over completion length, by step."""
-    rows = telemetry.read_json_lines(run_folder / "metrics.jsonl")
+    rows = read_json_lines(run_folder / "metrics.jsonl")
     steps = last_by_step(row for row in rows if row["kind"] == "step")
     validations = last_by_step(row for row in rows if row["kind"] == "validation")
     figure = Figure(figsize=(8, 6), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    _draw_line(top, steps, telemetry.REWARD_MEAN, "mean reward (training)", color=GREY)
+    _draw_line(top, steps, metrics.REWARD_MEAN, "mean reward (training)", color=GREY)
     _draw_line(
-        *(top, validations, telemetry.SAMPLED_REWARD, "held-out reward, sampled"),
+        *(top, validations, metrics.SAMPLED_REWARD, "held-out reward, sampled"),
         color=BLUE,
         marker="o",
     )
     _draw_line(
-        *(top, validations, telemetry.GREEDY_REWARD, "held-out reward, greedy"),
+        *(top, validations, metrics.GREEDY_REWARD, "held-out reward, greedy"),
         color=GREEN,
         marker="s",
     )
-    _draw_line(bottom, steps, telemetry.LENGTH_MEAN, "mean completion length", color=ORANGE)
+    _draw_line(bottom, steps, metrics.LENGTH_MEAN, "mean completion length", color=ORANGE)
     top.set_ylabel("reward")
     bottom.set_ylabel("length (tokens)")
     bottom.set_xlabel("optimizer step")
-    longest = max((row.get(telemetry.LENGTH_MEAN) or 0 for row in steps), default=0)
+    longest = max((row.get(metrics.LENGTH_MEAN) or 0 for row in steps), default=0)
     bottom.set_ylim(0, 1.15 * (longest or 1))
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (top, bottom):
@@ -64,7 +65,7 @@ def draw_curve(run_folder: Path) -> Path:
 
 def draw_timeline(run_folder: Path) -> Path:
     """timeline.png: a lane a process, a colour an activity; what is left is idle."""
-    spans = telemetry.read_json_lines(run_folder / "timeline.jsonl")
+    spans = read_json_lines(run_folder / "timeline.jsonl")
     lanes = sorted({span["process"] for span in spans}, key=_lane_key)
     figure = Figure(figsize=(12, 1.8 + 0.45 * max(1, len(lanes))), layout="constrained")
     axes = figure.subplots()

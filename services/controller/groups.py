@@ -78,6 +78,14 @@ class _Tries:
 
 
 class GroupMaker:
+    """Asks replicas for a prompt's completions until a group is whole and proven.
+
+    Example:
+        maker = GroupMaker(router, ProofCheck(weight_sync, 60.0), config)
+        sampling = Sampling(temperature=1.0, max_tokens=24, num_samples=8)
+        group = await maker.generate(17, prompts[17], sampling)
+    """
+
     def __init__(self, router: Router, prover: ProofCheck, config: RunConfig) -> None:
         self._router, self._prover = router, prover
         self._max_attempts = config.run.max_attempts
@@ -94,11 +102,13 @@ class GroupMaker:
         first_attempt: int = 1,
         reissue: Reissue | None = None,
     ) -> Group:
-        """Try replica after replica, each going on from what has arrived. Raises PromptSkipped.
+        """Try one replica after another. Raises PromptSkipped when the prompt fails too often.
 
-        A group with tokens that are not proven is reissued from scratch. `reissue` says why the
-        first of these attempts is not the group's first. `on_issue(attempt, reissue)` is told
-        before each attempt, with None for the group's first.
+        After a failure the next replica goes on from the tokens that have arrived. A group with
+        unproven tokens is reissued from scratch. `on_issue(attempt, reissue)` is called before each
+        attempt; its `reissue` is None for the group's first attempt, and else says why the group is
+        reissued. A group that comes here for another attempt already brings `first_attempt` and
+        `reissue` with it.
         """
         assembly = GroupAssembly(sampling.num_samples)
         tries = _Tries(self._max_attempts)

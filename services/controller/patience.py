@@ -17,10 +17,18 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
 
 
-async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, service: str) -> Answer:
-    """`call()`, again while the service is away.
+async def patiently(
+    call: Callable[[], Awaitable[Answer]],
+    patience: float,
+    service: str,
+    retry: float = RETRY_SECONDS,
+) -> Answer:
+    """`call()`, each `retry` seconds while the service is away.
 
-    `patience`: `outage_timeout`, after which UnavailableError is raised.
+    Raises UnavailableError, naming the service, after `patience` seconds, which is `outage_timeout`.
+
+    Example:
+        routing = await patiently(weight_sync.get_routing, 60.0, "weight-sync")
     """
     deadline = time.monotonic() + patience
     while True:
@@ -32,7 +40,7 @@ async def patiently(call: Callable[[], Awaitable[Answer]], patience: float, serv
                     f"{service} could not help for {patience:g} s (outage_timeout): {error};"
                     " see its log"
                 ) from None
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(retry)
 
 
 def growing_wait(num_failures: int) -> float:

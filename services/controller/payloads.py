@@ -1,4 +1,4 @@
-"""Content-addressed files: tokens, log-probabilities and rewards, named by their sha256."""
+"""Files that hold scored groups (tokens, log-probabilities, rewards), named by their sha256."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ def payload_digest(data: bytes) -> str:
 
 
 class PayloadStore:
+    """One file a payload.
+
+    Example:
+        payloads = PayloadStore(run_folder / "payloads")
+        digest = payload_digest(b"tokens")
+        payloads.write({digest: b"tokens"})
+        payloads.read(digest) == b"tokens"
+    """
+
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder

@@ -1,7 +1,9 @@
-"""Which tokens are proven: for each version and replica that made some, what weight sync knows.
+"""Which tokens are proven to come from the weights that they name.
 
-A group is looked at twice. Once generated, so that nothing is scored in vain; and as its batch is
-about to train, because a fault may be found in the meantime.
+Weight sync keeps a proof for each version on each replica: the replica held these weights, block by
+block. Tokens without a good proof must not train. Each group is checked twice: when it has been
+generated, so that nothing is scored in vain, and when its batch is about to train, because a fault
+may be found in the meantime.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from services.controller.patience import patiently
+from services.controller.patience import RETRY_SECONDS, patiently
 from services.controller.records import Reissue
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
@@ -26,6 +28,8 @@ Maker = tuple[VersionId, str]
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
+    """A version on a replica without a good proof, and why."""
+
     version: VersionId
     replica: str
     """As in the segments."""
@@ -45,14 +49,32 @@ class Unproven:
 
 
 class ProofCheck:
-    def __init__(self, weight_sync: WeightSyncClient, patience: float) -> None:
-        """`patience`: `outage_timeout`, for which a weight sync that is away is waited for."""
+    """Asks weight sync for the proofs of the tokens in a group or a batch.
+
+    Example:
+        prover = ProofCheck(weight_sync, patience=60.0)
+        unproven = await prover.find_unproven(group)
+        if unproven:
+            print(unproven)  # "rollout-1 at version 0.3: block 7 differs"
+    """
+
+    def __init__(
+        self,
+        weight_sync: WeightSyncClient,
+        patience: float,
+        settle: float = SETTLE_SECONDS,
+        poll: float = POLL_SECONDS,
+        retry: float = RETRY_SECONDS,
+    ) -> None:
+        """All in seconds. `patience`: `outage_timeout`, for which a weight sync that is away is waited for, asked
+        each `retry`. `settle`: for how long a proof that is missing is, asked each `poll`."""
         self._weight_sync, self._patience = weight_sync, patience
+        self._settle, self._poll, self._retry = settle, poll, retry
         self._good: dict[Maker, Proof] = {}
         """Seen since the last batch was proven."""
 
     async def find_unproven(self, group: Group) -> Unproven | None:
-        """The first maker of the group's tokens without a good proof."""
+        """The first version and replica with tokens in the group and no good proof; None for none."""
         if group.makers <= self._good.keys():
             return None
         proofs = await self._fetch(group.makers)
@@ -62,7 +84,8 @@ class ProofCheck:
     async def prove(
         self, groups: Sequence[ScoredGroup]
     ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
-        """One proof for each maker of the batch's tokens, and by number the groups without."""
+        """The proofs of the batch's tokens, one for each version and replica; and by number the
+        groups that have tokens without a good proof."""
         makers = frozenset(maker for scored in groups for maker in scored.group.makers)
         proofs = await self._fetch(makers)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
@@ -71,15 +94,17 @@ class ProofCheck:
         return tuple(proofs[maker] for maker in sorted(makers & proofs.keys())), unproven
 
     async def _fetch(self, makers: Set[Maker]) -> dict[Maker, Proof]:
-        """Those that there are; waits a moment for the missing."""
+        """The proofs that exist, after `settle` seconds at most for those that are missing."""
         versions = sorted({version for version, _ in makers})
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + self._settle
         while True:
-            listed = await patiently(lambda: self._list(versions), self._patience, "weight-sync")
+            listed = await patiently(
+                lambda: self._list(versions), self._patience, "weight-sync", self._retry
+            )
             proofs = {(proof.version, proof.replica): proof for proof in listed}
             if makers <= proofs.keys() or time.monotonic() > deadline:
                 return proofs
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self._poll)
 
     async def _list(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         try:

@@ -1,4 +1,4 @@
-"""What a run tells people: metrics rows, the timeline, events. The loop calls, this writes."""
+"""What a run tells people: log lines, metrics rows, the timeline and events for watchers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from contextlib import contextmanager
 
 from services.controller.busy_time import BusyTime
 from services.controller.events import RunLog
-from services.controller.metrics import (
-    INDIGESTIBLE,
+from services.controller.step_metrics import (
     count_faulted,
+    count_indigestible,
     count_samples,
     count_tokens,
     describe_batch,
     describe_pace,
-    prefixed,
 )
 from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
@@ -28,6 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 class Reporter:
+    """One method for each thing that happens; it decides who is told: log, row, timeline, event.
+
+    Example:
+        with reporter.phase("scoring"):
+            scored = await scorer.score(group)
+        reporter.skipped(prompt, "2000 tokens; rollout.max_prompt_tokens is 1024")
+    """
+
     def __init__(
         self, config: RunConfig, metrics: MetricsWriter, timeline: TimelineWriter, log: RunLog
     ) -> None:
@@ -44,7 +51,7 @@ class Reporter:
         self._num_skipped_in_step = 0
         self.num_skipped = 0
         self._num_faulted = 0
-        self._num_indigestible = 0.0
+        self._num_indigestible = 0
         self._num_samples = 0
         self.num_tokens = 0
         self.seconds = 0.0
@@ -81,13 +88,14 @@ class Reporter:
         values = {
             **describe_batch(batch),
             **describe_pace(batch, seconds, phases, self._config),
-            "controller/prompt/skipped": float(self._num_skipped_in_step),
-            **prefixed("trainer", answer.metrics),
-            **prefixed("weight_sync", synced),
+            "controller/skipped_prompts": float(self._num_skipped_in_step),
+            **answer.metrics,
+            **synced,
         }
         self._num_skipped_in_step = 0
         self._num_faulted += count_faulted(batch)
-        self._num_indigestible += values[INDIGESTIBLE] * count_samples(batch)
+        num_indigestible = count_indigestible(batch)
+        self._num_indigestible += num_indigestible
         self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
@@ -97,7 +105,7 @@ class Reporter:
             text = f"{answer.nonfinite}; these updates changed nothing"
             logger.warning("step %d: %s", batch.step, text)
             self._log.emit(EventKind.NONFINITE, text=text)
-        self._warn_of_indigestible(values[INDIGESTIBLE])
+        self._warn_of_indigestible(num_indigestible / count_samples(batch))
         return seconds
 
     def _warn_of_indigestible(self, share: float) -> None:

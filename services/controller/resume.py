@@ -1,9 +1,9 @@
-"""From the ledger to where the run stood: the one path by which a run starts, new or not.
+"""From the ledger to where the run stood. Every run starts here, a new one with an empty ledger.
 
-The trainer has loaded checkpoint c; the ledger stands at step n. The recorded batches c+1 … n are
-trained again with their recorded proofs, nothing is published before n, and each root is compared
-with the recorded one. A batch that was consumed but not committed is trained as step n+1, as it was
-about to be.
+The trainer has loaded the checkpoint of step c; the ledger ends at step n. The batches c+1 … n are
+trained again from their payloads, with the proofs that the ledger holds. After each step the root
+of the weights is compared with the recorded one. Nothing is published before step n. A batch that
+was consumed but not committed is trained as step n+1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DivergedError(TrimaranError):
 
 @dataclass(frozen=True, slots=True)
 class OpenGroups:
-    """Issued and not consumed when the last controller ended."""
+    """Groups that were issued and not consumed when the last controller ended."""
 
     reused: tuple[ScoredGroup, ...]
     reissued: dict[int, Reissue]
@@ -43,6 +43,8 @@ async def replay(
     on_step: Callable[[TrainingBatch, TrainAnswer], None] = lambda batch, answer: None,
 ) -> tuple[PolicyVersion, TrainingBatch | None]:
     """The version at the last committed step, and the batch that is consumed but not committed.
+
+    `on_step` is called for each step that is trained again.
 
     Raises OutOfOrderError when trainer and ledger do not belong together, DivergedError when a
     deterministic run reaches another root.
@@ -80,9 +82,10 @@ def load_batch(ledger: RunLedger, step: int) -> TrainingBatch:
 
 
 def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:
-    """Which open groups still wait as they are, and which are reissued.
+    """Which open groups are used as they are, and which are reissued.
 
-    A scored group is reused when its oldest token will be at most max_lag steps old as it trains.
+    A scored group is used when its oldest token will be at most `run.max_lag` steps old as it
+    trains. Any other open group is reissued.
     """
     state = ledger.state
     reused: list[ScoredGroup] = []

@@ -1,4 +1,4 @@
-"""Which replica makes the next group: the least loaded one that holds the live version."""
+"""Which replica generates the next group: the least loaded one that holds the live version."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ class Lease:
 
 
 class Router:
+    """Leases replicas to groups, and follows which of them are routable.
+
+    Example:
+        async with router.watching(), router.lease(num_samples=8) as lease:
+            group = await lease.unless_lost(lease.client.generate(...))
+    """
+
     def __init__(
         self,
         weight_sync: WeightSyncClient,
@@ -59,13 +66,17 @@ class Router:
         on_lost: Callable[[str, str], None],
         on_back: Callable[[str], None],
         on_busy: Callable[[str, float, float], None],
+        poll: float = POLL_SECONDS,
     ) -> None:
         """`max_concurrency`: completions in flight on a replica beyond which no group is added.
 
         `patience`: `outage_timeout`, for which a group waits while no replica is routable.
+        `poll`: seconds between two questions to weight sync, who is routable.
+        `on_lost(name, reason)`, `on_back(name)`: a replica left or came back.
+        `on_busy(name, start, end)`: it had at least one group, in unix seconds.
         """
         self._weight_sync, self._connect = weight_sync, connect
-        self._max_concurrency, self._patience = max_concurrency, patience
+        self._max_concurrency, self._patience, self._poll = max_concurrency, patience, poll
         self._on_lost, self._on_back, self._on_busy = on_lost, on_back, on_busy
         self._lost: set[str] = set()
         self._routing = Routing(None, ())
@@ -141,7 +152,7 @@ class Router:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self._poll)
             try:
                 async with self._control:
                     routing = await self._weight_sync.get_routing()

@@ -18,7 +18,6 @@ from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
 from services.controller.ledger import RunLedger
 from services.controller.loop import Loop
-from services.controller.metrics import count_devices
 from services.controller.payloads import PayloadStore
 from services.controller.proofs import ProofCheck
 from services.controller.records import Opened
@@ -26,6 +25,7 @@ from services.controller.report import Reporter
 from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
+from services.controller.step_metrics import count_devices
 from services.controller.validation import Validation, Validator
 from trimaran import rpc
 from trimaran.clients import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from services.controller.faulted import (
@@ -53,8 +54,23 @@ def score_timeout(config: RunConfig) -> float:
 
 
 class Scorer:
-    def __init__(self, reward: RewardClient, gate: FaultedGate, config: RunConfig) -> None:
-        self._reward, self._gate = reward, gate
+    """Asks the reward service for a group's verdicts, again where too many are faulted.
+
+    Example:
+        scorer = Scorer(reward_client, FaultedGate(config, print, print), config)
+        scored = await scorer.score(group)
+        scored.verdicts_G  # a Score or a Faulted for each completion
+    """
+
+    def __init__(
+        self,
+        reward: RewardClient,
+        gate: FaultedGate,
+        config: RunConfig,
+        wait: Callable[[int], float] = growing_wait,
+    ) -> None:
+        """`wait`: seconds before a group is scored again, by how often it failed."""
+        self._reward, self._gate, self._wait = reward, gate, wait
         self._max_attempts = config.run.max_attempts
         self._patience = config.outage_timeout
         self._timeout = score_timeout(config)
@@ -82,7 +98,7 @@ class Scorer:
                 if half_is_scored(verdicts_G):
                     return ScoredGroup(group, verdicts_G)
             if attempt < self._max_attempts:
-                await asyncio.sleep(growing_wait(attempt))
+                await asyncio.sleep(self._wait(attempt))
         raise PromptSkipped(
             f"{num_faulted(verdicts_G)} of {len(verdicts_G)} completions faulted,"
             f" {self._max_attempts} times; the last: {most_frequent_fault(verdicts_G)}",

@@ -1,4 +1,4 @@
-"""How good the live weights are on prompts that never train: greedy, and at the training temperature."""
+"""The reward of held-out prompts, which never train: at temperature 0 and at the training's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
-from trimaran.telemetry import GREEDY_REWARD, SAMPLED_REWARD
+from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
 from trimaran.types import Prompt, Sampling, Score, ScoredGroup
 
 logger = logging.getLogger(__name__)
@@ -33,10 +33,17 @@ class Validation:
     def values(self) -> dict[str, float]:
         rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}
         known = {key: value for key, value in rewards.items() if value is not None}
-        return {**known, "validation/skipped": self.num_skipped}
+        return {**known, "validation/skipped_prompts": self.num_skipped}
 
 
 class Validator:
+    """Generates and scores the held-out prompts on the live weights.
+
+    Example:
+        validation = await validator.validate(step=20, num_samples=16)
+        validation.values()  # {"validation/greedy_reward/mean": 0.92, ...}
+    """
+
     def __init__(
         self,
         prompts: Sequence[Prompt],

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Protocol
 
 import torch
@@ -24,13 +24,12 @@ from services.trainer.batch import (
     pack,
     prepare_mini_batch,
 )
-from services.trainer.finite import LARGEST, describe, find_input_faults
-from services.trainer.grpo.advantages import has_signal
+from services.trainer.finite import describe, find_input_faults
 from services.trainer.grpo.loss import TokenValues, grpo_loss
 from services.trainer.packing import MicroBatch, plan_micro_batches
 from services.trainer.sums import TokenSums
 from trimaran.config import RunConfig
-from trimaran.types import Score, ScoredGroup, TrainingBatch
+from trimaran.types import ScoredGroup, TrainingBatch
 
 
 class Policy(Protocol):
@@ -127,11 +126,10 @@ def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepR
         "trainer/learning_rate": learning_rate,
         "trainer/nonfinite_updates": float(updates - len(norms)),
         **_token_metrics(policy, config, totals, norms, num_trained),
-        **_reward_metrics(batch.groups),
     }
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds
-    metrics["trainer/tokens_per_second"] = metrics["trainer/tokens"] / seconds
+    metrics["trainer/tokens_per_second"] = metrics["trainer/packed_tokens"] / seconds
     return StepResult(metrics, describe(faults))
 
 
@@ -239,7 +237,7 @@ def _token_metrics(
     """Of the updates that were made; `computed/` stands before what only computed tokens have."""
     totals, importance_max = sums.reduced(policy)
     metrics = {
-        "trainer/tokens": totals["packed"],
+        "trainer/packed_tokens": totals["packed"],
         "trainer/trained_tokens": float(num_trained),
         "trainer/computed/tokens": totals["tokens"],
     }
@@ -250,7 +248,7 @@ def _token_metrics(
         "trainer/loss": totals["loss"] / len(norms),
         "trainer/grad_norm": fmean(norms),
         # Tokens that are not computed have no advantage, and are never clipped.
-        "trainer/clip_fraction": totals["clipped"] / max(num_trained, 1),
+        "trainer/clipped/share": totals["clipped"] / max(num_trained, 1),
         "trainer/computed/importance_weight/mean": totals["importance"] / computed,
         "trainer/computed/importance_weight/max": importance_max,
         "trainer/computed/logprob_diff/mean": totals["gap"] / computed,
@@ -260,18 +258,3 @@ def _token_metrics(
     if config.algorithm.kl_coefficient:  # every trained token is then computed
         metrics["trainer/kl"] = totals["divergence"] / computed
     return metrics
-
-
-def _reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Over groups whose rewards may train."""
-    rewards = [
-        [verdict.reward for verdict in scored.verdicts_G if isinstance(verdict, Score)]
-        for scored in groups
-    ]
-    rewards = [group for group in rewards if all(abs(one) <= LARGEST for one in group)]
-    equal = [not has_signal(group, [True] * len(group)) for group in rewards]
-    spreads = [pstdev(group) for group in rewards if group]
-    return {
-        "trainer/reward/std": fmean(spreads) if spreads else 0.0,
-        "trainer/equal_reward_groups/share": fmean(equal) if equal else 0.0,
-    }

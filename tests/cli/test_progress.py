@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.cli.fake_controller import FakeController, event, serve
-from trimaran import telemetry
+from trimaran import metrics
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import LiveView, PlainView, StepClock, View, describe_left
@@ -18,15 +18,15 @@ from trimaran.launch.endpoints import free_address
 from trimaran.types import RunEvent, RunState
 
 STEP = {
-    telemetry.REWARD_MEAN: 0.25,
-    telemetry.LENGTH_MEAN: 21.5,
-    telemetry.LAG_MAX: 0.0,
-    telemetry.TOKENS_PER_SECOND: 812.4,
-    telemetry.STEP_SECONDS: 3.96,
-    telemetry.PHASE_SECONDS.format("generating"): 1.8,
-    telemetry.PHASE_SECONDS.format("training"): 1.9,
+    metrics.REWARD_MEAN: 0.25,
+    metrics.LENGTH_MEAN: 21.5,
+    metrics.LAG_MAX: 0.0,
+    metrics.TOKENS_PER_SECOND: 812.4,
+    metrics.STEP_SECONDS: 3.96,
+    metrics.PHASE_SECONDS.format("generating"): 1.8,
+    metrics.PHASE_SECONDS.format("training"): 1.9,
 }
-VALIDATION = {telemetry.GREEDY_REWARD: 0.2, telemetry.SAMPLED_REWARD: 0.15}
+VALIDATION = {metrics.GREEDY_REWARD: 0.2, metrics.SAMPLED_REWARD: 0.15}
 EVENTS = [
     event(1, "state", 0, text="waiting for the services", state=RunState.STARTING),
     event(2, "validation", 0, VALIDATION),

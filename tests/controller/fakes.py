@@ -118,7 +118,7 @@ class FakeTrainer:
         self.step, fault = batch.step, self.nonfinite(batch.step)
         if not fault:
             self.root = digest(self.root, self.salt, contents)
-        return TrainAnswer(self.policy, {"loss/mean": 0.5}, fault)
+        return TrainAnswer(self.policy, {"trainer/loss": 0.5}, fault)
 
     async def save_checkpoint(self, step: int, timeout: float) -> str:
         assert step == self.step
@@ -180,7 +180,7 @@ class FakeWeightSync:
             )
         )
         self.events.append(("live", version.version.step))
-        return await self.get_routing(), {"pause/seconds": 0.25}
+        return await self.get_routing(), {"weight_sync/pause/seconds": 0.25}
 
     async def get_routing(self) -> Routing:
         routable = tuple(Replica(n, f"{n}:1") for n in self.names if n not in self.reports)
@@ -268,6 +268,10 @@ class FakeReporter:
         self.events.append(("checkpoint failed", step, reason))
 
 
+def short_wait(num_failures: int) -> float:
+    return 0.002
+
+
 async def no_faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None: ...
 
 
@@ -291,6 +295,8 @@ class World:
         self.back: list[str] = []
         self.ledger = RunLedger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
         self.cancelled = asyncio.Event()
+        self.settle = 0.02
+        """Seconds for which a proof that is missing is waited for."""
 
     async def run(self) -> Loop:
         """As services.controller.run conducts it."""
@@ -303,12 +309,15 @@ class World:
             on_lost=lambda name, reason: self.lost.append(name),
             on_back=self.back.append,
             on_busy=lambda name, start, end: None,
+            poll=0.01,
         )
         reporter: Any = FakeReporter(self.events)
-        prover = ProofCheck(fake.weight_sync, self.config.outage_timeout)
+        prover = ProofCheck(
+            fake.weight_sync, self.config.outage_timeout, self.settle, poll=0.01, retry=0.01
+        )
         maker = GroupMaker(router, prover, self.config)
-        gate = FaultedGate(self.config, reporter.paused, reporter.unpaused)
-        scorer = Scorer(fake.reward, gate, self.config)
+        gate = FaultedGate(self.config, reporter.paused, reporter.unpaused, short_wait)
+        scorer = Scorer(fake.reward, gate, self.config, short_wait)
         loop = Loop(
             self.config,
             PROMPTS,

@@ -6,7 +6,7 @@ import pytest
 from matplotlib import image
 
 from services.controller.figures import draw_curve, draw_timeline, last_by_step, step_ends
-from trimaran import telemetry
+from trimaran import metrics as keys
 from trimaran.telemetry import MetricsWriter, TimelineWriter
 
 
@@ -14,9 +14,9 @@ from trimaran.telemetry import MetricsWriter, TimelineWriter
 def run_folder(tmp_path: Path) -> Path:
     metrics, timeline = MetricsWriter(tmp_path), TimelineWriter(tmp_path)
     for step in range(1, 4):
-        values = {telemetry.REWARD_MEAN: step / 4, telemetry.LENGTH_MEAN: 20.0}
+        values = {keys.REWARD_MEAN: step / 4, keys.LENGTH_MEAN: 20.0}
         metrics.write("step", step, values)
-        metrics.write("validation", step, {telemetry.GREEDY_REWARD: float("nan")})
+        metrics.write("validation", step, {keys.GREEDY_REWARD: float("nan")})
         timeline.add("rollout-0", "generating", step, step + 0.5, step)
         timeline.add("trainer-0", "training", step + 0.5, step + 1, step)
     metrics.close()

@@ -24,11 +24,6 @@ from trimaran.types import Faulted, Group, Prompt, Score, Verdict
 GROUPS = 4
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.patience.FIRST_WAIT_SECONDS", 0.002)
-
-
 def run(world: World) -> World:
     try:
         asyncio.run(asyncio.wait_for(world.run(), 30))
@@ -103,10 +98,7 @@ def test_a_poisonous_prompt_is_skipped_and_the_next_takes_its_slot(tmp_path: Pat
     assert sum(event[0] == "skipped" for event in world.events) == 1
 
 
-def test_a_prompt_that_kills_replicas_takes_no_innocent_one_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.controller.router.POLL_SECONDS", 0.01)
+def test_a_prompt_that_kills_replicas_takes_no_innocent_one_with_it(tmp_path: Path) -> None:
     config = make_config(run={"max_attempts": 2, "steps": 2}, rollout={"replicas": 1})
     world = World(tmp_path, config)
     alive = [asyncio.Event()]

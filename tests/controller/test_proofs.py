@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from services.controller import patience, proofs
 from services.controller.ledger_state import Stage
 from services.controller.proofs import ProofCheck
 from services.controller.records import Consumed, Generated, Issued, Scored
@@ -25,13 +24,6 @@ from trimaran.types import (
 
 GROUPS = 4
 START = VersionId(0, 0)
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "SETTLE_SECONDS", 0.02)
-    monkeypatch.setattr(proofs, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(patience, "RETRY_SECONDS", 0.01)
 
 
 def run(world: World) -> World:
@@ -83,11 +75,9 @@ def test_a_replica_that_was_mended_once_is_reported_by_its_own_name(tmp_path: Pa
     assert world.events.count(("report", "rollout-1")) == 1
 
 
-def test_a_proof_that_comes_a_moment_later_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proofs, "SETTLE_SECONDS", 30.0)
+def test_a_proof_that_comes_a_moment_later_is_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
+    world.settle = 30.0
     world.weight_sync.missing = {(START, "rollout-1")}
 
     async def body() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from services.controller import proofs
 from services.controller.records import Generated, Issued, Reissue
 from services.controller.show_group import show
 from tests.controller.fakes import RUN_ID, World, make_config
@@ -45,9 +44,8 @@ def test_a_try_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_unproven_tokens_as_a_group_arrives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(proofs, "SETTLE_SECONDS", 0.02)
     world = World(tmp_path, make_config(run={"steps": 1}))
     world.weight_sync.missing = {(VersionId(0, 0), "rollout-1")}
     run(world)

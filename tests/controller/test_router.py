@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from services.controller import router as router_module
 from services.controller.router import Router
 from trimaran.errors import UnavailableError
 from trimaran.types import PolicyVersion, Replica, Routing, VersionId
@@ -71,10 +70,7 @@ class WeightSync:
         return self.routings.pop(0) if len(self.routings) > 1 else self.routings[0]
 
 
-def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(router_module, "POLL_SECONDS", 0.01)
+def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up() -> None:
     client: Any = object()
     ended: list[str] = []
     faulty = Routing(live(1), (A,), {"b": "silent for 30 s"})
@@ -90,7 +86,7 @@ def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up(
 
     async def scenario() -> None:
         sync: Any = WeightSync(Routing(live(1), (A, B)), faulty)
-        router = Router(sync, lambda address: client, 8, 1.0, nothing, nothing, nothing)
+        router = Router(sync, lambda address: client, 8, 1.0, nothing, nothing, nothing, 0.01)
         await router.update(Routing(live(1), (A, B)))
         async with (
             router.watching(),

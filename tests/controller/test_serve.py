@@ -17,7 +17,8 @@ from trimaran import rpc, wire
 from trimaran.clients import RunClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
-from trimaran.telemetry import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, read_json_lines
+from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
+from trimaran.telemetry import read_json_lines
 from trimaran.types import (
     EventKind,
     Faulted,
@@ -123,7 +124,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
                 assert all(map(math.isfinite, wire.decode_logprobs(completion.logprobs)))
         return trainer_pb2.TrainBatchResponse(
             version=wire.encode_policy(self.policy),
-            metrics={"trainer/loss/mean": 0.1},
+            metrics={"trainer/loss": 0.1},
             nonfinite="group 3: reward nan" if self.step == self.pool.nonfinite_step else "",
         )
 
@@ -328,7 +329,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     # Weight sync included: what the summary says is what the steps took.
     assert summary["seconds"] == pytest.approx(sum(row[STEP_SECONDS] for row in steps))
-    wanted = {REWARD_MEAN, "trainer/loss/mean", "weight_sync/pause/seconds"}
+    wanted = {REWARD_MEAN, "trainer/loss", "weight_sync/pause/seconds"}
     assert wanted <= steps[0].keys()
     validations = [row for row in rows if row["kind"] == "validation"]
     assert [row["step"] for row in validations] == [0, 2, 4]
@@ -609,6 +610,6 @@ def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> N
     assert told[EventKind.CHECKPOINT_FAILED].text == text
     assert (events[-1].run.state, pool.saved) == (RunState.SUCCEEDED, [4])
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    named = {row["step"]: row.get("trainer/nonfinite") for row in rows if row["kind"] == "step"}
+    named = {row["step"]: row.get("nonfinite") for row in rows if row["kind"] == "step"}
     assert named == {1: None, 2: "group 3: reward nan", 3: None, 4: None}
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["nonfinite_steps"] == 1

@@ -74,4 +74,7 @@ def test_samples_lie_in_the_run_folder(tmp_path: Path) -> None:
 def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None:
     validation, _ = validate(tmp_path, PROMPTS[:3], 0)
     assert validation.sampled is None
-    assert set(validation.values()) == {"validation/greedy_reward", "validation/skipped"}
+    assert set(validation.values()) == {
+        "validation/greedy_reward/mean",
+        "validation/skipped_prompts",
+    }

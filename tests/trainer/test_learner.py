@@ -11,6 +11,7 @@ from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
 from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
 from trimaran.config import RunConfig
+from trimaran.metrics import find_metric
 from trimaran.types import Score
 
 MakeConfig = Callable[..., RunConfig]
@@ -69,8 +70,7 @@ def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
         )
         for group in scored
     )
-    assert metrics["trainer/tokens"] == needed
-    assert metrics["trainer/equal_reward_groups/share"] == 0.25
+    assert metrics["trainer/packed_tokens"] == needed
 
 
 def test_one_update_takes_its_own_logprobs_as_old(
@@ -79,7 +79,7 @@ def test_one_update_takes_its_own_logprobs_as_old(
     policy = PlainPolicy(model)
     metrics = train_step(policy, random_batch(1), make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["logprobs", "update", "reduce"]
-    assert metrics["trainer/clip_fraction"] == 0.0
+    assert metrics["trainer/clipped/share"] == 0.0
 
 
 def test_several_updates_measure_their_ratio_from_before_the_first(
@@ -89,7 +89,7 @@ def test_several_updates_measure_their_ratio_from_before_the_first(
     config = make_config(trainer={"learning_rate": 10.0}, algorithm={"updates_per_batch": 2})
     metrics = train_step(policy, random_batch(1), config).metrics
     assert policy.events == [*["old logprobs"] * 2, *["logprobs", "update"] * 2, "reduce"]
-    assert metrics["trainer/clip_fraction"] > 0.0
+    assert metrics["trainer/clipped/share"] > 0.0
 
 
 def test_the_reference_is_asked_only_with_a_divergence_term(
@@ -128,7 +128,7 @@ def test_a_batch_without_any_signal_still_answers(
     policy = PlainPolicy(model)
     metrics = train_step(policy, equal, make_config(trainer=STANDSTILL)).metrics
     assert policy.events == ["update", "reduce"]
-    assert metrics["trainer/tokens"] == metrics["trainer/loss"] == 0.0
+    assert metrics["trainer/packed_tokens"] == metrics["trainer/loss"] == 0.0
 
 
 def test_metrics_say_over_which_tokens_they_are(
@@ -166,15 +166,16 @@ def test_with_a_divergence_term_every_trained_token_is_computed(
     metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
     assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"] > 0
     assert "trainer/kl" in metrics
+    assert all(map(find_metric, metrics))
 
 
-def test_the_clip_fraction_is_over_all_trained_tokens(make_config: MakeConfig) -> None:
+def test_the_clipped_share_is_over_all_trained_tokens(make_config: MakeConfig) -> None:
     """A token without an advantage is never clipped, computed or not."""
     fractions = []
     for kl in (0.0, 1e-30):  # the latter computes all, and changes nothing
         algorithm = {"updates_per_batch": 2, "kl_coefficient": kl}
         config = make_config(trainer={"learning_rate": 10.0}, algorithm=algorithm)
         metrics = train_step(PlainPolicy(make_model("llama")), random_batch(1), config).metrics
-        fractions.append(metrics["trainer/clip_fraction"])
+        fractions.append(metrics["trainer/clipped/share"])
     assert fractions[0] == pytest.approx(fractions[1])
     assert fractions[0] > 0

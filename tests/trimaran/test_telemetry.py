@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from trimaran.errors import InternalError
+from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, find_metric
 from trimaran.telemetry import (
     JsonLines,
     MetricsWriter,
@@ -18,27 +20,38 @@ from trimaran.telemetry import (
 
 def test_a_metrics_row_stands_in_the_file_and_in_tensorboard(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path)
-    metrics.write("step", 1, {"a/b/c": 0.5, "a/b/d": float("nan")})
-    metrics.write("validation", 1, {"validation/greedy_reward": 1.0})
+    metrics.write("step", 1, {REWARD_MEAN: 0.5, "trainer/loss": float("nan")})
+    metrics.write("validation", 1, {GREEDY_REWARD: 1.0})
     metrics.close()
     first, second = read_json_lines(tmp_path / "metrics.jsonl")
-    assert (first["kind"], first["step"], first["a/b/c"], first["a/b/d"]) == ("step", 1, 0.5, None)
-    assert (second["kind"], second["validation/greedy_reward"]) == ("validation", 1.0)
+    assert (first["kind"], first["step"]) == ("step", 1)
+    assert (first[REWARD_MEAN], first["trainer/loss"]) == (0.5, None)
+    assert (second["kind"], second[GREEDY_REWARD]) == ("validation", 1.0)
     assert first["time"] <= second["time"]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    (scalar,) = events.Scalars("a/b/c")
+    (scalar,) = events.Scalars(REWARD_MEAN)
     assert (scalar.step, scalar.value) == (1, 0.5)
+    described = events.SummaryMetadata(REWARD_MEAN).summary_description
+    assert described == find_metric(REWARD_MEAN).description
+
+
+def test_a_row_with_an_undeclared_key_is_an_error(tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path)
+    with pytest.raises(InternalError, match=r"'trainer/lost' is not declared; .*metrics\.py"):
+        metrics.write("step", 1, {REWARD_MEAN: 0.5, "trainer/lost": 1.0})
+    metrics.close()
+    assert read_json_lines(tmp_path / "metrics.jsonl") == []
 
 
 def test_a_step_with_numbers_that_are_not_finite_says_so_in_its_row(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path)
-    metrics.write("step", 1, {"a": 0.5}, nonfinite="group 7: reward nan")
-    metrics.write("step", 2, {"a": 0.5})
+    metrics.write("step", 1, {REWARD_MEAN: 0.5}, nonfinite="group 7: reward nan")
+    metrics.write("step", 2, {REWARD_MEAN: 0.5})
     metrics.close()
     first, second = read_json_lines(tmp_path / "metrics.jsonl")
-    assert first["trainer/nonfinite"] == "group 7: reward nan"
-    assert "trainer/nonfinite" not in second
+    assert first["nonfinite"] == "group 7: reward nan"
+    assert "nonfinite" not in second
 
 
 def test_a_second_writer_goes_on_behind_the_first(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from trimaran.errors import (
     StaleEpochError,
     UnavailableError,
 )
+from trimaran.metrics import find_metric
 from trimaran.types import Caller, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
@@ -211,6 +212,7 @@ def test_a_delta_goes_to_those_that_hold_its_base(world, tmp_path):
             assert "weight_sync/delta/share" not in metrics
             _, metrics = await publish(coordinator, world, 2)
             assert metrics["weight_sync/delta/share"] == 5 / 40
+            assert all(map(find_metric, metrics))
             assert metrics["weight_sync/bytes"] == 10
 
     asyncio.run(scenario())

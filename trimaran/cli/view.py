@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from trimaran import telemetry
+from trimaran import metrics
 from trimaran.config import RunConfig
 from trimaran.types import EventKind, Run, RunEvent, RunState
 
@@ -23,15 +23,15 @@ NUM_ROWS = 10
 
 # Heading, key in the step's values, format.
 COLUMNS = (
-    ("reward", telemetry.REWARD_MEAN, "{:.3f}"),
-    ("length", telemetry.LENGTH_MEAN, "{:.1f}"),
-    ("lag", telemetry.LAG_MAX, "{:.0f}"),
-    ("tokens/s", telemetry.TOKENS_PER_SECOND, "{:.0f}"),
-    ("step s", telemetry.STEP_SECONDS, "{:.1f}"),
-    ("generate", telemetry.PHASE_SECONDS.format("generating"), "{:.1f}"),
-    ("score", telemetry.PHASE_SECONDS.format("scoring"), "{:.1f}"),
-    ("train", telemetry.PHASE_SECONDS.format("training"), "{:.1f}"),
-    ("sync", telemetry.PHASE_SECONDS.format("syncing"), "{:.1f}"),
+    ("reward", metrics.REWARD_MEAN, "{:.3f}"),
+    ("length", metrics.LENGTH_MEAN, "{:.1f}"),
+    ("lag", metrics.LAG_MAX, "{:.0f}"),
+    ("tokens/s", metrics.TOKENS_PER_SECOND, "{:.0f}"),
+    ("step s", metrics.STEP_SECONDS, "{:.1f}"),
+    ("generate", metrics.PHASE_SECONDS.format("generating"), "{:.1f}"),
+    ("score", metrics.PHASE_SECONDS.format("scoring"), "{:.1f}"),
+    ("train", metrics.PHASE_SECONDS.format("training"), "{:.1f}"),
+    ("sync", metrics.PHASE_SECONDS.format("syncing"), "{:.1f}"),
 )
 HELDOUT = "held-out"
 
@@ -184,7 +184,7 @@ def format_cells(values: Mapping[str, float]) -> list[str]:
 
 
 def describe_heldout(values: Mapping[str, float]) -> str:
-    names = (("greedy", telemetry.GREEDY_REWARD), ("sampled", telemetry.SAMPLED_REWARD))
+    names = (("greedy", metrics.GREEDY_REWARD), ("sampled", metrics.SAMPLED_REWARD))
     parts = [f"{name} {values[key]:.3f}" for name, key in names if key in values]
     return f"{HELDOUT} reward: {', '.join(parts)}"
 

@@ -1,15 +1,14 @@
 import pytest
 
 from services.controller.busy_time import BusyTime
-from services.controller.metrics import (
+from services.controller.step_metrics import (
     count_devices,
     count_faulted,
     describe_batch,
     describe_pace,
-    prefixed,
 )
 from tests.controller.fakes import PROMPTS, make_config
-from trimaran.telemetry import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
+from trimaran.metrics import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
 from trimaran.types import (
     Completion,
     Faulted,
@@ -49,13 +48,14 @@ def test_a_batch_in_numbers() -> None:
     values = describe_batch(BATCH)
     assert values[REWARD_MEAN] == pytest.approx(2 / 3)
     assert values["reward/completion/std"] == pytest.approx((2 / 9) ** 0.5)
-    assert values["reward/completion/faulted_fraction"] == 0.25
-    assert values["reward/group/no_signal_fraction"] == 0.5
+    assert values["reward/completion/faulted/share"] == 0.25
+    assert values["reward/group/equal/share"] == 0.5
+    assert values["reward/group/std"] == 0.25
     assert values[LENGTH_MEAN] == 5
-    assert values["rollout/prompt/length_mean"] == 6
-    assert values["rollout/completion/length_finished_fraction"] == 0.25
+    assert values["rollout/prompt/length/mean"] == 6
+    assert values["rollout/completion/truncated/share"] == 0.25
     # trained on weights of step 3: ages 0, 1, 2 (its oldest token) and 0
-    assert values["rollout/completion/lag_mean"] == 0.75
+    assert values["rollout/completion/lag/mean"] == 0.75
     assert values[LAG_MAX] == 2
 
 
@@ -74,17 +74,17 @@ def test_each_term_counts_where_it_was_judged() -> None:
         "reward/term/gsm8k/mean": 0.5,
         "reward/term/gsm8k/min": 0.0,
         "reward/term/gsm8k/max": 1.0,
-        "reward/term/gsm8k/faulted_fraction": 1 / 5,
+        "reward/term/gsm8k/faulted/share": 1 / 5,
         "reward/term/style/mean": 0.375,
         "reward/term/style/min": 0.25,
         "reward/term/style/max": 0.5,
-        "reward/term/style/faulted_fraction": 2 / 4,
+        "reward/term/style/faulted/share": 2 / 4,
         "reward/term/style.length/mean": 25.0,
         "reward/term/style.length/min": 10.0,
         "reward/term/style.length/max": 40.0,
     }
-    assert values["reward/completion/indigestible_fraction"] == 1 / 5
-    assert values["reward/completion/faulted_fraction"] == pytest.approx(2 / 5)
+    assert values["reward/completion/indigestible/share"] == 1 / 5
+    assert values["reward/completion/faulted/share"] == pytest.approx(2 / 5)
     assert count_faulted(batch) == 2
 
 
@@ -93,7 +93,7 @@ def test_a_term_that_was_never_judged_has_only_its_share_faulted() -> None:
     parts = [(completion(1, "stop", 3), verdict) for verdict in verdicts]
     values = describe_batch(TrainingBatch(4, (group(5, *parts),)))
     style = {k: v for k, v in values.items() if k.startswith("reward/term/style")}
-    assert style == {"reward/term/style/faulted_fraction": 1.0}
+    assert style == {"reward/term/style/faulted/share": 1.0}
 
 
 def test_pace_counts_every_device_of_both_pools() -> None:
@@ -107,12 +107,7 @@ def test_pace_counts_every_device_of_both_pools() -> None:
     assert values[TOKENS_PER_SECOND] == tokens / 2
     assert values["controller/step/tokens_per_second_per_device"] == tokens / 2 / 8
     assert values["controller/step/samples_per_second"] == 2.0
-    assert values["controller/phase/training_seconds"] == 1.5
-
-
-def test_other_services_metrics_stand_in_their_room() -> None:
-    values = {"loss/mean": 1.0, "trainer/grad/norm": 2.0}
-    assert prefixed("trainer", values) == {"trainer/loss/mean": 1.0, "trainer/grad/norm": 2.0}
+    assert values["controller/phase/training/seconds"] == 1.5
 
 
 def test_overlapping_uses_count_once(monkeypatch: pytest.MonkeyPatch) -> None:

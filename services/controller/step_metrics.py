@@ -1,4 +1,7 @@
-"""A step in numbers: pure functions from batch and clock to metric values."""
+"""A step in numbers: pure functions from batch and clock to metric values.
+
+Each key is declared in trimaran/metrics.py, which says what it means.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from trimaran.config import RunConfig
-from trimaran.telemetry import (
+from trimaran.metrics import (
     LAG_MAX,
     LENGTH_MEAN,
     PHASE_SECONDS,
@@ -15,42 +18,41 @@ from trimaran.telemetry import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from trimaran.types import Faulted, Score, TrainingBatch, Verdict
+from trimaran.types import Faulted, Score, ScoredGroup, TrainingBatch, Verdict
 
-TOKENS_PER_SECOND_PER_DEVICE = "controller/step/tokens_per_second_per_device"
-INDIGESTIBLE = "reward/completion/indigestible_fraction"
-SAMPLES_PER_SECOND = "controller/step/samples_per_second"
 PART_MARK = "."
 """In "term.part"; no term's own name holds it."""
 
 
 def describe_batch(batch: TrainingBatch) -> dict[str, float]:
-    """Rewards, lengths in tokens, and lag in steps: the age of each completion's oldest token."""
+    """The numbers that follow from the batch alone.
+
+    Example:
+        describe_batch(batch)["reward/completion/mean"]  # 0.25
+    """
     completions = [c for scored in batch.groups for c in scored.group.completions_G]
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
-    rewards = [verdict.reward for verdict in verdicts if isinstance(verdict, Score)]
-    num_indigestible = sum(isinstance(v, Score) and v.indigestible for v in verdicts)
+    rewards_by_group = [_scored_rewards(scored) for scored in batch.groups]
+    rewards = [reward for group in rewards_by_group for reward in group]
+    spreads = [pstdev(group) for group in rewards_by_group if group]
     lags = [
         batch.step - 1 - min(segment.version.step for segment in completion.segments)
         for completion in completions
         if completion.segments
     ]
     lengths = [len(completion.token_ids_T) for completion in completions]
-    stopped_by_length = sum(c.finish_reason == "length" for c in completions)
-    num_without_signal = sum(
-        len({v.reward for v in scored.verdicts_G if isinstance(v, Score)}) < 2
-        for scored in batch.groups
-    )
+    num_truncated = sum(c.finish_reason == "length" for c in completions)
     return {
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
         "reward/completion/std": pstdev(rewards) if rewards else 0.0,
-        "reward/completion/faulted_fraction": 1 - len(rewards) / len(verdicts),
-        INDIGESTIBLE: num_indigestible / len(verdicts),
-        "reward/group/no_signal_fraction": num_without_signal / len(batch.groups),
+        "reward/completion/faulted/share": count_faulted(batch) / len(verdicts),
+        "reward/completion/indigestible/share": count_indigestible(batch) / len(verdicts),
+        "reward/group/std": fmean(spreads) if spreads else 0.0,
+        "reward/group/equal/share": fmean(len(set(group)) < 2 for group in rewards_by_group),
         LENGTH_MEAN: fmean(lengths),
-        "rollout/prompt/length_mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),
-        "rollout/completion/length_finished_fraction": stopped_by_length / len(completions),
-        "rollout/completion/lag_mean": fmean(lags) if lags else 0.0,
+        "rollout/prompt/length/mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),
+        "rollout/completion/truncated/share": num_truncated / len(completions),
+        "rollout/completion/lag/mean": fmean(lags) if lags else 0.0,
         LAG_MAX: max(lags, default=0),
         **describe_terms(verdicts),
     }
@@ -73,7 +75,7 @@ def describe_terms(verdicts: Sequence[Verdict]) -> dict[str, float]:
     for name in sorted(judged.keys() | num_faulted):
         if PART_MARK not in name:
             share = num_faulted[name] / (len(judged[name]) + num_faulted[name])
-            values[f"reward/term/{name}/faulted_fraction"] = share
+            values[f"reward/term/{name}/faulted/share"] = share
     return values
 
 
@@ -94,6 +96,14 @@ def count_faulted(batch: TrainingBatch) -> int:
     return sum(isinstance(v, Faulted) for scored in batch.groups for v in scored.verdicts_G)
 
 
+def count_indigestible(batch: TrainingBatch) -> int:
+    return sum(
+        isinstance(v, Score) and v.indigestible
+        for scored in batch.groups
+        for v in scored.verdicts_G
+    )
+
+
 def count_devices(config: RunConfig) -> int:
     """Of both pools."""
     return config.num_trainer_ranks + config.rollout.replicas * config.rollout.tensor_parallel
@@ -107,15 +117,11 @@ def describe_pace(
     return {
         STEP_SECONDS: seconds,
         TOKENS_PER_SECOND: tokens_per_second,
-        TOKENS_PER_SECOND_PER_DEVICE: tokens_per_second / count_devices(config),
-        SAMPLES_PER_SECOND: count_samples(batch) / seconds,
+        "controller/step/tokens_per_second_per_device": tokens_per_second / count_devices(config),
+        "controller/step/samples_per_second": count_samples(batch) / seconds,
         **{PHASE_SECONDS.format(name): value for name, value in phases.items()},
     }
 
 
-def prefixed(room: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Another service's metrics under its own room."""
-    return {
-        key if key.startswith(f"{room}/") else f"{room}/{key}": value
-        for key, value in values.items()
-    }
+def _scored_rewards(scored: ScoredGroup) -> list[float]:
+    return [verdict.reward for verdict in scored.verdicts_G if isinstance(verdict, Score)]

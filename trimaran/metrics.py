@@ -1,0 +1,256 @@
+"""Every number that a run reports, declared once: its key, its unit, what it means, its axes.
+
+Rows of metrics.jsonl hold declared keys only, TensorBoard shows the meaning beside each curve, and
+docs/metrics.md is this table:
+
+    python -m trimaran.metrics > docs/metrics.md
+
+A key names the service that the number is about, then what it is, and last, where it is one, the
+statistic: `rollout/completion/length/mean`. A *share* lies between 0 and 1. A part in angle brackets
+is an axis: `weight_sync/bytes/<transport>` stands for one key for each transport.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+from trimaran.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Example:
+        Metric("rollout/completion/length/max", "tokens", "the longest completion of the step")
+    """
+
+    key: str
+    """Axes in angle brackets; each is explained in `AXES`."""
+    unit: str
+    """"1" for a number without one."""
+    meaning: str
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(re.findall("<(.+?)>", self.key))
+
+    @property
+    def description(self) -> str:
+        return f"{self.meaning} [{self.unit}]"
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is this metric's, with any name in the place of each axis."""
+        parts = (re.escape(part) for part in re.split("<.+?>", self.key))
+        return re.fullmatch(".+".join(parts), key, re.DOTALL) is not None
+
+
+# Keys that the live view and the figures read.
+REWARD_MEAN = "reward/completion/mean"
+LENGTH_MEAN = "rollout/completion/length/mean"
+LAG_MAX = "rollout/completion/lag/max"
+STEP_SECONDS = "controller/step/seconds"
+TOKENS_PER_SECOND = "controller/step/tokens_per_second"
+PHASE_SECONDS = "controller/phase/{}/seconds"
+"""By activity."""
+GREEDY_REWARD = "validation/greedy_reward/mean"
+SAMPLED_REWARD = "validation/sampled_reward/mean"
+
+AXES = {
+    "term": "a rule's name under `reward.rules`; `name.part` for what the rule reports beside its value",
+    "activity": "`generating`, `scoring`, `training`, `syncing`, or `waiting`: no batch was ready to train",
+    "transport": "`collective`, `memory` or `relay`",
+}
+
+METRICS = (
+    Metric(REWARD_MEAN, "reward", "mean reward of the scored completions"),
+    Metric("reward/completion/std", "reward", "standard deviation of the same"),
+    Metric(
+        "reward/completion/faulted/share",
+        "share",
+        "completions without a score because of a fault of ours; they do not train",
+    ),
+    Metric(
+        "reward/completion/indigestible/share",
+        "share",
+        "completions on which a checker failed twice; that term is its rule's minimum",
+    ),
+    Metric("reward/group/std", "reward", "standard deviation inside a group, mean over the groups"),
+    Metric(
+        "reward/group/equal/share",
+        "share",
+        "groups whose scored rewards are all equal; they give no gradient without a KL term",
+    ),
+    Metric(
+        "reward/term/<term>/mean",
+        "reward",
+        "the term's own value before its weight, mean over the completions where it was judged",
+    ),
+    Metric("reward/term/<term>/min", "reward", "least value of the same"),
+    Metric("reward/term/<term>/max", "reward", "greatest value of the same"),
+    Metric(
+        "reward/term/<term>/faulted/share",
+        "share",
+        "completions in which the term could not be judged, of those to which it applies",
+    ),
+    Metric("rollout/prompt/length/mean", "tokens", "mean length of the prompts"),
+    Metric(LENGTH_MEAN, "tokens", "mean length of the completions"),
+    Metric(
+        "rollout/completion/truncated/share",
+        "share",
+        "completions that `rollout.max_tokens` ended, not their end of sequence",
+    ),
+    Metric(
+        "rollout/completion/lag/mean",
+        "steps",
+        "age of a completion's oldest token as it trains: optimizer steps since its weights",
+    ),
+    Metric(LAG_MAX, "steps", "greatest age of the same; `run.max_lag` at most"),
+    Metric("trainer/learning_rate", "1", "learning rate of the step"),
+    Metric(
+        "trainer/nonfinite_updates",
+        "updates",
+        "optimizer updates that were left out because a number was not finite",
+    ),
+    Metric("trainer/loss", "1", "loss of an update, mean over the updates"),
+    Metric(
+        "trainer/grad_norm", "1", "L2 norm of the gradient before clipping, mean over the updates"
+    ),
+    Metric(
+        "trainer/kl",
+        "nats",
+        "divergence from the reference model (k3), mean over the trained tokens; only with an"
+        " `algorithm.kl_coefficient`",
+    ),
+    Metric(
+        "trainer/clipped/share",
+        "share",
+        "trained tokens whose probability ratio was clipped; one that is not computed never is",
+    ),
+    Metric("trainer/packed_tokens", "tokens", "tokens of the forward passes, prompts included"),
+    Metric("trainer/trained_tokens", "tokens", "tokens that count in the loss"),
+    Metric(
+        "trainer/computed/tokens",
+        "tokens",
+        "trained tokens that need a forward pass: their advantage is not 0, or there is a KL term",
+    ),
+    Metric(
+        "trainer/computed/entropy", "nats", "mean of -log p over the computed tokens, an estimate"
+    ),
+    Metric(
+        "trainer/computed/logprob_diff/mean",
+        "nats",
+        "absolute difference of trainer's and engine's log-probability, mean over the computed tokens",
+    ),
+    Metric(
+        "trainer/computed/importance_weight/mean",
+        "1",
+        "trainer's probability over the engine's, cut at `algorithm.importance_cap`, mean over the"
+        " computed tokens",
+    ),
+    Metric("trainer/computed/importance_weight/max", "1", "greatest value of the same"),
+    Metric("trainer/seconds", "s", "rank 0's work on the batch: forward, backward and updates"),
+    Metric(
+        "trainer/tokens_per_second", "tokens/s", "`trainer/packed_tokens` over `trainer/seconds`"
+    ),
+    Metric(
+        "weight_sync/stage/seconds",
+        "s",
+        "copying the new version into the replicas' host memory while they go on generating",
+    ),
+    Metric(
+        "weight_sync/commit/seconds", "s", "switching all replicas to it, from the copy's end on"
+    ),
+    Metric(
+        "weight_sync/pause/seconds",
+        "s",
+        "pause of generation for the switch, longest of the replicas",
+    ),
+    Metric("weight_sync/replicas", "replicas", "replicas that serve the new version"),
+    Metric("weight_sync/relayed", "replicas", "replicas that copied it from other replicas"),
+    Metric("weight_sync/bytes", "bytes", "bytes that the replicas received"),
+    Metric(
+        "weight_sync/bytes/<transport>", "bytes", "the part of these that came by this transport"
+    ),
+    Metric(
+        "weight_sync/delta/share",
+        "share",
+        "size of the changes that were sent, of the whole version's; absent where all was sent",
+    ),
+    Metric(
+        "weight_sync/proof/share",
+        "share",
+        "blocks of the version before that were read back from the engines and right, of those they"
+        " hold",
+    ),
+    Metric("weight_sync/proof/seconds", "s", "reading back the last sample of blocks"),
+    Metric(
+        STEP_SECONDS,
+        "s",
+        "time since the weights of the step before were live, without validations",
+    ),
+    Metric(
+        PHASE_SECONDS.format("<activity>"),
+        "s",
+        "the part of the step in which at least one process was at this activity",
+    ),
+    Metric(TOKENS_PER_SECOND, "tokens/s", "prompt and completion tokens of all completions"),
+    Metric(
+        "controller/step/tokens_per_second_per_device",
+        "tokens/s",
+        "the same for each device of trainer and replicas",
+    ),
+    Metric("controller/step/samples_per_second", "samples/s", "completions that trained"),
+    Metric(
+        "controller/skipped_prompts", "prompts", "prompts that were skipped since the step before"
+    ),
+    Metric(
+        GREEDY_REWARD, "reward", "mean reward of the held-out prompts' completions at temperature 0"
+    ),
+    Metric(SAMPLED_REWARD, "reward", "the same at `rollout.temperature`"),
+    Metric(
+        "validation/skipped_prompts",
+        "prompts",
+        "held-out prompts that could not be generated or scored",
+    ),
+)
+
+
+@lru_cache(maxsize=4096)
+def find_metric(key: str) -> Metric:
+    """The declaration of a row's key. Raises InternalError where there is none."""
+    for metric in METRICS:
+        if metric.has(key):
+            return metric
+    raise InternalError(f"metric {key!r} is not declared; add a line for it to trimaran/metrics.py")
+
+
+def markdown() -> Iterator[str]:
+    """The lines of docs/metrics.md."""
+    yield "# Metrics"
+    yield ""
+    yield "Written by `python -m trimaran.metrics > docs/metrics.md` from the table in `trimaran/metrics.py`."
+    yield ""
+    yield "Each step and each validation is one row of `metrics.jsonl` and the same numbers in TensorBoard. Beside the"
+    yield "metrics a row has `kind` (`step` or `validation`), `step`, `time` (unix seconds) and, where updates of the step were"
+    yield "left out, `nonfinite`: why. A metric that a step has no value for is absent; one that is not finite is null."
+    yield ""
+    yield "A share lies between 0 and 1. A part of a key in angle brackets is an axis, with one key for each of its names:"
+    yield ""
+    yield from (f"- `<{axis}>`: {names}" for axis, names in AXES.items())
+    for service, metrics in groupby(METRICS, lambda metric: metric.key.partition("/")[0]):
+        yield ""
+        yield f"## {service}"
+        yield ""
+        yield "| key | unit | meaning |"
+        yield "|---|---|---|"
+        for metric in metrics:
+            yield f"| `{metric.key}` | {metric.unit} | {metric.meaning} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(markdown()))
