@@ -1,0 +1,7 @@
+"""The five services of a run. Each is a package with a `server.py`, and runs as processes of its own.
+
+    controller ─▶ rollout ─▶ reward ─▶ controller's buffer ─▶ trainer ─▶ weight_sync ─▶ rollout
+
+docs/architecture.md follows one training step through them. Services import `trimaran` and not each
+other; only rollout and trainer use weight_sync's `data` and `transports`.
+"""
