@@ -29,11 +29,8 @@ from trimaran.launch.environment import process_name, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.restarts import Restarts
 
-LEADER_STOP_SECONDS = 5.0
-"""The controller ends first, so that the services do not look to it as if they failed."""
-STOP_SECONDS = 15.0
-LOADING_STOP_SECONDS = 3.0
-"""Before the run is under way there is nothing to save, and who loads a model is deaf."""
+KILLED_SECONDS = 15.0
+"""For a process to be gone that was killed, or that has nothing left to do."""
 ORPHAN_SECONDS = 5.0
 """For the services' own orderly end after the launcher was killed."""
 SETTLE_SECONDS = 1.0
@@ -43,7 +40,27 @@ LONGEST_LINE = 400
 
 
 @dataclass(frozen=True, slots=True)
+class StopTimes:
+    """Seconds between SIGTERM and SIGKILL.
+
+    Example: Processes(services, StopTimes(running=60))
+    """
+
+    leader: float = 5.0
+    """The controller ends first, so that the services do not look to it as if they failed."""
+    running: float = 15.0
+    """All others, once the run is under way."""
+    loading: float = 3.0
+    """All others before that: there is nothing to save, and a process that loads a model is deaf."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
+    """One process of a run.
+
+    Example: Service("reward", ("trimaran", "serve", ...), os.environ, Path("logs/reward.log"))
+    """
+
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -77,13 +94,19 @@ class _Exit:
 class Processes:
     """Use as `async with Processes(services) as processes: await processes.wait(...)`."""
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        self._services = services
+    def __init__(
+        self,
+        services: Sequence[Service],
+        stop_times: StopTimes = StopTimes(),
+        restarts: Callable[[], Restarts] = Restarts,
+    ) -> None:
+        """`restarts` makes what decides when one service is started again."""
+        self._services, self._stop_times = services, stop_times
         self._alive: dict[str, asyncio.subprocess.Process] = {}
         self._log_starts: dict[str, int] = {}
         self._exits: asyncio.Queue[_Exit] = asyncio.Queue()
         self._watchers: list[asyncio.Task[None]] = []
-        self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
+        self._restarts: defaultdict[str, Restarts] = defaultdict(restarts)
         self._revivals: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._guardian: asyncio.subprocess.Process | None = None
@@ -122,14 +145,13 @@ class Processes:
             await asyncio.wait(self._revivals)
         leaders = [service.name for service in self._services if service.leads]
         try:
-            await self._end(leaders, LEADER_STOP_SECONDS)
-            await self._end(
-                list(self._alive), STOP_SECONDS if self.running else LOADING_STOP_SECONDS
-            )
+            times = self._stop_times
+            await self._end(leaders, times.leader)
+            await self._end(list(self._alive), times.running if self.running else times.loading)
         finally:
             self.kill()
             if self._watchers:
-                await asyncio.wait(self._watchers, timeout=STOP_SECONDS)
+                await asyncio.wait(self._watchers, timeout=KILLED_SECONDS)
             if self._guardian:
                 await _stop_guardian(self._guardian)
 
@@ -281,7 +303,7 @@ async def _stop_guardian(process: asyncio.subprocess.Process) -> None:
     assert process.stdin
     process.stdin.close()  # it knows of no group any more, so it ends by itself
     try:
-        async with asyncio.timeout(STOP_SECONDS):
+        async with asyncio.timeout(KILLED_SECONDS):
             await process.wait()
     except TimeoutError:
         process.kill()
