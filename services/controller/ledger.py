@@ -22,7 +22,7 @@ from typing import Any
 
 from services.controller.payloads import PayloadStore, payload_digest
 from trimaran.errors import OutOfOrderError, StaleEpochError, TrimaranError
-from trimaran.store import SqliteStore
+from trimaran.store import Store
 from trimaran.types import Proof, VersionId
 
 Record = Mapping[str, Any]
@@ -235,7 +235,7 @@ def fold(run_id: str, rows: Iterable[tuple[int, Record]]) -> tuple[LedgerState, 
 class RunLedger:
     """Records and payloads gather in memory; `flush` makes all of them durable at once."""
 
-    def __init__(self, store: SqliteStore, payloads: PayloadStore, run_id: str) -> None:
+    def __init__(self, store: Store, payloads: PayloadStore, run_id: str) -> None:
         self._store, self._payloads, self._run_id = store, payloads, run_id
         self._stream = f"ledger/{run_id}"
         self.state, self._written, self._head = fold(run_id, store.read(self._stream))

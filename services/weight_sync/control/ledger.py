@@ -20,7 +20,7 @@ from typing import Any
 from services.weight_sync.control.members import Members
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
 from trimaran.errors import UnavailableError
-from trimaran.store import SqliteStore
+from trimaran.store import Store
 from trimaran.types import (
     Caller,
     Manifest,
@@ -35,7 +35,7 @@ from trimaran.types import (
 class VersionLedger:
     """Also the copy in memory of what is live: version, manifest and proofs."""
 
-    def __init__(self, store: SqliteStore, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str) -> None:
         """Reads what was recorded last; nothing, epoch 0 and no members in a new run."""
         self._store = store
         self._run_id = run_id
