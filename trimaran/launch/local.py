@@ -25,7 +25,7 @@ from pathlib import Path
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError
 from trimaran.launch import guardian
-from trimaran.launch.environment import process_name, service_environment
+from trimaran.launch.environment import process_name, serve_command, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.restarts import Restarts
 
@@ -92,7 +92,12 @@ class _Exit:
 
 
 class Processes:
-    """Use as `async with Processes(services) as processes: await processes.wait(...)`."""
+    """Starts services as processes of this machine and ends all of them.
+
+    Example:
+        async with Processes(run_services(config, config_path, folder)) as processes:
+            await processes.wait(print)
+    """
 
     def __init__(
         self,
@@ -278,11 +283,7 @@ def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Ser
         name = process_name(kind, index)
         return Service(
             name=name,
-            command=(
-                *(sys.executable, "-m", "trimaran.cli", "serve", kind),
-                *("--config", str(config_path), "--run-folder", str(folder)),
-                *("--index", str(index)),
-            ),
+            command=serve_command(kind, str(config_path), str(folder), index),
             environment=service_environment(config, kind, os.environ),
             log=folder / "logs" / f"{name}.log",
             leads=kind == "controller",
