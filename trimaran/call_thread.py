@@ -20,7 +20,10 @@ Result = TypeVar("Result")
 
 
 class CallThread:
-    """A daemon: a call that never returns leaves its thread behind, and does not hold the process."""
+    """A daemon: a call that never returns leaves its thread behind, and does not hold the process.
+
+    Example: CallThread("disk").call(lambda: path.read_bytes(), timeout=60.0)
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

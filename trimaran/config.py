@@ -1,9 +1,10 @@
-"""RunConfig: everything that a run can be told, one tree, unknown keys fail.
+"""The configuration of a run: a tree of sections, read from YAML and checked as a whole.
 
-    load_config("run.yaml", ["trainer.learning_rate=1e-5"]) -> RunConfig
+    config = load_config("run.yaml", ["trainer.learning_rate=1e-5"])
+    config.trainer.learning_rate == 1e-5
 
-Relative paths are taken from the folder of the YAML file. Every error is one
-`InputError` that names the key and what would be right.
+Unknown keys are errors; the message suggests the closest valid key. One `InputError` lists
+everything that is wrong, a line each. Relative paths start at the folder of the YAML file.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
+    """How long a run goes on, and how it is repeated. `run: {name: addition, steps: 20, seed: 2}`"""
+
     name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")] = "run"
     """Run folders are called <name>-<date>-<time>."""
     folder: Path = Path("runs")
@@ -79,16 +82,20 @@ class RunSection(Section):
     steps: Positive = 20
     groups_per_step: Positive = 8
     max_lag: NonNegative = 0
-    """How many steps older than the trainer a generated token may be; 0 is synchronous GRPO."""
+    """How many steps old the weights behind a token may be when it trains; 0 is synchronous GRPO."""
     max_attempts: Positive = 3
-    """Tries before a prompt is skipped."""
+    """Failures after which a prompt is skipped."""
     deterministic: bool = False
-    """A resumed run must reach the recorded weight roots, or it stops and shows both."""
+    """A resumed run trains recorded batches again. It must reach the recorded weights, or it stops."""
     checkpoint_every: Positive = 10
+    """Steps."""
     keep_checkpoints: Positive = 1
+    """The newest ones; older ones are removed."""
 
 
 class ModelSection(Section):
+    """What is trained. `model: {path: models/SmolLM2-135M-Instruct}`"""
+
     path: Path
     """A Hugging Face folder: config.json, tokenizer and safetensors."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
@@ -96,6 +103,8 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
+    """Prompts with their reference answers. `data: {train: train.jsonl, answer_key: solution}`"""
+
     train: Path
     """JSONL or Parquet, one prompt a row."""
     validation: Path | None = None
@@ -109,6 +118,8 @@ class DataSection(Section):
 
 
 class RolloutSection(Section):
+    """How completions are made. `rollout: {replicas: 2, group_size: 8, max_tokens: 256}`"""
+
     engine: Annotated[str, _one_of(ENGINES)] = "vllm"
     replicas: Positive = 1
     device: DeviceName = "auto"
@@ -180,6 +191,8 @@ def _weight_alone(value: Any) -> Any:
 
 
 class RewardSection(Section):
+    """What judges answers; docs/rewards.md. `reward: {rules: {gsm8k: 1.0}, workers: 4}`"""
+
     rules: Mapping[str, Annotated[RuleSection, BeforeValidator(_weight_alone)]] = Field(
         min_length=1
     )
@@ -211,6 +224,8 @@ class AlgorithmSection(Section):
 
 
 class TrainerSection(Section):
+    """Ranks, batches and AdamW. `trainer: {data_parallel: 2, learning_rate: 1.0e-6}`"""
+
     device: DeviceName = "auto"
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
@@ -228,12 +243,16 @@ class TrainerSection(Section):
     max_nonfinite_steps: Positive = 3
     """Steps in a row with numbers that are not finite, after which the run ends."""
     step_timeout: Seconds = 1800
+    """A step, or any other call of the trainer, that takes longer ends the run."""
     save_timeout: Seconds = 600
-    """Of a checkpoint. One that takes longer is given up, and training goes on."""
+    """A checkpoint that takes longer is given up, and training goes on."""
 
 
 class WeightSyncSection(Section):
-    """docs/weight-plane.md explains what each of these does."""
+    """How new weights reach the replicas; docs/weight-plane.md explains each key.
+
+    weight_sync: {transport: collective, delta: true}
+    """
 
     transport: TransportName = "auto"
     """auto: shared memory inside one machine, else collective. Whatever is chosen, joiners,
@@ -255,14 +274,16 @@ class WeightSyncSection(Section):
     commit_timeout: Seconds = 60
     join_timeout: Seconds = 60
     prove_timeout: Seconds = 60
-    """Of a full read-back of one replica."""
+    """For one replica to read back everything that it has loaded."""
     heartbeat_timeout: Annotated[float, Field(ge=1)] = 30
     """Silence after which a replica leaves routing."""
     sample_share: Annotated[float, Field(gt=0, le=1)] = 0.125
-    """Of the blocks, read back from each engine after every other commit, in rotation."""
+    """Share of the blocks that each engine reads back after every other commit, in rotation."""
 
 
 class ValidationSection(Section):
+    """Scoring held-out prompts on the way. `validation: {every: 10, samples: 4}`"""
+
     every: Positive = 5
     """Steps between validations; one more before the first step and at the end."""
     samples: NonNegative = 4
@@ -273,7 +294,10 @@ class ValidationSection(Section):
 
 
 class Endpoints(Section):
-    """host:port of every service. The launcher fills in free loopback ports."""
+    """host:port of every service. `trimaran train` fills in free loopback ports.
+
+    endpoints: {reward: "127.0.0.1:7001", rollout: ["127.0.0.1:7003", "127.0.0.1:7004"]}
+    """
 
     controller: Address | None = None
     reward: Address | None = None
@@ -284,6 +308,12 @@ class Endpoints(Section):
 
 
 class RunConfig(Section):
+    """All of it. Three keys must be given: model.path, data.train and reward.rules.
+
+    Example: parse_config({"model": {"path": "models/SmolLM2-135M-Instruct"},
+    "data": {"train": "train.jsonl"}, "reward": {"rules": {"gsm8k": 1.0}}}).rollout.group_size == 8
+    """
+
     run: RunSection = RunSection()
     model: ModelSection
     data: DataSection

@@ -32,6 +32,8 @@ CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """Example: pick("cpu") == Device("cpu", "gloo"); pick("auto").torch_device(index=1)"""
+
     kind: str
     """npu, cuda or cpu."""
     backend: str

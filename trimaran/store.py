@@ -1,6 +1,7 @@
-"""What outlives a process: records, append-only streams and fencing epochs, in one SQLite file.
+"""What outlives a process: records, append-only streams and fencing epochs.
 
-Safe for several processes on one machine. Values are JSON.
+`Store` says what a run needs of it, `open_store` chooses one. Ours is one SQLite file in the run
+folder, safe for several processes on one machine.
 
 A disk that hangs (a network file system without its server) holds whoever writes to
 it or reads from it in the kernel, for ever. So every call is made on the store's own
@@ -14,10 +15,12 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, OutOfOrderError, StaleEpochError, UnavailableError
+
+STORE_NAME = "store.sqlite"
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -38,17 +41,85 @@ CLOSE_SECONDS = 10.0
 Result = TypeVar("Result")
 
 
-class SqliteStore:
-    """`synchronous=FULL`: when a call returns, its data is on the disk.
+class Store(Protocol):
+    """Records by key, streams that only grow, and counters that fence off older processes.
 
-    Every method raises UnavailableError, naming the file, when the disk does not answer. A write
-    that was under way then may still reach the disk, should it come back; no later one does.
+    Values are what JSON can hold. Several processes and threads may use one store: each call is
+    whole or nothing, and when it returns, its data is durable. Any call may raise UnavailableError.
+
+        store = open_store(Path("runs/demo-20261120-120000"))
+        store.put("run/demo", {"state": "succeeded"})
+        epoch = store.next_epoch("demo")
     """
 
-    def __init__(self, path: Path) -> None:
-        self.timeout = DISK_SECONDS
-        """Of each call, in seconds."""
+    def put(self, key: str, value: Any) -> None:
+        """Replaces what stood under the key."""
+        ...
+
+    def put_fenced(self, records: Mapping[str, Any], name: str, epoch: int) -> None:
+        """All records or none, while `epoch` is the newest of `name`.
+
+        Raises StaleEpochError when a newer one has been handed out.
+        """
+        ...
+
+    def get(self, key: str) -> Any | None:
+        """None where nothing stands under the key."""
+        ...
+
+    def append(self, stream: str, value: Any) -> int:
+        """Returns the sequence number, from 1 on without gaps."""
+        ...
+
+    def extend(self, stream: str, values: Sequence[Any], after: int) -> None:
+        """Append all or none to a stream whose last sequence is `after`.
+
+        Raises OutOfOrderError when it is another one: somebody else writes to the stream.
+        """
+        ...
+
+    def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
+        """(sequence, value) of each entry behind `after`, in order."""
+        ...
+
+    def next_epoch(self, name: str) -> int:
+        """A fencing epoch newer than every one handed out before, from 1 on."""
+        ...
+
+    def newest_epoch(self, name: str) -> int:
+        """The last one that was handed out; 0 before the first."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+def open_store(run_folder: Path) -> Store:
+    """The store of a run, made where there is none yet."""
+    return SqliteStore(run_folder / STORE_NAME)
+
+
+def find_store(run_folder: Path) -> Store | None:
+    """The store of a run; None where nothing was recorded yet."""
+    return open_store(run_folder) if (run_folder / STORE_NAME).is_file() else None
+
+
+class SqliteStore:
+    """A `Store` in one file, with `synchronous=FULL`.
+
+    When the disk does not answer, UnavailableError names the file. A write that was under way then
+    may still reach the disk, should it come back; no later one does.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        disk_timeout: float = DISK_SECONDS,
+        close_timeout: float = CLOSE_SECONDS,
+    ) -> None:
         self._path = path
+        self.disk_timeout, self.close_timeout = disk_timeout, close_timeout
         self._thread = CallThread(f"store {path.name}")
         self._is_closed = False
         self._call(self._open)
@@ -66,10 +137,6 @@ class SqliteStore:
         self._execute(PUT, (key, _dump(value)))
 
     def put_fenced(self, records: Mapping[str, Any], name: str, epoch: int) -> None:
-        """All records or none, in one transaction, while `epoch` is the newest of `name`.
-
-        Raises StaleEpochError when a newer one has been handed out.
-        """
         rows = [(key, _dump(value)) for key, value in records.items()]
 
         def write() -> None:
@@ -86,7 +153,6 @@ class SqliteStore:
         return json.loads(rows[0][0]) if rows else None
 
     def append(self, stream: str, value: Any) -> int:
-        """Returns the sequence number, from 1 on without gaps."""
         rows = self._execute(
             "INSERT INTO streams SELECT ?1, COALESCE(MAX(sequence), 0) + 1, ?2"
             " FROM streams WHERE stream = ?1 RETURNING sequence",
@@ -95,10 +161,6 @@ class SqliteStore:
         return rows[0][0]
 
     def extend(self, stream: str, values: Sequence[Any], after: int) -> None:
-        """Append all or none, in one transaction, to a stream whose last sequence is `after`.
-
-        Raises OutOfOrderError when it is another one: somebody else writes to the stream.
-        """
         rows = [(stream, after + i, _dump(value)) for i, value in enumerate(values, start=1)]
 
         def write() -> None:
@@ -112,7 +174,6 @@ class SqliteStore:
         self._call(write)
 
     def read(self, stream: str, after: int = 0) -> Iterator[tuple[int, Any]]:
-        """(sequence, value) of each entry behind `after`, in order."""
         rows = self._execute(
             "SELECT sequence, value FROM streams WHERE stream = ? AND sequence > ? ORDER BY sequence",
             (stream, after),
@@ -120,7 +181,6 @@ class SqliteStore:
         return ((sequence, json.loads(value)) for sequence, value in rows)
 
     def next_epoch(self, name: str) -> int:
-        """A fencing epoch newer than every one handed out before, from 1 on."""
         rows = self._execute(
             "INSERT INTO epochs VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = epoch + 1"
             " RETURNING epoch",
@@ -129,7 +189,6 @@ class SqliteStore:
         return rows[0][0]
 
     def newest_epoch(self, name: str) -> int:
-        """The last one that was handed out; 0 before the first."""
         return self._call(lambda: _newest_epoch(self._connection, name))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -137,14 +196,14 @@ class SqliteStore:
         `timeout` seconds keeps the connection; nothing uses it any more."""
         if not self._is_closed:
             self._is_closed = True
-            self._thread.stop(self._connection.close, timeout)
+            self._thread.stop(self._connection.close, self.close_timeout)
 
     def _call(self, function: Callable[[], Result]) -> Result:
         """On the store's thread, one call after the other: only there is the connection used."""
         if self._thread.hangs:
             raise self._no_answer()
         try:
-            return self._thread.call(function, self.timeout)
+            return self._thread.call(function, self.disk_timeout)
         except DeadlineError:
             if self._is_closed:
                 raise sqlite3.ProgrammingError(f"{self._path}: the store is closed") from None
@@ -152,7 +211,8 @@ class SqliteStore:
 
     def _no_answer(self) -> UnavailableError:
         return UnavailableError(
-            f"{self._path}: its disk has not answered for {self.timeout:g} s; see that it works again"
+            f"{self._path}: its disk has not answered for {self.disk_timeout:g} s;"
+            " see that it works again"
         )
 
     @contextmanager

@@ -18,7 +18,7 @@ from services.controller.ledger_state import LedgerState
 from services.controller.payloads import PayloadStore, payload_digest
 from services.controller.records import LedgerError, Record, Tree, decode, encode
 from trimaran.errors import OutOfOrderError, StaleEpochError
-from trimaran.store import SqliteStore
+from trimaran.store import Store
 
 
 def chain_hash(before: str, tree: Tree) -> str:
@@ -49,7 +49,7 @@ def fold(run_id: str, rows: Iterable[tuple[int, Tree]]) -> tuple[LedgerState, in
     return state, last, head
 
 
-def read_records(store: SqliteStore, run_id: str, after: int = 0) -> Iterator[tuple[int, Record]]:
+def read_records(store: Store, run_id: str, after: int = 0) -> Iterator[tuple[int, Record]]:
     """Sequence number (from 1 on) and record, for each record behind `after`.
 
     For looking on, also while the run goes on: the chain is not checked here.
@@ -67,7 +67,7 @@ class RunLedger:
         ledger.state.groups[0].stage is Stage.ISSUED
     """
 
-    def __init__(self, store: SqliteStore, payloads: PayloadStore, run_id: str) -> None:
+    def __init__(self, store: Store, payloads: PayloadStore, run_id: str) -> None:
         """Reads what stands. Raises LedgerError where it is damaged."""
         self._store, self._payloads, self._run_id = store, payloads, run_id
         self.state, self._written, self._head = fold(run_id, store.read(_stream(run_id)))

@@ -37,7 +37,7 @@ from trimaran.clients import (
 )
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError
-from trimaran.store import SqliteStore
+from trimaran.store import Store
 from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
 from trimaran.types import Caller, Prompt, RunState, TrainingBatch
 
@@ -58,7 +58,7 @@ class Services:
 async def conduct(
     config: RunConfig,
     run_folder: Path,
-    store: SqliteStore,
+    store: Store,
     log: RunLog,
     cancelled: asyncio.Event,
 ) -> RunState:
@@ -82,7 +82,7 @@ async def conduct(
 
 
 async def _conduct(
-    loop: Loop, run_folder: Path, store: SqliteStore, services: Services, began: float
+    loop: Loop, run_folder: Path, store: Store, services: Services, began: float
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     rows = read_json_lines(run_folder / "metrics.jsonl")
@@ -111,7 +111,7 @@ async def _conduct(
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
 
 
-async def _train_and_validate(loop: Loop, run_folder: Path, store: SqliteStore) -> None:
+async def _train_and_validate(loop: Loop, run_folder: Path, store: Store) -> None:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     heldout_before = _heldout_key(run_folder)
     if state.step == 0 and store.get(heldout_before) is None:

@@ -13,7 +13,7 @@ from services.controller.run import conduct
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, first_error
-from trimaran.store import SqliteStore
+from trimaran.store import Store, open_store
 from trimaran.types import EventKind, RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc
 
@@ -56,14 +56,14 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     """Conduct the run in `run_folder`, from its ledger where it has one; returns at its end."""
     if config.endpoints.controller is None:
         raise InputError("endpoints.controller: missing; give host:port")
-    store = SqliteStore(run_folder / "store.sqlite")
+    store = open_store(run_folder)
     try:
         await _serve(config, config.endpoints.controller, run_folder, store)
     finally:
         store.close()
 
 
-async def _serve(config: RunConfig, address: str, run_folder: Path, store: SqliteStore) -> None:
+async def _serve(config: RunConfig, address: str, run_folder: Path, store: Store) -> None:
     log = RunLog(run_folder.name, config.run.steps)
     cancelled = asyncio.Event()
     servicer = RunServicer(log, cancelled)

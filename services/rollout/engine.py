@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class GenerationRequest:
     """Completions of one group: all of them, or those that another replica left unfinished.
 
-    Example: GenerationRequest(7, (1, 15, 22), Sampling(1.0, 16, 2), starts={0: (), 1: (9, 4)})
+    Example: GenerationRequest(7, (1, 15, 22), Sampling(1.0, 16, 2, 1), {0: (), 1: (9, 4)})
     """
 
     number: int

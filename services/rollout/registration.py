@@ -24,8 +24,9 @@ async def stay_registered(
     replica: Replica,
     peer: Peer,
     live: Callable[[], PolicyVersion | None],
+    pause: float = RETRY_SECONDS,
 ) -> None:
-    """Registers and then gives signs of life, for ever.
+    """Registers and then gives signs of life, for ever; at least `pause` seconds between two calls.
 
     Raises DeadlineError when nobody takes the first registration within `start_timeout`. Later
     on an absent weight sync is only waited for: the replica serves what it holds.
@@ -34,16 +35,20 @@ async def stay_registered(
     if address is None:
         raise InputError("endpoints.weight_sync: missing; a replica registers there")
     async with WeightSyncClient(address, caller) as client:
-        registration = await _register(client, replica, peer, config.start_timeout)
+        registration = await _register(client, replica, peer, pause, config.start_timeout)
         logger.info("%s is registered with weight sync", replica.name)
         while True:
-            await _beat(client, replica, registration, live)
-            registration = await _register(client, replica, peer, None)
+            await _beat(client, replica, registration, live, pause)
+            registration = await _register(client, replica, peer, pause)
             logger.info("%s is registered with weight sync again", replica.name)
 
 
 async def _register(
-    client: WeightSyncClient, replica: Replica, peer: Peer, timeout: float | None
+    client: WeightSyncClient,
+    replica: Replica,
+    peer: Peer,
+    pause: float,
+    timeout: float | None = None,
 ) -> Registration:
     """Weight sync may start after us: tries again until `timeout`, or for ever."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -56,7 +61,7 @@ async def _register(
                     f"{client.address}: weight sync did not take {replica.name} in"
                     f" {timeout:g} s ({error})"
                 ) from error
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pause)
 
 
 async def _beat(
@@ -64,9 +69,10 @@ async def _beat(
     replica: Replica,
     registration: Registration,
     live: Callable[[], PolicyVersion | None],
+    pause: float,
 ) -> None:
     """Returns when weight sync does not know this registration any more."""
-    interval = max(registration.heartbeat_seconds, RETRY_SECONDS)
+    interval = max(registration.heartbeat_seconds, pause)
     away = False
     while True:
         await asyncio.sleep(interval)

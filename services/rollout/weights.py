@@ -60,10 +60,19 @@ counted, not timed: in a process that stood still itself, everything is late for
 
 
 class ReplicaWeights:
+    """Example: `await weights.stage(version, manifest, sources, 1 << 26, 120.0)`, then
+    `await weights.commit(version, maker)`; `weights.live` is the version from then on."""
+
     def __init__(
-        self, name: str, engine: Engine, receiver: WeightReceiver, config: WeightSyncSection
+        self,
+        name: str,
+        engine: Engine,
+        receiver: WeightReceiver,
+        config: WeightSyncSection,
+        thread_timeout: float = THREAD_SECONDS,
     ) -> None:
         self._name = name
+        self._thread_timeout = thread_timeout
         self._engine = engine
         self._receiver = receiver
         self._commit_timeout = config.commit_timeout
@@ -130,7 +139,7 @@ class ReplicaWeights:
         stage.add_done_callback(self._forget)
         # Shielded: the thread outlives a caller that gives up, until the next stage or an abort.
         async with within(
-            limits.timeout + THREAD_SECONDS, f"{self._name}, staging {version.version}"
+            limits.timeout + self._thread_timeout, f"{self._name}, staging {version.version}"
         ):
             return await asyncio.shield(stage)
 
@@ -226,7 +235,7 @@ class ReplicaWeights:
     async def _in_thread(
         self, what: str, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        async with within(THREAD_SECONDS, f"{self._name}, {what}"):
+        async with within(self._thread_timeout, f"{self._name}, {what}"):
             return await asyncio.to_thread(function, *arguments)
 
     async def close(self) -> None:

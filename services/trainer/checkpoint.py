@@ -40,7 +40,10 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a checkpoint must agree in with the run that loads it."""
+    """In what a checkpoint must agree with the run that loads it.
+
+    Example: Layout(tensor_parallel=1, data_parallel=2, dtype="bfloat16", updates_per_batch=1)
+    """
 
     tensor_parallel: int
     data_parallel: int

@@ -35,6 +35,9 @@ class ShardedWeights(Protocol):
 
 
 class HeldShard:
+    """Example: `held.adopt(held.take())` after each step; `with held.sending(root) as snapshot:`
+    sends it, while the next step is computed."""
+
     def __init__(
         self,
         config: WeightSyncSection,

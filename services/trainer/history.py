@@ -20,7 +20,10 @@ FILE = "versions.jsonl"
 
 
 class VersionHistory:
-    """Safe to call from several threads."""
+    """Safe to call from several threads.
+
+    Example: VersionHistory(run_folder).roots(VersionId(0, 3)) == {"5f1c…"}
+    """
 
     def __init__(self, run_folder: Path) -> None:
         self._path = run_folder / FILE

@@ -33,7 +33,16 @@ from trimaran.types import ScoredGroup, TrainingBatch
 
 
 class Policy(Protocol):
-    """Trainable weights, spread over ranks."""
+    """Trainable weights, spread over ranks, with their gradients and their optimizer.
+
+    `MegatronPolicy` is the real one; tests/trainer/plain_policy.py has a small one on transformers.
+    One update of the weights, as `train_step` makes it:
+
+        policy.zero_gradients()
+        (policy.logprobs(packed) * factors_M).sum().backward()
+        norm = policy.sum_gradients()
+        policy.update(learning_rate=1e-6)
+    """
 
     @property
     def device(self) -> torch.device: ...
@@ -47,7 +56,10 @@ class Policy(Protocol):
         """The same of the frozen initial policy, without gradient."""
         ...
 
-    def zero_gradients(self) -> None: ...
+    def zero_gradients(self) -> None:
+        """Before the first micro-batch of an update."""
+        ...
+
     def own_gradient_norm(self) -> float:
         """Of what this rank alone has accumulated."""
         ...
@@ -96,7 +108,10 @@ OldLogprobs = Sequence[torch.Tensor | None]
 
 
 def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepResult:
-    """All updates of one batch."""
+    """All updates of one batch, on every rank with the same batch.
+
+    Example: train_step(policy, batch, config).metrics["trainer/loss"]
+    """
     begin = time.perf_counter()
     updates = config.algorithm.updates_per_batch
     per_update = len(batch.groups) // updates

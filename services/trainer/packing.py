@@ -16,7 +16,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
-    """Packed tokens of one group: its prompt, once, and each of its completions."""
+    """Packed tokens of one group: its prompt, once, and each of its completions.
+
+    Example: GroupLengths(prompt=38, completions=(24, 17)).num_tokens == 79
+    """
 
     prompt: int
     completions: tuple[int, ...]

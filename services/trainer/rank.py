@@ -65,7 +65,14 @@ class ExportablePolicy(Policy, ShardedWeights, Protocol):
 
 
 class TrainerRank:
-    """Make it with `start`; `close` ends its thread."""
+    """Makes a step's new weights, answers with their version, and offers them to weight sync.
+
+    Example:
+        rank = TrainerRank(config, run_folder, rank=0)
+        await rank.start(lambda: build_policy(config, run_folder, device, 0))
+        answer = await rank.train(batch)
+        await rank.close()
+    """
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.store import SqliteStore
+from trimaran.store import open_store
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -91,7 +91,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     if address is None or not trainers:
         raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
     senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
-    store = SqliteStore(run_folder / "store.sqlite")
+    store = open_store(run_folder)
     coordinator = Coordinator(
         run_folder.name,
         config.weight_sync,

@@ -16,14 +16,12 @@ from tests.cli.conftest import WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
-from trimaran.launch import local
 from trimaran.launch.local import Service
 from trimaran.store import SqliteStore
 
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "STOP_SECONDS", 2.0)
     monkeypatch.setattr("trimaran.cli.train.LAST_EVENTS_SECONDS", 0.1)
 
 

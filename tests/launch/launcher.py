@@ -7,13 +7,14 @@ from pathlib import Path
 
 from tests.launch.services import make_services
 from trimaran.launch import local
-from trimaran.launch.local import Processes
+from trimaran.launch.local import Processes, StopTimes
 
-local.LEADER_STOP_SECONDS = local.STOP_SECONDS = local.ORPHAN_SECONDS = 1.0
+local.ORPHAN_SECONDS = 1.0
 
 
 async def main(folder: Path, services: list[str]) -> None:
-    async with Processes(make_services(folder, dict(s.split("=") for s in services))) as processes:
+    made = make_services(folder, dict(s.split("=") for s in services))
+    async with Processes(made, StopTimes(leader=1.0, running=1.0, loading=1.0)) as processes:
         await processes.wait(print)
 
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from trimaran.config import RunConfig, parse_config
+import services
+from trimaran.cli.options import KINDS
+from trimaran.config import Endpoints, RunConfig, parse_config
 from trimaran.errors import InputError
+from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.environment import process_name, service_address, service_environment
 
 
@@ -22,8 +27,7 @@ def config() -> RunConfig:
 
 
 def test_each_service_gets_the_threads_that_its_section_names(config: RunConfig) -> None:
-    kinds = ("controller", "reward", "weight-sync", "rollout", "trainer")
-    threads = [service_environment(config, kind, {})["OMP_NUM_THREADS"] for kind in kinds]
+    threads = [service_environment(config, kind, {})["OMP_NUM_THREADS"] for kind in KINDS]
     assert threads == ["1", "1", "1", "3", "2"]
 
 
@@ -45,6 +49,15 @@ def test_a_second_look_changes_nothing(config: RunConfig) -> None:
 def test_only_what_computes_keeps_freed_memory(config: RunConfig) -> None:
     assert "MALLOC_MMAP_MAX_" in service_environment(config, "rollout", {})
     assert "MALLOC_MMAP_MAX_" not in service_environment(config, "controller", {})
+
+
+def test_every_kind_has_an_address_and_a_server_and_no_server_is_without_a_kind(
+    config: RunConfig,
+) -> None:
+    filled = fill_endpoints(config.model_copy(update={"endpoints": Endpoints()}))
+    assert len({service_address(filled, kind, 0) for kind in KINDS}) == len(KINDS)
+    servers = Path(services.__path__[0]).glob("*/server.py")
+    assert {path.parent.name for path in servers} == {kind.replace("-", "_") for kind in KINDS}
 
 
 def test_names_and_addresses(config: RunConfig) -> None:

@@ -7,22 +7,28 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
-from trimaran.launch import local, restarts
-from trimaran.launch.local import Processes, ServiceDiedError
+from trimaran.launch.local import Processes, ServiceDiedError, StopTimes
 from trimaran.launch.restarts import Restarts
 
+QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
+NEVER = partial(Restarts, first_pause=3600.0, longest_pause=3600.0)
+TWICE = partial(Restarts, first_pause=0.001, max_in_a_row=2)
 
-@pytest.fixture(autouse=True)
-def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "LEADER_STOP_SECONDS", 1.0)
-    monkeypatch.setattr(local, "STOP_SECONDS", 1.0)
-    monkeypatch.setattr(local, "LOADING_STOP_SECONDS", 0.5)
+
+def start(
+    folder: Path,
+    tasks: Mapping[str, str],
+    restarts: Callable[[], Restarts] = Restarts,
+    stop_times: StopTimes = QUICK,
+) -> Processes:
+    return Processes(make_services(folder, tasks), stop_times, restarts)
 
 
 def pids(folder: Path, names: Mapping[str, str]) -> list[int]:
@@ -39,7 +45,7 @@ def test_the_leaders_end_ends_all_also_the_deaf_and_what_they_started(tmp_path: 
     names = {"controller": "finish", "trainer-0": "deaf", "rollout-0": "engine"}
 
     async def run() -> list[int]:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names) as processes:
             found = await until_up(tmp_path, names)
             (tmp_path / "controller-may-finish").touch()
             await processes.wait(pytest.fail)
@@ -58,7 +64,7 @@ def test_a_death_at_start_ends_all_and_shows_its_last_lines(
     names = {"controller": "run", "trainer-0": what, "rollout-0": "run"}
 
     async def run() -> None:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names) as processes:
             await processes.wait(pytest.fail)
 
     with pytest.raises(ServiceDiedError) as caught:
@@ -80,7 +86,7 @@ def test_last_words_of_an_earlier_start_are_not_shown_again(tmp_path: Path) -> N
     (tmp_path / "trainer-0.log").write_text("old news\n")
 
     async def run() -> None:
-        async with Processes(make_services(tmp_path, {"trainer-0": "die1"})) as processes:
+        async with start(tmp_path, {"trainer-0": "die1"}) as processes:
             await processes.wait(pytest.fail)
 
     with pytest.raises(ServiceDiedError) as caught:
@@ -90,13 +96,13 @@ def test_last_words_of_an_earlier_start_are_not_shown_again(tmp_path: Path) -> N
 
 
 def test_the_run_outlives_all_its_replicas_and_takes_what_they_started_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     names = {"controller": "run", "rollout-0": "engine", "rollout-1": "run"}
     lost: list[str] = []
 
     async def run() -> list[int]:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names, NEVER) as processes:
             _, first, second, first_child = await until_up(tmp_path, names)
             processes.running = True
             waiting = asyncio.create_task(processes.wait(lost.append))
@@ -110,8 +116,6 @@ def test_the_run_outlives_all_its_replicas_and_takes_what_they_started_with_them
             waiting.cancel()
             return [first_child]
 
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 3600.0)
     (child,) = asyncio.run(asyncio.wait_for(run(), 60))
     assert lost == [
         f"{name} died (killed by SIGKILL); the run starts it again in 3600 s"
@@ -122,15 +126,12 @@ def test_the_run_outlives_all_its_replicas_and_takes_what_they_started_with_them
 
 @pytest.mark.parametrize("name", ["weight-sync", "rollout-0"])
 def test_a_run_ends_when_a_service_that_it_needs_dies_again_and_again(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(restarts, "MAX_IN_A_ROW", 2)
     notes: list[str] = []
 
     async def run() -> None:
-        services = make_services(tmp_path, {"controller": "run", name: "die3"})
-        async with Processes(services) as processes:
+        async with start(tmp_path, {"controller": "run", name: "die3"}, TWICE) as processes:
             processes.running = True
             await processes.wait(notes.append)
 
@@ -139,15 +140,12 @@ def test_a_run_ends_when_a_service_that_it_needs_dies_again_and_again(
     assert sum("is started again" in note for note in notes) == 2
 
 
-def test_a_dead_replica_is_started_again_and_the_run_goes_on_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.01)
+def test_a_dead_replica_is_started_again_and_the_run_goes_on_meanwhile(tmp_path: Path) -> None:
     names = {"controller": "finish", "rollout-0": "run", "rollout-1": "run"}
     notes: list[str] = []
 
     async def run() -> list[int]:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names, partial(Restarts, first_pause=0.01)) as processes:
             _, first, second = await until_up(tmp_path, names)
             processes.running = True
             waiting = asyncio.create_task(processes.wait(notes.append))
@@ -172,16 +170,12 @@ def test_a_dead_replica_is_started_again_and_the_run_goes_on_meanwhile(
     assert not is_alive(again)
 
 
-def test_a_replica_that_dies_again_and_again_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(restarts, "MAX_IN_A_ROW", 2)
+def test_a_replica_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
     names = {"controller": "run", "rollout-0": "die3", "rollout-1": "run"}
     notes: list[str] = []
 
     async def run() -> None:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names, TWICE) as processes:
             processes.running = True
             waiting = asyncio.create_task(processes.wait(notes.append))
             while not any("in a row" in note for note in notes):
@@ -199,16 +193,12 @@ def test_a_replica_that_dies_again_and_again_is_given_up(
     )
 
 
-def test_the_end_does_not_wait_for_a_restart_that_is_due(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 3600.0)
+def test_the_end_does_not_wait_for_a_restart_that_is_due(tmp_path: Path) -> None:
     names = {"controller": "finish", "rollout-0": "run", "rollout-1": "run"}
     notes: list[str] = []
 
     async def run() -> None:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names, NEVER) as processes:
             _, first, _ = await until_up(tmp_path, names)
             processes.running = True
             waiting = asyncio.create_task(processes.wait(notes.append))
@@ -230,13 +220,12 @@ def test_pauses_grow_until_it_is_given_up_and_a_long_life_forgives() -> None:
     assert [forgiven.next_pause(lived) for lived in (1.0, 1.0, 300.0, 1.0)] == [1.0, 2.0, 1.0, 2.0]
 
 
-def test_who_is_deaf_while_it_loads_does_not_hold_up_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "STOP_SECONDS", 3600.0)
+def test_who_is_deaf_while_it_loads_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
     async def run() -> list[int]:
-        async with Processes(make_services(tmp_path, {"rollout-0": "deaf"})):
+        async with start(
+            tmp_path, {"rollout-0": "deaf"}, stop_times=StopTimes(running=3600.0, loading=0.5)
+        ):
             return await until_up(tmp_path, {"rollout-0": "deaf"})
 
     (pid,) = asyncio.run(asyncio.wait_for(run(), 60))
@@ -247,7 +236,7 @@ def test_a_trainers_death_in_mid_run_ends_the_run_which_can_be_resumed(tmp_path:
     names = {"controller": "run", "trainer-0": "run"}
 
     async def run() -> None:
-        async with Processes(make_services(tmp_path, names)) as processes:
+        async with start(tmp_path, names) as processes:
             _, trainer = await until_up(tmp_path, names)
             processes.running = True
             os.kill(trainer, signal.SIGKILL)

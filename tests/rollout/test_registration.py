@@ -45,11 +45,6 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         return rpc.service(weight_sync_pb2.DESCRIPTOR, add, self)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(registration, "RETRY_SECONDS", 0.02)
-
-
 def config(port: int, start_timeout: float):
     return parse_config(
         {
@@ -69,7 +64,7 @@ def run(body, start_timeout: float = 30):
         server = rpc.Server(f"127.0.0.1:{port}", [WeightSync(events).service()])
         staying = asyncio.create_task(
             registration.stay_registered(
-                config(port, start_timeout), Caller("run", 0), REPLICA, PEER, lambda: LIVE
+                config(port, start_timeout), Caller("run", 0), REPLICA, PEER, lambda: LIVE, 0.02
             )
         )
         try:

@@ -78,9 +78,8 @@ def engine(llm, monkeypatch):
             "rollout": {"idle_timeout": 0.05},
         }
     )
-    engine = VllmEngine(config, Device("cpu", "gloo"))
+    engine = VllmEngine(config, Device("cpu", "gloo"), submit_timeout=0.05)
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
-    monkeypatch.setattr(vllm_engine, "SUBMIT_SECONDS", 0.05)
     inputs: Any = ModuleType("vllm.inputs")
     inputs.TokensPrompt = dict
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.rollout.weights import NUM_OVERDUE_CHECKS, ReplicaWeights
+from services.rollout.weights import NUM_OVERDUE_CHECKS, THREAD_SECONDS, ReplicaWeights
 from services.weight_sync.data.manifest import build_manifest, list_digests
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
@@ -86,14 +86,14 @@ class Engine:
         return dict(enumerate(list_digests(self.loaded)))
 
 
-def run(body, **settings):
+def run(body, thread_timeout=THREAD_SECONDS, **settings):
     config = WeightSyncSection(**settings)
 
     async def main():
         events: list[str] = []
         receiver: Any = Receiver(events)
         engine: Any = Engine(events)
-        weights = ReplicaWeights("rollout-0", engine, receiver, config)
+        weights = ReplicaWeights("rollout-0", engine, receiver, config, thread_timeout)
         await body(weights, receiver, engine)
         return events
 
@@ -290,22 +290,18 @@ def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
     run(body, commit_timeout=0.05)
 
 
-def test_a_stage_whose_thread_hangs_ends_for_its_caller(monkeypatch):
-    monkeypatch.setattr("services.rollout.weights.THREAD_SECONDS", 0.05)
-
+def test_a_stage_whose_thread_hangs_ends_for_its_caller():
     async def body(weights, receiver, engine):
         receiver.gate = threading.Semaphore(0)
         with pytest.raises(DeadlineError, match="rollout-0, staging 0.1"):
             await weights.stage(ONE, FIRST, [], limits_of(0.05))
         receiver.gate.release()
 
-    run(body)
+    run(body, thread_timeout=0.05)
 
 
 @pytest.mark.parametrize("method", ["keep", "discard", "close"])
-def test_a_receiver_that_hangs_ends_for_its_caller(monkeypatch, method, caplog):
-    monkeypatch.setattr("services.rollout.weights.THREAD_SECONDS", 0.05)
-
+def test_a_receiver_that_hangs_ends_for_its_caller(method, caplog):
     async def body(weights, receiver, engine):
         await weights.stage(ONE, FIRST, [], limits_of(10))
         gate = threading.Event()
@@ -320,7 +316,7 @@ def test_a_receiver_that_hangs_ends_for_its_caller(monkeypatch, method, caplog):
                 )
         gate.set()
 
-    run(body)
+    run(body, thread_timeout=0.05)
 
 
 @pytest.fixture

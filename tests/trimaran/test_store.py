@@ -171,8 +171,8 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
     path = tmp_path / "store.sqlite"
-    store = SqliteStore(path)
-    store.timeout = 0.05
+    store = SqliteStore(path, close_timeout=0.05)
+    store.disk_timeout = 0.05  # it had longer to open
     disk = hang(store, "")
     with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
         CALLS[call](store)
@@ -182,14 +182,14 @@ def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
 
 def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path):
     store = SqliteStore(tmp_path / "store.sqlite")
-    store.timeout = 0.1
+    store.disk_timeout = 0.1
     disk = hang(store, "INSERT")
     for key in ("under way", "refused at once"):
         with pytest.raises(UnavailableError):
             store.put(key, 1)
     assert len(disk.statements) == 1
     disk.let_go.set()
-    store.timeout = 60
+    store.disk_timeout = 60
     while store._thread.hangs:
         time.sleep(0.01)
     store.put("back", 2)
@@ -202,10 +202,10 @@ def test_a_disk_that_hangs_does_not_hold_the_process(tmp_path):
     code = f"""
 import threading
 from pathlib import Path
-from trimaran import store
 from trimaran.errors import UnavailableError
-found = store.SqliteStore(Path({str(tmp_path / "store.sqlite")!r}))
-found.timeout = 0.1
+from trimaran.store import SqliteStore
+found = SqliteStore(Path({str(tmp_path / "store.sqlite")!r}), close_timeout=0.1)
+found.disk_timeout = 0.1
 try:
     found._call(threading.Event().wait)
 except UnavailableError as error:

@@ -26,6 +26,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.metrics import find_metric
+from trimaran.store import SqliteStore
 from trimaran.types import Caller, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
@@ -803,14 +804,15 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
             tasks = coordinator._catch_ups._tasks.values()
             await until(lambda: all(task.done() for _, task in tasks))  # a's proof is recorded
             store = coordinator._ledger._store
+            assert isinstance(store, SqliteStore)
             disk = hang(store, "INSERT")
-            store.timeout = 0.05
+            store.disk_timeout = 0.05
             with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
                 await publish(coordinator, world, 2)
             assert names(coordinator) == ["a"] and live_of(coordinator) == VersionId(0, 1)
             disk.let_go.set()
             await until(lambda: not store._thread.hangs)
-            store.timeout = 60
+            store.disk_timeout = 60
             await publish(coordinator, world, 2)
             assert live_of(coordinator) == VersionId(0, 2)
 

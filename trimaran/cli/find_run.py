@@ -18,6 +18,8 @@ NUM_KNOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
+    """Example: find_run("addition-20261120-120000", None).folder, or find_run(None, None).name"""
+
     weight_sync: str | None
     """host:port."""
     folder: Path | None = None

@@ -11,14 +11,18 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import cast
 
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
-from trimaran.launch.environment import process_name, service_address, service_environment
+from trimaran.launch.environment import (
+    process_name,
+    serve_command,
+    service_address,
+    service_environment,
+)
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.telemetry import setup_logging
 
@@ -43,13 +47,6 @@ def serve(kind: str, config_path: str, run_folder: str, index: int) -> int:
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index))
     return _run(kind, config, folder, index)
-
-
-def serve_command(kind: str, config: str, run_folder: str, index: int) -> list[str]:
-    return [
-        *(sys.executable, "-m", "trimaran.cli", "serve", kind),
-        *("--config", config, "--run-folder", run_folder, "--index", str(index)),
-    ]
 
 
 def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:

@@ -18,8 +18,7 @@ from trimaran.cli import weights_view as view
 from trimaran.cli.find_run import FoundRun, find_run, shorten, split_target
 from trimaran.clients import CONTROL_SECONDS, WeightSyncClient
 from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
-from trimaran.launch.run_folder import STORE_NAME
-from trimaran.store import SqliteStore
+from trimaran.store import STORE_NAME, find_store
 from trimaran.types import Proof, VersionId, VersionRecord
 
 LIVE = "live"
@@ -103,10 +102,9 @@ def _read_records(run: FoundRun, limit: int = 0) -> tuple[Records, str]:
             if run.folder is None:
                 raise _unanswered(run, error) from None
     assert run.folder
-    path = run.folder / STORE_NAME
-    if not path.is_file():
+    store = find_store(run.folder)
+    if store is None:
         return (), f"which has no {STORE_NAME}"
-    store = SqliteStore(path)
     try:
         records = asyncio.run(VersionLedger(store, run.folder.name).list_versions(limit))
     finally:

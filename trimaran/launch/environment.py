@@ -1,8 +1,11 @@
-"""The process environment of each service. It must stand before the process starts:
-OpenMP, the allocator and torch read it once."""
+"""How each service is started: its command, address and process environment.
+
+The environment must stand before the process starts: OpenMP, the allocator and torch read it once.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from trimaran.config import RunConfig
@@ -69,6 +72,14 @@ def _missing(key: str) -> InputError:
     return InputError(
         f"endpoints.{key}: missing; a service that starts alone needs the host:port of each"
         " service it serves or calls"
+    )
+
+
+def serve_command(kind: str, config: str, run_folder: str, index: int) -> tuple[str, ...]:
+    """What starts one service as a process."""
+    return (
+        *(sys.executable, "-m", "trimaran.cli", "serve", kind),
+        *("--config", config, "--run-folder", run_folder, "--index", str(index)),
     )
 
 

@@ -25,15 +25,12 @@ from pathlib import Path
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError
 from trimaran.launch import guardian
-from trimaran.launch.environment import process_name, service_environment
+from trimaran.launch.environment import process_name, serve_command, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.restarts import Restarts
 
-LEADER_STOP_SECONDS = 5.0
-"""The controller ends first, so that the services do not look to it as if they failed."""
-STOP_SECONDS = 15.0
-LOADING_STOP_SECONDS = 3.0
-"""Before the run is under way there is nothing to save, and who loads a model is deaf."""
+KILLED_SECONDS = 15.0
+"""For a process to be gone that was killed, or that has nothing left to do."""
 ORPHAN_SECONDS = 5.0
 """For the services' own orderly end after the launcher was killed."""
 SETTLE_SECONDS = 1.0
@@ -43,7 +40,27 @@ LONGEST_LINE = 400
 
 
 @dataclass(frozen=True, slots=True)
+class StopTimes:
+    """Seconds between SIGTERM and SIGKILL.
+
+    Example: Processes(services, StopTimes(running=60))
+    """
+
+    leader: float = 5.0
+    """The controller ends first, so that the services do not look to it as if they failed."""
+    running: float = 15.0
+    """All others, once the run is under way."""
+    loading: float = 3.0
+    """All others before that: there is nothing to save, and a process that loads a model is deaf."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
+    """One process of a run.
+
+    Example: Service("reward", ("trimaran", "serve", ...), os.environ, Path("logs/reward.log"))
+    """
+
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -75,15 +92,26 @@ class _Exit:
 
 
 class Processes:
-    """Use as `async with Processes(services) as processes: await processes.wait(...)`."""
+    """Starts services as processes of this machine and ends all of them.
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        self._services = services
+    Example:
+        async with Processes(run_services(config, config_path, folder)) as processes:
+            await processes.wait(print)
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        stop_times: StopTimes = StopTimes(),
+        restarts: Callable[[], Restarts] = Restarts,
+    ) -> None:
+        """`restarts` makes what decides when one service is started again."""
+        self._services, self._stop_times = services, stop_times
         self._alive: dict[str, asyncio.subprocess.Process] = {}
         self._log_starts: dict[str, int] = {}
         self._exits: asyncio.Queue[_Exit] = asyncio.Queue()
         self._watchers: list[asyncio.Task[None]] = []
-        self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
+        self._restarts: defaultdict[str, Restarts] = defaultdict(restarts)
         self._revivals: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._guardian: asyncio.subprocess.Process | None = None
@@ -122,14 +150,13 @@ class Processes:
             await asyncio.wait(self._revivals)
         leaders = [service.name for service in self._services if service.leads]
         try:
-            await self._end(leaders, LEADER_STOP_SECONDS)
-            await self._end(
-                list(self._alive), STOP_SECONDS if self.running else LOADING_STOP_SECONDS
-            )
+            times = self._stop_times
+            await self._end(leaders, times.leader)
+            await self._end(list(self._alive), times.running if self.running else times.loading)
         finally:
             self.kill()
             if self._watchers:
-                await asyncio.wait(self._watchers, timeout=STOP_SECONDS)
+                await asyncio.wait(self._watchers, timeout=KILLED_SECONDS)
             if self._guardian:
                 await _stop_guardian(self._guardian)
 
@@ -256,11 +283,7 @@ def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Ser
         name = process_name(kind, index)
         return Service(
             name=name,
-            command=(
-                *(sys.executable, "-m", "trimaran.cli", "serve", kind),
-                *("--config", str(config_path), "--run-folder", str(folder)),
-                *("--index", str(index)),
-            ),
+            command=serve_command(kind, str(config_path), str(folder), index),
             environment=service_environment(config, kind, os.environ),
             log=folder / "logs" / f"{name}.log",
             leads=kind == "controller",
@@ -281,7 +304,7 @@ async def _stop_guardian(process: asyncio.subprocess.Process) -> None:
     assert process.stdin
     process.stdin.close()  # it knows of no group any more, so it ends by itself
     try:
-        async with asyncio.timeout(STOP_SECONDS):
+        async with asyncio.timeout(KILLED_SECONDS):
             await process.wait()
     except TimeoutError:
         process.kill()

@@ -10,16 +10,26 @@ STEADY_SECONDS = 300.0
 
 
 class Restarts:
-    """Of one service."""
+    """Of one service.
 
-    def __init__(self) -> None:
+    Example: Restarts().next_pause(lived_seconds=2.0) == 1.0, then 2.0, 4.0, 8.0, 16.0 and None.
+    """
+
+    def __init__(
+        self,
+        first_pause: float = FIRST_PAUSE_SECONDS,
+        longest_pause: float = LONGEST_PAUSE_SECONDS,
+        max_in_a_row: int = MAX_IN_A_ROW,
+    ) -> None:
         self.num_in_a_row = 0
+        self._first_pause, self._longest_pause = first_pause, longest_pause
+        self._max_in_a_row = max_in_a_row
 
     def next_pause(self, lived_seconds: float) -> float | None:
         """Seconds to wait after this death, twice as many each time; None to give up."""
         if lived_seconds >= STEADY_SECONDS:
             self.num_in_a_row = 0
         self.num_in_a_row += 1
-        if self.num_in_a_row > MAX_IN_A_ROW:
+        if self.num_in_a_row > self._max_in_a_row:
             return None
-        return min(FIRST_PAUSE_SECONDS * 2 ** (self.num_in_a_row - 1), LONGEST_PAUSE_SECONDS)
+        return min(self._first_pause * 2 ** (self.num_in_a_row - 1), self._longest_pause)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from trimaran.config import RunConfig, dump_config, load_config
 from trimaran.errors import InputError
-from trimaran.store import SqliteStore
+from trimaran.store import find_store
 from trimaran.types import RunState
 
 CONFIG_NAME = "config.yaml"
-STORE_NAME = "store.sqlite"
 
 
 def make_run_folder(config: RunConfig) -> Path:
@@ -49,10 +48,9 @@ def open_run_folder(path: str) -> tuple[Path, RunConfig]:
 
 def has_succeeded(folder: Path) -> bool:
     """As the controller recorded it at the run's end."""
-    path = folder / STORE_NAME
-    if not path.is_file():
+    store = find_store(folder)
+    if store is None:
         return False
-    store = SqliteStore(path)
     try:
         record = store.get(f"run/{folder.name}")
     finally:

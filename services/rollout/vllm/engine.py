@@ -53,9 +53,12 @@ SUBMIT_SECONDS = 20.0
 
 
 class VllmEngine:
-    def __init__(self, config: RunConfig, device: Device) -> None:
+    def __init__(
+        self, config: RunConfig, device: Device, submit_timeout: float = SUBMIT_SECONDS
+    ) -> None:
         self._config = config
         self._device = device
+        self._submit_timeout = submit_timeout
         self._streams: set[Stream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
@@ -161,7 +164,7 @@ class VllmEngine:
             params = self._sampling_params(request.sampling, len(starts), len(prefix))
             try:
                 # Bounded: a load waits for the same lock.
-                async with within(SUBMIT_SECONDS, "vllm, handed a request"):
+                async with within(self._submit_timeout, "vllm, handed a request"):
                     stream.collector = await self.llm.add_request(
                         stream.request_id, TokensPrompt(prompt_token_ids=tokens), params
                     )
@@ -176,7 +179,7 @@ class VllmEngine:
     async def _abort(self, stream: Stream) -> None:
         """A core that does not take even this is found by whoever waits for its answers."""
         try:
-            async with asyncio.timeout(SUBMIT_SECONDS):
+            async with asyncio.timeout(self._submit_timeout):
                 await self.llm.abort(stream.request_id)
         except TimeoutError:
             logger.warning("vllm did not take the end of request %s", stream.request_id)

@@ -11,7 +11,7 @@ STD_EPSILON = 1e-4
 
 
 def has_signal(rewards_G: Sequence[float], scored_G: Sequence[bool]) -> bool:
-    """Whether the scored rewards differ at all; without, every advantage is 0."""
+    """Whether the scored rewards differ at all. Where they do not, every advantage is 0."""
     return len({reward for reward, scored in zip(rewards_G, scored_G, strict=True) if scored}) > 1
 
 
@@ -22,6 +22,7 @@ def group_advantages(
 
     Source: DeepSeekMath (arXiv 2402.03300), section 4.1, with the sample standard deviation.
     Without `normalize_std` only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
+    Example: group_advantages([1.0, 0.0, 9.0], [True, True, False], False) is [0.5, -0.5, 0.0]
     """
     rewards = torch.tensor(rewards_G, dtype=torch.float64)
     scored = torch.tensor(scored_G, dtype=torch.bool)

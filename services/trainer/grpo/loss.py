@@ -69,7 +69,11 @@ def k3_divergence(logprobs_M: torch.Tensor, reference_logprobs_M: torch.Tensor) 
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """What the loss needs of each trained token besides its log-probability, float32 [M]."""
+    """What the loss needs of each trained token besides its log-probability, float32 [M].
+
+    Example, of an update whose policy is still that of the rollout, without a KL term:
+    TokenValues(logprobs, logprobs, advantages, weights, reference_logprobs=None)
+    """
 
     old_logprobs: torch.Tensor
     """The trainer's, before the first update of the batch."""
@@ -97,6 +101,7 @@ def grpo_loss(
     """sum of w * (-c * min(r * A, clip(r, 1 - low, 1 + high) * A) + beta * k3).
 
     r = exp(logprob - old), c the importance weight, w the token's weight.
+    Example: grpo_loss(logprobs_M, values, AlgorithmSection(kl_coefficient=0.01)).loss.backward()
     Source: DeepSeekMath eq. 3, with DAPO's two clip bounds.
     """
     ratio = limited_exp(logprobs_M - values.old_logprobs)

@@ -17,6 +17,8 @@ from trimaran.model_folder import FAMILIES, ModelFacts, read_model_folder
 
 @dataclass(frozen=True, slots=True)
 class Rope:
+    """Rotary position embedding. Example: Rope(theta=10000.0, llama3=None)"""
+
     theta: float
     llama3: Mapping[str, float] | None
     """factor, low_freq_factor, high_freq_factor, original_max_position_embeddings; or no scaling."""
@@ -24,6 +26,8 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
+    """Example: read_architecture(Path("models/SmolLM2-135M-Instruct")).facts.num_layers == 30"""
+
     facts: ModelFacts
     norm_epsilon: float
     qkv_bias: bool

@@ -54,6 +54,9 @@ class MappingRule:
     `shard(tensors, rank, size)` gives the rank's parameter; `shares(parameter, rank, size)` the
     rank's share of each Hugging Face tensor, `join(shards)` all of them whole, both in the order
     of `names`.
+
+    Example: rule_for("decoder.layers.0.mlp.linear_fc1.weight", architecture).names ==
+    ("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight")
     """
 
     names: tuple[str, ...]

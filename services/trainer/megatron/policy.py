@@ -29,7 +29,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class MegatronPolicy:
-    """Needs torch.distributed and megatron-core's parallel state. Implements `learner.Policy`."""
+    """Implements `rank.ExportablePolicy`. Needs torch.distributed and megatron-core's parallel state;
+    `backend.build_policy` sets both up and makes one."""
 
     def __init__(self, config: RunConfig, architecture: Architecture, device: torch.device) -> None:
         self.device = device

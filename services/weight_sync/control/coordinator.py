@@ -37,7 +37,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.store import SqliteStore
+from trimaran.store import Store
 from trimaran.types import (
     Caller,
     Peer,
@@ -72,7 +72,7 @@ class Coordinator:
         self,
         run_id: str,
         config: WeightSyncSection,
-        store: SqliteStore,
+        store: Store,
         connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
         pauses: Pauses = DEFAULT_PAUSES,

@@ -21,7 +21,7 @@ from typing import Any
 from services.weight_sync.control.members import Members
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
 from trimaran.errors import UnavailableError
-from trimaran.store import SqliteStore
+from trimaran.store import Store
 from trimaran.types import (
     Caller,
     Manifest,
@@ -42,7 +42,7 @@ class VersionLedger:
         await ledger.list_versions(limit=5)
     """
 
-    def __init__(self, store: SqliteStore, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str) -> None:
         """Reads what was recorded last; nothing, epoch 0 and no members in a new run."""
         self._store = store
         self._run_id = run_id

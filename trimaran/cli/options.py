@@ -1,0 +1,183 @@
+"""The command line of `trimaran`: commands, options and their help."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
+
+TRAIN_EXAMPLES = """\
+examples:
+  trimaran train examples/addition/run.yaml
+  trimaran train examples/addition/run.yaml run.seed=2 run.max_lag=1
+  trimaran train --resume runs/addition-20260101-120000
+"""
+
+WEIGHTS_EXAMPLES = """\
+RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
+examples:
+  trimaran weights list                         committed versions, newest first
+  trimaran weights show                         the live version: who holds it, what was read back
+  trimaran weights show runs/addition-20260101-120000 0.12
+  trimaran weights verify                       reads back all that every replica has loaded, now
+  trimaran weights verify rollout-1             of the newest run; RUN/rollout-1 of another
+  trimaran weights verify --address 127.0.0.1:7002
+exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
+"""
+
+REWARD_EXAMPLES = """\
+examples:
+  trimaran reward serve examples/reward_plugin/brevity.py:brevity --minimum 0 --maximum 1
+  trimaran reward check http://127.0.0.1:8700       does that plugin keep the contract?
+  trimaran reward schema                            the contract as OpenAPI
+"""
+
+REWARD_SERVE_EXAMPLES = """\
+FUNCTION is path/to/file.py:name, package.module:name or the name of a built-in rule.
+examples:
+  trimaran reward serve style.py:score --option words=8 --minimum 0 --maximum 1
+  trimaran reward serve gsm8k --port 8701 --workers 4
+  TOKEN=... trimaran reward serve style.py:score --host 10.0.0.7 --token-variable TOKEN \\
+      --tls-cert cert.pem --tls-key key.pem
+it answers POST /v1/score, GET /v1/info, GET /v1/health, and OpenRLHF's POST /get_reward
+exit codes: 0 after SIGTERM or SIGINT, 2 for bad input
+"""
+
+REWARD_CHECK_EXAMPLES = """\
+URL is what reward.rules.NAME.plugin.url says: the contract's paths (/v1/score) follow it.
+examples:
+  trimaran reward check http://127.0.0.1:8700
+  TOKEN=... trimaran reward check https://rewards.example:8443 --token-variable TOKEN --ca-file ca.pem
+  trimaran reward check http://127.0.0.1:8700 --json
+exit codes: 1 when a check fails, 2 for bad input
+"""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may also stand behind options: argparse takes positionals in one place only."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (options.command != "train" or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trimaran", description="GRPO post-training as separate services that speak gRPC."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    train = commands.add_parser(
+        "train",
+        help="run a training: starts every service on this machine and shows its progress",
+        epilog=TRAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    train.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
+    train.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+    )
+    train.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+    _add_allow(train)
+
+    serve = commands.add_parser("serve", help="start one service alone, in this process")
+    serve.add_argument("kind", choices=KINDS)
+    serve.add_argument(
+        "--config", required=True, metavar="FILE", help="names every address under endpoints:"
+    )
+    serve.add_argument("--run-folder", required=True, metavar="DIR", help="shared by all services")
+    serve.add_argument(
+        "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
+    )
+    _add_allow(serve)
+
+    cancel = commands.add_parser("cancel", help="end a run after the step under way")
+    cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
+    _add_weights(commands)
+    _add_reward(commands)
+    return parser
+
+
+def _add_allow(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="a reward function (file.py:name, package.module:name), a plugin's host"
+        " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
+        " TRIMARAN_ALLOW holds more, one a line",
+    )
+
+
+def _add_weights(commands: Any) -> None:
+    weights = commands.add_parser(
+        "weights",
+        help="which version is live, on which replica, and whether it is what was published",
+        epilog=WEIGHTS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    questions = weights.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    listing = questions.add_parser("list", help="committed versions and how far they are proven")
+    listing.add_argument("run", nargs="?", metavar="RUN")
+    show = questions.add_parser("show", help="one version and its proof on each replica")
+    show.add_argument("run", nargs="?", metavar="RUN")
+    show.add_argument("version", nargs="?", metavar="VERSION", help="such as 0.12, or live")
+    verify = questions.add_parser("verify", help="read back what the replicas have loaded, now")
+    verify.add_argument("target", nargs="?", metavar="RUN|RUN/REPLICA|REPLICA")
+    for question in (listing, show, verify):
+        question.add_argument(
+            "--address", metavar="HOST:PORT", help="of weight sync, where no run folder is"
+        )
+        question.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_reward(commands: Any) -> None:
+    reward = commands.add_parser(
+        "reward",
+        help="serve a reward function over HTTP, or check a plugin that others serve",
+        epilog=REWARD_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = reward.add_subparsers(dest="action", required=True, metavar="ACTION")
+    serve = actions.add_parser(
+        "serve",
+        help="a reward function as an HTTP server",
+        epilog=REWARD_SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("function", metavar="FUNCTION", help="of any signature that a run takes")
+    add = serve.add_argument
+    add("--host", default="127.0.0.1", help="default 127.0.0.1; any other needs a token")
+    add("--port", type=int, default=8700, help="default 8700; 0 takes a free one")
+    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
+    add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
+    add("--tls-key", metavar="FILE", help="its private key")
+    add("--option", action="append", default=[], metavar="key=value", help="keyword argument")
+    add("--minimum", type=float, metavar="SCORE", help="what an answer gets that cannot be judged")
+    add("--maximum", type=float, metavar="SCORE", help="a score above it is not believed")
+    add("--nondeterministic", action="store_true", help="equal samples may get unequal scores")
+    add("--workers", type=int, default=2, metavar="N", help="processes (default 2)")
+    add("--timeout", type=float, default=10, metavar="S", help="of one completion (default 10)")
+    add("--memory-mib", type=int, default=4096, metavar="MIB", help="of one process")
+    add("--max-samples", type=int, default=1000, metavar="N", help="of one request")
+
+    check = actions.add_parser(
+        "check",
+        help="does a plugin keep the contract? one verdict a line",
+        epilog=REWARD_CHECK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("url", metavar="URL")
+    add = check.add_argument
+    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
+    add("--ca-file", metavar="FILE", help="certificates that https trusts, instead of the system's")
+    add("--timeout", type=float, default=30, metavar="S", help="of one request (default 30)")
+    add("--json", action="store_true", help="for machines")
+
+    actions.add_parser("schema", help="print the contract as an OpenAPI document")
