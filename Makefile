@@ -21,7 +21,7 @@ INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/install.sh $(wildcard requirements/*/cpu.txt) pyproject.toml
+$(VENV)/.installed: requirements/install.sh requirements/torch.txt requirements/cpu.txt pyproject.toml
 	$(INSTALL) $(VENV) cpu
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
@@ -67,20 +67,29 @@ check-protos: $(PROTO_VENV)/.installed
 	diff -r --exclude=__init__.py --exclude=__pycache__ .cache/generated/trimaran/v1 trimaran/v1 \
 	  || { echo "generated code is not current: run make protos"; exit 1; }
 
-# One lock for each machine that vLLM's CPU build has wheels for, with glibc 2.31 or newer.
-LOCK = $(UV) pip compile --quiet --python-version 3.11 --python-platform $(1)-manylinux_2_31 \
-	--no-header --override requirements/cpu-overrides.txt
+# A lock is for both machines and both Pythons, with hashes. uv keeps the versions that it finds in
+# one: to take newer ones, name them (make lock UPGRADE="--upgrade-package ruff") or all (--upgrade).
+LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --universal \
+	--python-version 3.11 --generate-hashes --no-annotate $(UPGRADE)
+CPU = --override requirements/cpu-overrides.txt --no-emit-package torch
+NOT_IN_NPU = torch torchvision torchaudio vllm
+# They have no wheels; the others must, for glibc 2.31.
+SOURCES = cellpylib pycosat zss
+DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes \
+	--only-binary :all: $(SOURCES:%=--no-binary %)
 
 lock: install
-	$(call LOCK,x86_64) requirements/cpu.in -o requirements/x86_64/cpu.txt
-	$(call LOCK,x86_64) --no-annotate requirements/trl.in -o requirements/x86_64/trl.txt
-	# uv keeps the versions that it finds, so both machines get the same.
-	cp requirements/x86_64/*.txt requirements/aarch64/
-	$(call LOCK,aarch64) requirements/cpu.in -o requirements/aarch64/cpu.txt
-	$(call LOCK,aarch64) --no-annotate requirements/trl.in -o requirements/aarch64/trl.txt
+	$(LOCK) $(CPU) --extra cpu --extra demo --extra dev --extra reasoning-gym pyproject.toml -o requirements/cpu.txt
+	$(LOCK) $(CPU) requirements/trl.in -o requirements/trl.txt
+	$(LOCK) --extra cuda pyproject.toml -o requirements/cuda.txt
+	$(LOCK) --override requirements/npu-overrides.txt $(NOT_IN_NPU:%=--no-emit-package %) \
+	  --extra npu pyproject.toml requirements/npu.in -o requirements/npu.txt
+	for machine in x86_64 aarch64; do for python in 3.11 3.12; do \
+	  $(DRY_RUN) --python-platform $$machine-manylinux_2_31 --python-version $$python -r requirements/cpu.txt || exit; \
+	done; done
 
 # TRL in an environment of its own.
-$(TRL_VENV)/.installed: requirements/install.sh $(wildcard requirements/*/trl.txt)
+$(TRL_VENV)/.installed: requirements/install.sh requirements/torch.txt requirements/trl.txt
 	$(INSTALL) $(TRL_VENV) trl
 	touch $@
 

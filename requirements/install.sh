@@ -3,12 +3,13 @@
 #
 #   ENV     the environment's folder, made if it is not there
 #   LOCK    cpu (this project) or trl (what the benchmarks compare it with)
-#   PYTHON  which interpreter to take, python3 if not set
+#   PYTHON  which interpreter to take, 3.11 or 3.12; python3 if not set
 #
 # torch's CPU build is in no general index. It comes from the first of these that has it:
 #   local wheels      that PIP_FIND_LINKS names
 #   PyTorch's index   which uv knows as the torch backend `cpu`
 #   the general index whose torch is the CUDA build: its libraries come with it
+# Its version is torch.txt's, and any build of it is taken. All else must have a hash of the lock.
 #
 # What cannot work ends with one line that names the remedy, and status 2.
 set -eu
@@ -16,6 +17,8 @@ export LC_ALL=C # explain() reads messages
 
 [ $# = 2 ] || { echo "usage: sh requirements/install.sh ENV cpu|trl" >&2; exit 2; }
 env=$1 lock=$2
+folder=$(dirname "$0")
+pins=$folder/$lock.txt
 python=${PYTHON:-python3}
 
 stop() {
@@ -27,20 +30,30 @@ stop() {
 check_machine() {
   system=$(uname -s) machine=$(uname -m)
   [ "$system" = Linux ] || stop "This needs Linux and this is $system: run it in a Linux container or virtual machine."
-  pins=$(dirname "$0")/$machine/$lock.txt
-  [ -f "$pins" ] || stop "There is no lock $pins: vLLM's CPU build exists for x86_64 and aarch64."
+  case $machine in
+    x86_64 | aarch64) ;;
+    *) stop "This needs x86_64 or aarch64 and this is $machine: vLLM's CPU build exists for these two." ;;
+  esac
 
-  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1) || version="not found"
-  [ "$version" = 3.11 ] || stop "Python 3.11 is needed and $python is $version: set PYTHON=/path/to/python3.11."
+  version=$(version_of "$python") || version="not found"
+  is_known "$version" || stop "Python 3.11 or 3.12 is needed and $python is $version: set PYTHON=/path/to/python3.11 or 3.12."
   "$python" -c 'import ensurepip, venv' 2>/dev/null \
-    || stop "$python cannot make virtual environments: install its venv package (Debian: apt install python3.11-venv)."
+    || stop "$python cannot make virtual environments: install its venv package (Debian: apt install python$version-venv)."
   has_compiler \
     || stop "There is no C compiler, and some packages are compiled: install one (Debian: apt install gcc libc6-dev)."
   headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   [ -f "$headers/Python.h" ] \
-    || stop "Python's headers are not in $headers, and some packages are compiled: install them (Debian: apt install python3.11-dev)."
+    || stop "Python's headers are not in $headers, and some packages are compiled: install them (Debian: apt install python$version-dev)."
   [ -d "$env" ] || check_disk "$gigabytes"
   check_environment
+}
+
+version_of() {
+  "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+is_known() {
+  [ "$1" = 3.11 ] || [ "$1" = 3.12 ]
 }
 
 has_compiler() {
@@ -51,8 +64,8 @@ has_compiler() {
 # One that stands from before is installed into, whatever $PYTHON is.
 check_environment() {
   if [ -e "$env/bin/python" ] || [ -L "$env/bin/python" ]; then
-    made=$("$env/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || made="gone"
-    [ "$made" = 3.11 ] || stop "Python 3.11 is needed and that of $env is $made: remove $env and start again."
+    version=$(version_of "$env/bin/python") || version="gone"
+    is_known "$version" || stop "Python 3.11 or 3.12 is needed and that of $env is $version: remove $env and start again."
   fi
 }
 
@@ -97,7 +110,7 @@ has_torch() {
 
 # Sets what tells uv where torch is: `wheels` and `backend`.
 choose_torch() {
-  torch=$(grep '^torch==' "$pins")
+  torch=$(grep '^torch==' "$folder/torch.txt")
   backend="" wheels=$(echo "${PIP_FIND_LINKS:-}" | tr -s ' \n' ',')
   if has_torch; then return; fi
   if [ -n "$wheels" ] && gives_torch --no-index; then return; fi
@@ -116,7 +129,7 @@ case $lock in
 esac
 mkdir -p "$(dirname "$env")"
 check_machine
-echo "Installing $pins into $env"
+echo "Installing $pins into $env (Python $version)"
 if [ ! -x "$env/bin/uv" ]; then
   quietly "$python" -m venv "$env"
   quietly "$env/bin/pip" install --timeout 30 --retries 2 uv
@@ -124,6 +137,6 @@ fi
 choose_torch
 export UV_HTTP_TIMEOUT=300
 # Compiled once here: a start would compile 6,000 files anew where Python may not write.
-quietly uv_pip_install $backend --no-deps --compile-bytecode -r "$pins"
-# What this build of torch needs beside the lock: nothing for a CPU build.
-quietly uv_pip_install $backend --constraint "$pins" "$torch"
+quietly uv_pip_install --no-deps --require-hashes --compile-bytecode -r "$pins"
+# And what this build of torch needs beside the lock: nothing for a CPU build.
+quietly uv_pip_install $backend --compile-bytecode --constraint "$pins" "$torch"

@@ -1,7 +1,6 @@
 """A machine to install on: an empty environment, a lock of a few packages and a clean shell."""
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -23,10 +22,11 @@ class Machine:
         self.env = home / "work" / "env"
         self.stubs = home / "stubs"
         self.stubs.mkdir()
-        self.lock = home / "requirements" / platform.machine() / "cpu.txt"
-        self.lock.parent.mkdir(parents=True)
-        self.lock.write_text("torch==2.13.0\n")
-        shutil.copy(ROOT / "requirements" / "install.sh", home / "requirements")
+        self.requirements = home / "requirements"
+        self.requirements.mkdir()
+        (self.requirements / "cpu.txt").touch()
+        (self.requirements / "torch.txt").write_text("torch==2.13.0\n")
+        shutil.copy(ROOT / "requirements" / "install.sh", self.requirements)
         self.variables = {
             "HOME": str(home),
             "PATH": f"{self.stubs}:{os.environ['PATH']}",
@@ -59,8 +59,13 @@ class Machine:
         subprocess.run(command, check=True, timeout=DEADLINE_SECONDS)
         (self.env / "bin" / "uv").symlink_to(UV)
 
+    def lock(self, name: str, version: str, sha256: str) -> None:
+        """Adds a package to the lock."""
+        with (self.requirements / "cpu.txt").open("a") as file:
+            file.write(f"{name}=={version} --hash=sha256:{sha256}\n")
+
     def install(self) -> subprocess.CompletedProcess[str]:
-        return self.run("sh", str(self.home / "requirements" / "install.sh"), str(self.env), "cpu")
+        return self.run("sh", str(self.requirements / "install.sh"), str(self.env), "cpu")
 
     def python(self, code: str) -> str:
         done = self.run(str(self.env / "bin" / "python"), "-c", code)

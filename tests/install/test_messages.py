@@ -19,13 +19,21 @@ def nothing_was_installed(machine: Machine) -> bool:
     return not machine.env.exists()
 
 
-def test_another_python(machine: Machine) -> None:
-    machine.stub_python('case "$2" in *version_info*) echo 3.13; exit;; esac')
+@pytest.mark.parametrize("version", ["3.10", "3.13"])
+def test_another_python(machine: Machine, version: str) -> None:
+    machine.stub_python(f'case "$2" in *version_info*) echo {version}; exit;; esac')
 
     line = says_one_line(machine.install())
-    assert "Python 3.11 is needed" in line
-    assert "is 3.13: set PYTHON=/path/to/python3.11" in line
+    assert "Python 3.11 or 3.12 is needed" in line
+    assert f"is {version}: set PYTHON=/path/to/python3.11 or 3.12" in line
     assert nothing_was_installed(machine)
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_a_python_that_will_do(machine: Machine, version: str) -> None:
+    machine.stub_python(f'case "$2" in *version_info*) echo {version}; exit;; esac')
+    machine.stub("df", f"echo header; echo / 0 0 {2 * 10**6} 0% /")
+    assert "GB of disk" in says_one_line(machine.install())
 
 
 def test_make_takes_the_same_python(machine: Machine) -> None:
@@ -35,7 +43,7 @@ def test_make_takes_the_same_python(machine: Machine) -> None:
     )
 
     assert done.returncode == 2
-    assert f"Python 3.11 is needed and {python} is 3.9" in done.stderr
+    assert f"Python 3.11 or 3.12 is needed and {python} is 3.9" in done.stderr
     assert nothing_was_installed(machine)
 
 
@@ -45,8 +53,8 @@ def test_no_python(machine: Machine) -> None:
 
 
 def test_a_python_without_venv(machine: Machine) -> None:
-    machine.stub_python('case "$2" in *ensurepip*) exit 1;; esac')
-    assert "apt install python3.11-venv" in says_one_line(machine.install())
+    machine.stub_python('case "$2" in *ensurepip*) exit 1;; *version_info*) echo 3.12; exit;; esac')
+    assert "apt install python3.12-venv" in says_one_line(machine.install())
     assert nothing_was_installed(machine)
 
 
@@ -68,7 +76,7 @@ def test_a_compiler_with_arguments(machine: Machine) -> None:
     assert "GB of disk" in says_one_line(machine.install())
 
 
-@pytest.mark.parametrize(("says", "what"), [("echo 3.12", "3.12"), ("exit 1", "gone")])
+@pytest.mark.parametrize(("says", "what"), [("echo 3.13", "3.13"), ("exit 1", "gone")])
 def test_an_environment_of_another_python(machine: Machine, says: str, what: str) -> None:
     (machine.env / "bin").mkdir(parents=True)
     (machine.env / "bin/python").symlink_to(machine.stub("old", says))
@@ -131,7 +139,7 @@ def test_no_network_for_uv(machine: Machine) -> None:
 
 def test_another_failure_shows_what_the_installer_said(machine: Machine) -> None:
     machine.make_environment()
-    machine.lock.write_text("torch==2.13.0\nnobody-has-this==1.0\n")
+    machine.lock("nobody-has-this", "1.0", "0" * 64)
     wheels = machine.home / "wheels"
     make_wheel(wheels, "torch", "2.13.0")
     with serving(Index, wheels) as index:
@@ -146,7 +154,7 @@ def test_another_failure_shows_what_the_installer_said(machine: Machine) -> None
     ("system", "message"),
     [
         ("Darwin arm64", "run it in a Linux container or virtual machine"),
-        ("Linux riscv64", "vLLM's CPU build exists for x86_64 and aarch64"),
+        ("Linux riscv64", "needs x86_64 or aarch64 and this is riscv64"),
     ],
 )
 def test_another_system(machine: Machine, system: str, message: str) -> None:

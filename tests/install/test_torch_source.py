@@ -3,8 +3,10 @@
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -165,23 +167,45 @@ def test_a_disk_too_small_for_the_libraries_stops_before_they_are_fetched(
     assert general.asked == []
 
 
-def test_pips_index_is_uvs(machine: Machine) -> None:
+def test_pips_index_is_uvs(machine: Machine, tmp_path: Path) -> None:
     machine.variables["PIP_INDEX_URL"] = machine.variables.pop("UV_DEFAULT_INDEX")
-    machine.lock.write_text("torch==2.13.0\nnvidia-cudnn-cu13==9.20.0.48\n")
+    wheel = make_wheel(tmp_path / "general", "helper", "1.0", (), "found = True")
+    machine.lock("helper", "1.0", sha256(wheel.read_bytes()).hexdigest())
 
     install(machine)
-    assert machine.python("import nvidia_cudnn_cu13 as found; print(found.libraries)") == "True"
+    assert machine.python("import helper; print(helper.found)") == "True"
 
 
-def readme(*parts: str) -> str:
-    """The README's command that has these parts."""
-    text = (ROOT / "README.md").read_text()
-    (line,) = [line for line in text.splitlines() if all(part in line for part in parts)]
-    return line.partition("#")[0].strip()
+def test_a_package_with_another_hash_than_the_lock_says_is_refused(
+    machine: Machine, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "general", "helper", "1.0", (), "import nothing_good")
+    machine.lock("helper", "1.0", "0" * 64)
+
+    done = machine.install()
+    assert done.returncode == 2
+    assert "Hash mismatch for `helper==1.0`" in done.stderr
+    assert "as the lines above say" in done.stderr.splitlines()[-1]
+
+
+def test_a_package_of_the_lock_without_a_hash_is_refused(machine: Machine, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "general", "helper", "1.0")
+    (machine.requirements / "cpu.txt").write_text("helper==1.0\n")
+
+    done = machine.install()
+    assert done.returncode == 2
+    assert "helper==1.0" in done.stderr and "hash" in done.stderr
+
+
+def documented(start: str) -> str:
+    """The command of docs/install.md that begins like this."""
+    text = (ROOT / "docs" / "install.md").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line.partition(" #")[0].strip()
 
 
 @pytest.mark.parametrize("source", ["local", "cpu", "cuda"])
-def test_the_readmes_commands_for_pip_give_a_torch_that_loads(
+def test_the_documented_commands_for_pip_give_a_torch_that_loads(
     machine: Machine, tmp_path: Path, source: str
 ) -> None:
     machine.python("import ensurepip; ensurepip.bootstrap(default_pip=True)")
@@ -189,19 +213,23 @@ def test_the_readmes_commands_for_pip_give_a_torch_that_loads(
         "PIP_INDEX_URL": machine.variables["UV_DEFAULT_INDEX"],
         "PIP_REQUIRE_VIRTUALENV": "1",  # never this machine's own packages
     }
-    commands = [readme("pip install -c", "torch=="), readme("pip install --no-deps -r")]
+    helper = make_wheel(tmp_path / "general", "helper", "1.0", (), "found = True")
+    machine.lock("helper", "1.0", sha256(helper.read_bytes()).hexdigest())
+    commands = [
+        documented("pip install -r requirements/torch.txt"),
+        documented("pip install --no-deps --require-hashes -r requirements/cpu.txt"),
+    ]
     if source == "local":
         make_wheel(tmp_path / "local", "torch", "2.13.0+cpu", (), "build = 'local'")
         machine.variables["PIP_FIND_LINKS"] = str(tmp_path / "local")
     if source == "cpu":
-        commands.insert(
-            0, readme("uv pip install --torch-backend cpu").split("`")[1].split("&&")[1]
-        )
+        commands.insert(0, documented("pip install uv &&").split("&&")[1])
 
     for command in commands:
         done = machine.run("sh", "-c", f". {machine.env}/bin/activate && {command}")
         assert done.returncode == 0, done.stderr
     assert build(machine) == source
+    assert machine.python("import helper; print(helper.found)") == "True"
 
 
 def test_the_real_wheel_comes_from_pytorchs_index_and_loads(
@@ -222,10 +250,11 @@ def test_the_real_wheel_comes_from_pytorchs_index_and_loads(
 
 def local_torch() -> Path:
     """The folder of this machine's own wheel of torch."""
+    tag = "cp{}{}".format(*sys.version_info)
     for place in os.environ.get("PIP_FIND_LINKS", "").split():
-        if any(Path(place).glob("torch-2.13.0+cpu-cp311-*.whl")):
+        if any(Path(place).glob(f"torch-2.13.0+cpu-{tag}-*.whl")):
             return Path(place)
-    pytest.skip("no wheel of torch 2.13.0+cpu among the local wheels (PIP_FIND_LINKS)")
+    pytest.skip(f"no wheel of torch 2.13.0+cpu for {tag} among the local wheels (PIP_FIND_LINKS)")
 
 
 @pytest.mark.parametrize(

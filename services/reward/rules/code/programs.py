@@ -77,9 +77,9 @@ def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -
 def _called(answer: str, imports: str, checks: Sequence[Check], how: str) -> Called:
     try:
         requests = [_request(how, check) for check in checks]
+        stdin = "".join(map(_line, [[imports, answer], *requests]))
     except RecursionError:
         raise ReferenceUnusableError("an argument of a call is nested too deeply") from None
-    stdin = "".join(map(_line, [[imports, answer], *requests]))
     return Called(_answering(), stdin, tuple(checks))
 
 
