@@ -20,9 +20,16 @@ from trimaran.types import Message
 
 
 class ReferenceUnusableError(ValueError):
-    """The reference answer is not one that the rule can work with; the completion is not to blame.
+    """The rule cannot work with the row's reference answer; the completion is not to blame.
 
-    A rule raises it; the completion then is faulted.
+    Raised by a rule or by a function of yours. The completion then is *faulted*: it gets no score
+    and never trains.
+
+    Example:
+        def square(sample: Sample) -> float:
+            if not sample.answer.isdigit():
+                raise ReferenceUnusableError(f"the answer {sample.answer!r} is not a number")
+            return float(sample.text == str(int(sample.answer) ** 2))
     """
 
 

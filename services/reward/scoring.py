@@ -110,6 +110,6 @@ def _log_failures(
             failed = [outcome for outcome in outcomes if isinstance(outcome, kind)]
             if failed:
                 logger.warning(
-                    "%s: %s: %d of %d %s; the first: %s",
+                    "%s: %s: %d of %d are %s; the first: %s",
                     *(prompt_id, term.name, len(failed), len(outcomes), word, failed[0].reason),
                 )

@@ -98,7 +98,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
             raise InputError(
                 f"{key}: a built-in rule knows its minimum and maximum; leave them out"
             )
-        spec = FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
+        spec = rule_function(rule, options)
     minimum = minimum if section.minimum is None else section.minimum
     maximum = maximum if section.maximum is None else section.maximum
     if minimum >= maximum:
@@ -106,6 +106,11 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
     if section.weight < 0 and math.isinf(maximum):
         raise InputError(f"{key}.maximum: missing; a negative weight needs the term's maximum")
     return Term(name, section.weight, minimum, maximum, spec)
+
+
+def rule_function(rule: Rule, options: Mapping[str, Any]) -> FunctionSpec:
+    """The function behind a built-in rule; `options` are those that the rule takes."""
+    return FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
 
 
 def _with_run_options(

@@ -77,16 +77,10 @@ VERL_PLURALS = {
 }
 
 
-def predictions(samples: Sequence[Sample], _: Reading) -> Call:
-    texts, answers = [s.text for s in samples], [s.answer for s in samples]
-    return Call({"predicts": texts, "ground_truths": answers})
-
-
 def trl(samples: Sequence[Sample], reading: Reading) -> Call:
     metrics: dict[str, float] = {}
     rows = [
-        {"answer": s.answer, "task": s.task, **reading.columns(s), reading.answer_key: s.answer}
-        for s in samples
+        {"answer": s.answer, **reading.columns(s), reading.answer_key: s.answer} for s in samples
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}

@@ -52,6 +52,10 @@ class Guard:
         self._limits = limits
         self._num_at_work = 0
 
+    @property
+    def wants_token(self) -> bool:
+        return self._token is not None
+
     def route_class(self, *, open_to_all: bool = False) -> type[APIRoute]:
         """A class of routes that this guard watches. Probes of health bring no token."""
         guard = self

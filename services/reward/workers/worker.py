@@ -63,10 +63,12 @@ def start(journal_path: str, memory_mib: int) -> None:
 
 
 def _close_alive_pipe() -> None:
-    """The fork server ends when nobody holds this pipe open, and hands it to each child.
+    """So that workers end with the service, however that one ends.
 
-    Only the pool's own process may keep it: the fork server then ends with that one, and we end
-    with the fork server.
+    The fork server ends when nobody holds this pipe open any more, and hands the pipe to each of
+    its children. Held by a worker that hangs, it would keep the fork server alive after the service
+    was killed. Without it the fork server ends with the service, and each worker with the fork
+    server (die_with_parent). Python has no public name for it, and no way to start a child without.
     """
     alive = forkserver._forkserver._forkserver_alive_fd  # pyright: ignore[reportAttributeAccessIssue]
     os.close(alive)
