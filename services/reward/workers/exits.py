@@ -17,7 +17,9 @@ class RememberingContext(ForkServerContext):
 
     _started: ForkServerProcess | None = None
 
-    def Process(self, *arguments: Any, **named: Any) -> ForkServerProcess:
+    def Process(  # pyright: ignore[reportIncompatibleVariableOverride]  # a class there
+        self, *arguments: Any, **named: Any
+    ) -> ForkServerProcess:
         self._started = ForkServerProcess(*arguments, **named)
         return self._started
 
