@@ -1,4 +1,4 @@
-"""The table of built-in rules. docs/rewards.md shows each with right, wrong and faulted answers."""
+"""The table of built-in rules. docs/reward-rules.md shows each with right, wrong and faulted answers."""
 
 from __future__ import annotations
 
