@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The rule judged the completion."""
+    """The rule judged the completion.
+
+    Example:
+        Value(0.5, {"length": 12.0})
+    """
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What the rule reports beside its value; unweighted."""
+    """Further numbers that the rule reports, unweighted; each becomes a metric."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
 
 
 class PartNames:
-    """Of all parts that were ever seen, term by term. Each is a metric for the rest of the run, so
-    names with an id in them must come to an end."""
+    """Names of the parts that were ever seen, term by term. Each is a metric for the rest of the
+    run, so a function that puts an id into the name must not make ever more of them."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = {}
@@ -44,7 +44,14 @@ async def score_group(
     names: PartNames,
     samples_G: Sequence[Sample],
 ) -> tuple[Verdict, ...]:
-    """In their order; `judges` by the name of their term."""
+    """One verdict a sample, in order. `judges`: the name of each term -> who judges it.
+
+    Example:
+        async def judge(samples: Sequence[Sample]) -> list[Outcome]:
+            return [Value(float(sample.text == sample.answer)) for sample in samples]
+
+        verdicts = await score_group([term], {term.name: judge}, PartNames(), samples_G)
+    """
     judged_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
     outcomes_TG = [
         [within_bounds(term, outcome, names) for outcome in judged]

@@ -36,6 +36,16 @@ Parameters = Mapping[str, Parameter]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
+    """How the functions of one project are called.
+
+    Example:
+        def f(solution_str, ground_truth): ...
+
+        signature = recognise(inspect.signature(f).parameters, reward_type=None)  # verl's
+        call = signature.prepare([Sample("7", answer="7")], Reading())
+        call.arguments["solution_str"]          # "7"
+    """
+
     provided: frozenset[str]
     """Arguments that no option may give."""
     prepare: Callable[[Sequence[Sample], Reading], Call]

@@ -47,7 +47,14 @@ def make_app(
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> FastAPI:
-    """`judge` scores; `options` are those that its function was started with."""
+    """`judge` scores; `options` are those that its function was started with.
+
+    Example:
+        async def judge(samples: Sequence[Sample]) -> list[Outcome]:
+            return [Value(float(len(sample.text) < 200)) for sample in samples]
+
+        uvicorn.run(make_app(judge, Info(contract=CONTRACT, name="short")))
+    """
     limits = limits or Limits()
     routes = Routes(judge, info, options or {}, limits)
 

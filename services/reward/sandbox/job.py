@@ -34,6 +34,12 @@ class SandboxError(FunctionFault):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """What a program may use.
+
+    Example:
+        Limits(seconds=2.0, memory_mib=256)
+    """
+
     seconds: float = 4.0
     """By the clock."""
     memory_mib: int = 1024

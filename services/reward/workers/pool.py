@@ -3,21 +3,20 @@ hangs cannot be stopped. docs/reward-pool.md tells the whole of it.
 
 A *batch* is what a function is called with: one sample, or the whole group for functions that judge
 groups. Batches are handed to a free process in *chunks* of some milliseconds of work, because
-handing one over costs as much as checking a short answer. The process writes down each outcome
-before it goes on. When it dies, the batch at which it died is tried again, alone in a fresh process
-(second_try.py). Those behind it go to other processes, as do those that a slow batch holds up.
+handing one over costs as much as checking a short answer (queue.py). The process writes down each
+outcome before it goes on. When it dies, the batch at which it died is tried again, alone in a fresh
+process (second_try.py). Those behind it go to other processes, as do those that a slow batch holds
+up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import multiprocessing
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from services.reward.outcome import Fault, Outcome
+from services.reward.outcome import Outcome
 from services.reward.terms import FunctionSpec
 from services.reward.workers import worker
 from services.reward.workers.process import (
@@ -27,6 +26,7 @@ from services.reward.workers.process import (
     WorkerError,
     WorkerProcess,
 )
+from services.reward.workers.queue import Batch, Queue, fault
 from services.reward.workers.second_try import judge_again
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
@@ -35,8 +35,6 @@ STUCK_SECONDS, STUCK_DEADLINES = 120.0, 3
 """What waits is faulted when the pool has judged nothing for so long, and for so many deadlines. A
 long queue that moves is left to its caller: if the pool dropped the end of it, answers that hang
 would push others out, and would pay."""
-CHUNK_SECONDS = 0.05
-MAX_CHUNK = 256
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +71,8 @@ class WorkerPool:
         self._patience = patience or max(STUCK_SECONDS, STUCK_DEADLINES * timeout)
         self._moved_at = 0.0
         self._loops: list[asyncio.Task[None]] = []
-        self._waiting: deque[_Batch] = deque()
-        self._arrived = asyncio.Event()
+        self._queue = Queue()
         self._kinds: dict[FunctionSpec, FunctionKind] = {}
-        self._batch_seconds: dict[FunctionSpec, float] = {}
         self._closed = False
 
     async def __aenter__(self) -> WorkerPool:
@@ -110,11 +106,10 @@ class WorkerPool:
             return ()
         one_by_one = self._kinds[spec].one_by_one
         groups = [(sample,) for sample in samples] if one_by_one else [tuple(samples)]
-        batches = [_Batch(spec, group) for group in groups]
+        batches = [Batch(spec, group) for group in groups]
         if self._closed:
-            _fault(batches, "the pool was closed")
-        self._waiting.extend(batches)
-        self._arrived.set()
+            fault(batches, "the pool was closed")
+        self._queue.add(batches)
         try:
             await self._settle(batches)
         finally:
@@ -122,7 +117,7 @@ class WorkerPool:
                 batch.outcomes.cancel()  # where the caller gives up: nobody wants it any more
         return tuple(outcome for batch in batches for outcome in batch.outcomes.result())
 
-    async def _settle(self, batches: Sequence[_Batch]) -> None:
+    async def _settle(self, batches: Sequence[Batch]) -> None:
         """Until each has its outcomes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -131,46 +126,30 @@ class WorkerPool:
             patience = max(began, self._moved_at) + self._patience - loop.time()
             if patience <= 0:
                 reason = f"overloaded: the pool has judged nothing for {self._patience:g} s"
-                _fault(set(self._waiting).intersection(batches), reason)
+                fault(set(self._queue.waiting).intersection(batches), reason)
                 patience = self._patience  # for those under way, which have deadlines
             _, left = await asyncio.wait(left, timeout=patience)
 
     async def _work(self, process: WorkerProcess) -> None:
         """One of these a process, until it is cancelled."""
         while True:
-            while not (chunk := self._take_chunk()):
-                self._arrived.clear()
-                await self._arrived.wait()
+            chunk = await self._queue.take_chunk(len(self._processes))
             try:
                 await self._judge_chunk(process, chunk)
             except asyncio.CancelledError:
-                _fault(chunk, "the pool was closed")
+                fault(chunk, "the pool was closed")
                 raise
             except WorkerError as error:
-                _fault(chunk, str(error))
+                fault(chunk, str(error))
             except Exception as error:
                 logger.exception("unforeseen error in the pool")
-                _fault(chunk, f"the pool failed: {type(error).__name__}: {error}")
+                fault(chunk, f"the pool failed: {type(error).__name__}: {error}")
 
-    def _take_chunk(self) -> list[_Batch]:
-        """From the front, of one function; no more than a fair share of all that waits."""
-        while self._waiting and not self._waiting[0].is_wanted:
-            self._waiting.popleft()
-        if not self._waiting:
-            return []
-        spec = self._waiting[0].spec
-        fair = math.ceil(len(self._waiting) / len(self._processes))
-        size = min(fair, self._chunk_size(spec))
-        chunk: list[_Batch] = []
-        while self._waiting and len(chunk) < size and self._waiting[0].spec == spec:
-            chunk.append(self._waiting.popleft())
-        return [batch for batch in chunk if batch.is_wanted]
-
-    async def _judge_chunk(self, process: WorkerProcess, chunk: list[_Batch]) -> None:
+    async def _judge_chunk(self, process: WorkerProcess, chunk: list[Batch]) -> None:
         """Takes out of `chunk` what it gives back. Raises WorkerError."""
         spec, batches = chunk[0].spec, tuple(chunk)
         stalled = asyncio.get_running_loop().call_later(
-            worker.STALL_SECONDS, lambda: self._give_back(chunk, process.num_judged + 1)
+            worker.STALL_SECONDS, lambda: self._queue.give_back(chunk, process.num_judged + 1)
         )
         try:
             judged = await process.judge(spec, [batch.samples for batch in batches])
@@ -180,56 +159,16 @@ class WorkerPool:
         self._moved_at = asyncio.get_running_loop().time()
         for batch, outcomes in zip(batches, judged.outcomes, strict=False):
             batch.settle(outcomes)
-        self._note_seconds(spec, judged.seconds / max(1, num_judged))
-        self._give_back(chunk, num_judged + bool(judged.failure))
+        self._queue.note_seconds(spec, judged.seconds / max(1, num_judged))
+        self._queue.give_back(chunk, num_judged + bool(judged.failure))
         if judged.failure and len(chunk) > num_judged and (failed := chunk[-1]).is_wanted:
             splittable = self._kinds[spec].splittable
             failed.settle(await judge_again(process, spec, failed.samples, splittable))
-
-    def _give_back(self, chunk: list[_Batch], start: int) -> None:
-        """Those from `start` on wait again, before all others."""
-        if chunk[start:]:
-            self._waiting.extendleft(reversed(chunk[start:]))
-            del chunk[start:]
-            self._arrived.set()
-
-    def _chunk_size(self, spec: FunctionSpec) -> int:
-        seconds = self._batch_seconds.get(spec, CHUNK_SECONDS)
-        return max(1, min(MAX_CHUNK, int(CHUNK_SECONDS / seconds)))
-
-    def _note_seconds(self, spec: FunctionSpec, seconds: float) -> None:
-        if seconds:
-            known = self._batch_seconds.get(spec, seconds)
-            self._batch_seconds[spec] = 0.9 * known + 0.1 * seconds
 
     async def _close(self) -> None:
         self._closed = True
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        _fault(self._waiting, "the pool was closed")
+        fault(self._queue.waiting, "the pool was closed")
         await asyncio.gather(*(process.close() for process in self._processes))
-
-
-class _Batch:
-    """One call of a function that waits for its outcomes."""
-
-    def __init__(self, spec: FunctionSpec, samples: Sequence[Sample]) -> None:
-        self.spec, self.samples = spec, samples
-        loop = asyncio.get_running_loop()
-        self.outcomes: asyncio.Future[tuple[Outcome, ...]] = loop.create_future()
-
-    @property
-    def is_wanted(self) -> bool:
-        """False once it is settled, and when the caller has given up."""
-        return not self.outcomes.done()
-
-    def settle(self, outcomes: tuple[Outcome, ...]) -> None:
-        """The first outcomes count: a batch that was given back may be judged twice."""
-        if self.is_wanted:
-            self.outcomes.set_result(outcomes)
-
-
-def _fault(batches: Iterable[_Batch], reason: str) -> None:
-    for batch in batches:
-        batch.settle((Fault(reason),) * len(batch.samples))
