@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 MAX_PART_NAMES = 32
 
 Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
-"""Answers in order; raises nothing for a bad answer, worker or plugin."""
+"""One outcome a sample, in order. Raises nothing for a bad answer, process or plugin."""
 
 
 class PartNames:

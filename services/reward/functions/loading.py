@@ -35,8 +35,8 @@ class Loaded:
     """
 
     judge_batch: Callable[[Sequence[Sample]], list[Value | NotApplicable]]
-    """One outcome a sample, in order. Raises what the function raises, and FunctionFault for what
-    it gives back or asks for in vain."""
+    """One outcome a sample, in order. Raises what the function raises, and FunctionFault where it
+    returns what is no score, or needs an argument that there is not."""
     one_by_one: bool
     """The function takes one completion at a time: `judge_batch` gets batches of one."""
     splittable: bool

@@ -27,6 +27,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """One question to a plugin.
+
+    Example:
+        async def is_quick(asker: Asker) -> str:
+            begin = time.monotonic()
+            await asker.score(asker.few(1))
+            if (seconds := time.monotonic() - begin) > 1:
+                raise Failed(f"one sample takes {seconds:.1f} s; answer within 1 s")
+            return f"{seconds:.1f} s"
+
+        findings = await run_checks(url, checks=[*CHECKS, Check("quick", is_quick)])
+    """
+
     name: str
     run: Callable[[Asker], Awaitable[str]]
     """What it saw; raises Failed or Skipped."""

@@ -91,8 +91,8 @@ def run_asking(asking: str, asked: str, limits: Limits) -> str:
     Returns what `asking` writes to its standard error, which is out of reach of `asked`, until it
     ends or a limit ends it. Raises as `run` does.
     """
-    questions, answers = os.pipe(), os.pipe()
     host = this_host()
+    questions, answers = os.pipe(), os.pipe()
     with ExitStack() as running:
         try:
             pipes = (questions[0], answers[1], subprocess.DEVNULL)

@@ -29,9 +29,9 @@ from trimaran.rewards import Sample
 LOAD_SECONDS = 60.0
 """Until a new process runs and has imported a function."""
 MAX_CHUNKS = 2000
-"""Then the process is replaced: what foreign libraries leak is bounded."""
+"""Then the process is replaced, which bounds what foreign libraries leak."""
 GRACE_SECONDS = 5.0
-"""Beyond the deadline that the worker sets itself."""
+"""Beyond the deadline that the worker sets itself, until the pool ends it."""
 
 # How often pebble looks whether its worker has died, for all pools of this process: it has no
 # argument for it, and nothing but this module uses pebble here. Its default of 0.1 s, waited after
@@ -40,11 +40,11 @@ pebble.CONSTS.sleep_unit = 0.02
 
 
 class WorkerError(Exception):
-    """The pool's own trouble: no process could be started, or it ended before it began."""
+    """The pool is to blame and no answer: no process could be started, or it ended before it began."""
 
 
 class _EndedError(Exception):
-    """The process ended or was ended; why."""
+    """Says why the process ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,12 @@ class Judged:
     """What came of a chunk."""
 
     outcomes: list[tuple[Outcome, ...]]
-    """Of each batch, up to the one that failed or, in a chunk that took long, was not begun."""
+    """One entry a batch. The batch behind the last one failed, or was not begun because the chunk
+    had taken too long."""
     failure: str = ""
-    """Of the batch behind them; empty where there is none."""
+    """Why that batch failed; empty where none did."""
     seconds: float = 0.0
-    """Of all of them; 0 where a batch failed."""
+    """What all of them took; 0 where a batch failed."""
 
 
 class WorkerProcess:
@@ -96,7 +97,7 @@ class WorkerProcess:
         self._forget_process()
 
     async def load(self, spec: FunctionSpec) -> FunctionKind:
-        """In this process, once. Raises InputError, or WorkerError."""
+        """Imports the function, once a process. Raises InputError for one that cannot be used."""
         if not self._usable or self._num_chunks >= self._max_chunks:
             await self._replace()
         if spec not in self._kinds:
@@ -113,7 +114,7 @@ class WorkerProcess:
     async def judge(
         self, spec: FunctionSpec, batches: Sequence[Sequence[Sample]], fresh: bool = False
     ) -> Judged:
-        """`fresh`: in a process that has judged nothing before. Raises WorkerError."""
+        """A chunk. `fresh`: in a process that has judged nothing before. Raises WorkerError."""
         if fresh and self._num_chunks:
             self._usable = False
         try:

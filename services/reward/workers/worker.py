@@ -38,8 +38,8 @@ MIB = 1 << 20
 RULES = "services.reward.rules."
 
 NOT_THE_ANSWERS = (ReferenceUnusableError, FunctionFault, ModuleNotFoundError, OSError)
-"""Faults: whatever the answer was, this would have been raised. A function's own TimeoutError,
-an OSError too, is none of them: it says that the answer took too long."""
+"""Errors that would have been raised whatever the answer was: faults. TimeoutError is an OSError and
+yet none of them, as it says that the answer took too long."""
 
 _journal: JournalWriter
 _memory_mib: int
@@ -79,7 +79,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "services.reward.rules.mathematics": CHECKERS,
     "services.reward.rules.puzzles": ("reasoning_gym",),
 }
-"""What modules of rules import only when they judge."""
+"""What modules of rules import only when they first judge."""
 
 
 def preloads(spec: FunctionSpec) -> tuple[str, ...]:
