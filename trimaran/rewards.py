@@ -45,7 +45,7 @@ class Sample:
     text: str
     answer: str
     """The reference answer; "" where the dataset has none."""
-    extras: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict[str, str])
     """The row's other columns. A value that is not a text is JSON here: 3 is "3"."""
     messages: tuple[Message, ...] = ()
     """The prompt, without its images."""
