@@ -152,7 +152,7 @@ class PluginSection(Section):
     ca_file: Path | None = None
     """Certificates that https trusts; the system's where it is not given."""
     timeout: Seconds = 30
-    """One batch of completions, all tries together."""
+    """One group, all its calls and their tries together."""
     attempts: Positive = 3
     batch_size: Annotated[int, Field(ge=1, le=1000)] = 64
     """Completions of one call."""

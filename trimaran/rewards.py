@@ -1,4 +1,4 @@
-"""What a reward function of one's own is given, and what it may return.
+"""What a reward function of your own is given, and what it may return.
 
     def short(sample: Sample) -> float:                       # one completion
         return 1.0 if len(sample.text) < 200 else 0.0
@@ -20,21 +20,33 @@ from trimaran.types import Message
 
 
 class ReferenceUnusableError(ValueError):
-    """The reference answer is not one that the rule can work with; the completion is not to blame.
+    """The rule cannot work with the row's reference answer; the completion is not to blame.
 
-    A rule raises it; the completion then is faulted.
+    Raised by a rule or by a function of yours. The completion then is *faulted*: it gets no score
+    and never trains.
+
+    Example:
+        def square(sample: Sample) -> float:
+            if not sample.answer.isdigit():
+                raise ReferenceUnusableError(f"the answer {sample.answer!r} is not a number")
+            return float(sample.text == str(int(sample.answer) ** 2))
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion, with all that a rule may judge it by."""
+    """One completion, with all that a rule may judge it by.
+
+    Example:
+        sample = Sample("6 * 7 = 42", answer="42", extras={"level": "3"})
+        right = sample.text.endswith(sample.answer)  # True
+    """
 
     text: str
     answer: str
-    """The reference; "" where the dataset has none."""
+    """The reference answer; "" where the dataset has none."""
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The row's other columns; what is not a text there is JSON here."""
+    """The row's other columns. A value that is not a text is JSON here: 3 is "3"."""
     messages: tuple[Message, ...] = ()
     """The prompt, without its images."""
     task: str = "default"

@@ -32,6 +32,14 @@ Origin = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
+    """The entries, read.
+
+    Example:
+        allowed = Allowed.from_entries(["my.rewards:*", "https://rewards.example"])
+        allowed.check_function("my.rewards:score", "reward.rules.style.function")
+        allowed.check_url("http://rewards.example", "reward.rules.judge.plugin.url")  # InputError
+    """
+
     functions: frozenset[str] = frozenset()
     origins: frozenset[Origin] = frozenset()
     networks: tuple[Network, ...] = ()

@@ -1,8 +1,9 @@
-"""What came of one rule on one completion. Two things that look alike are kept apart:
+"""What came of one rule on one completion. Two failures that look alike are kept apart:
 
-Fault         ours (transport, crash, overload, a reference that is no use): never trains
-Indigestible   the answer's: no checker could digest it, twice; gets the rule's minimum,
-              because hanging the checker must not pay
+Fault          our infrastructure or the checker's owner failed (transport, overload, a reference
+               that is no use): the completion is *faulted*, gets no score and never trains
+Indigestible   the answer crashed or hung the checker, twice: it gets the rule's minimum, because
+               hanging the checker must not pay
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Value:
+    """The rule judged the completion.
+
+    Example:
+        Value(0.5, {"length": 12.0})
+    """
+
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What the rule reports beside its value; unweighted."""
+    """Further numbers that the rule reports, unweighted; each becomes a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,8 @@ class NotApplicable:
 
 @dataclass(frozen=True, slots=True)
 class Indigestible:
+    """The answer is to blame: it crashed or hung the checker twice."""
+
     reason: str
     score: float | None = None
     """The least that a plugin gives; it stands where the term itself has no bound."""
@@ -32,6 +41,8 @@ class Indigestible:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """The answer is not to blame: whatever it was, it could not have been judged."""
+
     reason: str
 
 

@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 MAX_PART_NAMES = 32
 
 Judge = Callable[[Sequence[Sample]], Awaitable[Sequence[Outcome]]]
-"""Answers in order; raises nothing for a bad answer, worker or plugin."""
+"""One outcome a sample, in order. Raises nothing for a bad answer, process or plugin."""
 
 
 class PartNames:
-    """Of all parts that were ever seen, term by term. Each is a metric for the rest of the run, so
-    names with an id in them must come to an end."""
+    """Names of the parts that were ever seen, term by term. Each is a metric for the rest of the
+    run, so a function that puts an id into the name must not make ever more of them."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = {}
@@ -44,7 +44,14 @@ async def score_group(
     names: PartNames,
     samples_G: Sequence[Sample],
 ) -> tuple[Verdict, ...]:
-    """In their order; `judges` by the name of their term."""
+    """One verdict a sample, in order. `judges`: the name of each term -> who judges it.
+
+    Example:
+        async def judge(samples: Sequence[Sample]) -> list[Outcome]:
+            return [Value(float(sample.text == sample.answer)) for sample in samples]
+
+        verdicts = await score_group([term], {term.name: judge}, PartNames(), samples_G)
+    """
     judged_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
     outcomes_TG = [
         [within_bounds(term, outcome, names) for outcome in judged]
@@ -110,6 +117,6 @@ def _log_failures(
             failed = [outcome for outcome in outcomes if isinstance(outcome, kind)]
             if failed:
                 logger.warning(
-                    "%s: %s: %d of %d %s; the first: %s",
+                    "%s: %s: %d of %d are %s; the first: %s",
                     *(prompt_id, term.name, len(failed), len(outcomes), word, failed[0].reason),
                 )

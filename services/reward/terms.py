@@ -26,7 +26,11 @@ TERM_NAME = re.compile(r"\w[\w:-]*")
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """A Python function that runs in the pool: built-in or the operator's."""
+    """A Python function that runs in the pool: a built-in rule's, or the operator's own.
+
+    Example:
+        FunctionSpec("/home/me/style.py:score", '{"words": 30}').options  # {"words": 30}
+    """
 
     target: str
     """"package.module:name" or "/path/to/file.py:name"."""
@@ -50,7 +54,15 @@ class PluginSpec:
 
 @dataclass(frozen=True, slots=True)
 class Term:
+    """One summand of the reward.
+
+    Example:
+        spec = FunctionSpec("services.reward.rules.numbers:gsm8k")
+        Term("gsm8k", weight=1.0, minimum=0.0, maximum=1.0, spec=spec).worst  # 0.0
+    """
+
     name: str
+    """Chosen by the run; its metrics stand under it."""
     weight: float
     minimum: float
     maximum: float
@@ -58,6 +70,7 @@ class Term:
 
     @property
     def worst(self) -> float:
+        """What an indigestible answer gets: the least weighted value."""
         return self.minimum if self.weight >= 0 else self.maximum
 
 
@@ -98,7 +111,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
             raise InputError(
                 f"{key}: a built-in rule knows its minimum and maximum; leave them out"
             )
-        spec = FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
+        spec = rule_function(rule, options)
     minimum = minimum if section.minimum is None else section.minimum
     maximum = maximum if section.maximum is None else section.maximum
     if minimum >= maximum:
@@ -106,6 +119,11 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
     if section.weight < 0 and math.isinf(maximum):
         raise InputError(f"{key}.maximum: missing; a negative weight needs the term's maximum")
     return Term(name, section.weight, minimum, maximum, spec)
+
+
+def rule_function(rule: Rule, options: Mapping[str, Any]) -> FunctionSpec:
+    """The function behind a built-in rule; `options` are those that the rule takes."""
+    return FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
 
 
 def _with_run_options(

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from services.reward.functions.loading import load_function
 from trimaran.cli.main import main
+from trimaran.cli.reward_arguments import find_function
 
 FUNCTION = """\
 def score(sample, words: int = 3) -> float:
@@ -87,6 +89,13 @@ def test_what_cannot_be_served(refused: Refused, arguments: list[str], text: str
 )
 def test_what_cannot_be_checked(refused: Refused, arguments: list[str], text: str) -> None:
     assert text in refused("check", *arguments)
+
+
+def test_a_puzzle_can_be_served() -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning-gym")
+    spec, *bounds = find_function("reasoning_gym:gcd", {}, None, None)
+    assert load_function(spec).one_by_one
+    assert bounds == [0, 1]
 
 
 def test_a_port_in_use(refused: Refused, function: str) -> None:

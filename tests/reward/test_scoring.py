@@ -114,7 +114,7 @@ def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
         {"right": 0.0},
     ]
     assert [record.getMessage() for record in caplog.records] == [
-        "t:1: long: 2 of 4 faulted; the first: died"
+        "t:1: long: 2 of 4 are faulted; the first: died"
     ]
 
 

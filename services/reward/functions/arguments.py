@@ -13,7 +13,7 @@ from trimaran.rewards import Sample
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call is given. Made anew each time: a function may do with it what it likes."""
+    """What one call is given. It is made anew for each, so a function may change it."""
 
     arguments: dict[str, Any]
     metrics: dict[str, float] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How samples are put to a function; from options of the section that are meant for us."""
+    """How samples become arguments: the options of the term that are ours and not the function's."""
 
     answer_key: str = "answer"
     text_columns: frozenset[str] = frozenset()
@@ -77,16 +77,10 @@ VERL_PLURALS = {
 }
 
 
-def predictions(samples: Sequence[Sample], _: Reading) -> Call:
-    texts, answers = [s.text for s in samples], [s.answer for s in samples]
-    return Call({"predicts": texts, "ground_truths": answers})
-
-
 def trl(samples: Sequence[Sample], reading: Reading) -> Call:
     metrics: dict[str, float] = {}
     rows = [
-        {"answer": s.answer, "task": s.task, **reading.columns(s), reading.answer_key: s.answer}
-        for s in samples
+        {"answer": s.answer, **reading.columns(s), reading.answer_key: s.answer} for s in samples
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}

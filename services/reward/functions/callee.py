@@ -17,7 +17,14 @@ from services.reward.functions.signatures import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """A function and how it takes its arguments."""
+    """A function and how it takes its arguments.
+
+    Example:
+        def f(text, /, *, weight=1.0): ...
+
+        callee = Callee.of(f, inspect.signature(f).parameters)
+        callee({"text": "7", "unknown": 0})     # f("7")
+    """
 
     function: Callable[..., Any]
     by_position: tuple[str, ...]

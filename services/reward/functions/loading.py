@@ -27,11 +27,16 @@ from trimaran.rewards import Sample
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A function with the signature that is ours, whatever it was written for."""
+    """A function with the signature that is ours, whatever it was written for.
+
+    Example:
+        loaded = load_function(FunctionSpec("/home/me/verl_rewards.py:compute_score"))
+        outcomes = loaded.judge_batch([Sample("7", answer="7")])  # [Value(1.0)]
+    """
 
     judge_batch: Callable[[Sequence[Sample]], list[Value | NotApplicable]]
-    """One outcome a sample, in order. Raises what the function raises, and FunctionFault for what
-    it gives back or asks for in vain."""
+    """One outcome a sample, in order. Raises what the function raises, and FunctionFault where it
+    returns what is no score, or needs an argument that there is not."""
     one_by_one: bool
     """The function takes one completion at a time: `judge_batch` gets batches of one."""
     splittable: bool

@@ -9,7 +9,7 @@ from services.reward.outcome import NotApplicable, Value
 
 
 class FunctionFault(Exception):
-    """The function is wrong, not the answer: it gave back what is no score, or it needs something
+    """The function is wrong, not the answer: it returned what is no score, or it needs something
     that there is not. Its completions are faulted."""
 
 

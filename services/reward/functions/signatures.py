@@ -18,7 +18,6 @@ from services.reward.functions.arguments import (
     Call,
     Reading,
     copy_of,
-    predictions,
     reward_input,
     trl,
     verl,
@@ -37,6 +36,16 @@ Parameters = Mapping[str, Parameter]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
+    """How the functions of one project are called.
+
+    Example:
+        def f(solution_str, ground_truth): ...
+
+        signature = recognise(inspect.signature(f).parameters, reward_type=None)  # verl's
+        call = signature.prepare([Sample("7", answer="7")], Reading())
+        call.arguments["solution_str"]          # "7"
+    """
+
     provided: frozenset[str]
     """Arguments that no option may give."""
     prepare: Callable[[Sequence[Sample], Reading], Call]
@@ -105,13 +114,6 @@ def _one_argument(
     return Signature(frozenset({name}), prepare, one_by_one, splittable or one_by_one)
 
 
-def _predict_one(name: str) -> Signature:
-    def prepare(samples: Sequence[Sample], _: Reading) -> Call:
-        return Call({name: samples[0].text, "ground_truth": samples[0].answer})
-
-    return Signature(frozenset({name, "ground_truth"}), prepare, one_by_one=True)
-
-
 _BY_NAME = {
     "solution_str": Signature(
         frozenset(VERL_PLURALS), verl, one_by_one=True, reading_options=("text_columns",)
@@ -122,11 +124,6 @@ _BY_NAME = {
         one_by_one=False,
         reading_options=("text_columns",),
     ),
-    # EasyR1 before it had reward_input, and single checkers of verl.
-    "predict_str": _predict_one("predict_str"),
-    "predict": _predict_one("predict"),
-    "model_output": _predict_one("model_output"),
-    "predicts": Signature(frozenset({"predicts", "ground_truths"}), predictions, False),
 }
 
 

@@ -27,7 +27,14 @@ class _Kept:
 
 
 class Answers:
-    """Bounded in number and in bytes; what was not asked for the longest goes first."""
+    """Bounded in number and in bytes; what was not asked for the longest goes first.
+
+    Example:
+        async def make() -> Made:
+            return Made(b'{"results": []}', final=True)
+
+        answer = await answers.get_or_make("key-1", sha256(request).digest(), make)
+    """
 
     def __init__(self, max_answers: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_answers, self._max_bytes = max_answers, max_bytes

@@ -1,4 +1,4 @@
-"""What a reward server bears: who may ask, how much at once, and how long it waits for a request."""
+"""Limits of a reward server: who may ask, how much at once, and how long it waits for a request."""
 
 from __future__ import annotations
 
@@ -45,12 +45,16 @@ class Refused(HTTPException):
 
 
 class Guard:
-    """Asked before anything of a request is read."""
+    """Looks at each request before anything of it is read: its token, and how many are at work."""
 
     def __init__(self, token: str | None, limits: Limits) -> None:
         self._token = None if token is None else token.encode()
         self._limits = limits
         self._num_at_work = 0
+
+    @property
+    def wants_token(self) -> bool:
+        return self._token is not None
 
     def route_class(self, *, open_to_all: bool = False) -> type[APIRoute]:
         """A class of routes that this guard watches. Probes of health bring no token."""

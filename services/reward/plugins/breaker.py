@@ -21,7 +21,18 @@ class CircuitOpenError(Exception):
 
 
 class Breaker:
-    """Call `check` before, then `succeeded` or `failed`; neither after a cancelled call."""
+    """Call `check` before, then `succeeded` or `failed`; neither after a cancelled call.
+
+    Example:
+        breaker = Breaker()
+        breaker.check()             # raises CircuitOpenError while the plugin is left alone
+        try:
+            answer = ask_the_plugin()
+        except ConnectionError as error:
+            breaker.failed(str(error))
+        else:
+            breaker.succeeded()
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -11,8 +11,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from tenacity.stop import stop_before_delay
 from tenacity.wait import wait_random_exponential
 
+from services.reward.plugins.call_errors import CallError, one_line
 from services.reward.plugins.credentials import read_certificates, read_token
-from services.reward.plugins.exchange import CallError, Request, exchange, one_line
+from services.reward.plugins.exchange import Request, exchange
 from services.reward.plugins.guard import is_local
 from trimaran.config import PluginSection
 

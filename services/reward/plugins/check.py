@@ -14,7 +14,8 @@ from typing import Literal
 import aiohttp
 
 from services.reward.plugins import check_errors, check_scores, check_stress
-from services.reward.plugins.check_client import Asker, Failed, Skipped
+from services.reward.plugins.check_client import LEAVE_SECONDS, Asker
+from services.reward.plugins.check_replies import Failed, Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """One question to a plugin.
+
+    Example:
+        async def is_quick(asker: Asker) -> str:
+            begin = time.monotonic()
+            await asker.score(asker.few(1))
+            if (seconds := time.monotonic() - begin) > 1:
+                raise Failed(f"one sample takes {seconds:.1f} s; answer within 1 s")
+            return f"{seconds:.1f} s"
+
+        findings = await run_checks(url, checks=[*CHECKS, Check("quick", is_quick)])
+    """
+
     name: str
     run: Callable[[Asker], Awaitable[str]]
     """What it saw; raises Failed or Skipped."""
@@ -69,14 +83,20 @@ async def run_checks(
     timeout: float = 30.0,
     show: Callable[[Finding], None] | None = None,
     checks: Sequence[Check] = CHECKS,
+    leave_seconds: float = LEAVE_SECONDS,
 ) -> tuple[Finding, ...]:
-    """One after another; `show` is told of each. No request takes longer than `timeout` seconds."""
+    """One after another; `show` is told of each. No request takes longer than `timeout` seconds.
+
+    Example:
+        findings = await run_checks("http://127.0.0.1:8700")
+        wrong = [finding for finding in findings if finding.verdict == "fail"]
+    """
     findings: dict[str, Finding] = {}
     # A connection for each request: what one check does to its own is no fault of the next.
     connector = aiohttp.TCPConnector(force_close=True)
     limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
-        asker = Asker(session, url, token, trust, timeout)
+        asker = Asker(session, url, token, trust, timeout, leave_seconds)
         for check in checks:
             missing = [name for name in check.needs if not _passed(findings.get(name))]
             if missing:

@@ -8,62 +8,21 @@ import json
 import ssl
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
 
-from services.reward.outcome import Fault
+from services.reward.plugins.check_replies import Failed, Reply, results_of
 from services.reward.plugins.check_samples import SAMPLES
-from services.reward.plugins.contract import (
-    CONTRACT,
-    Info,
-    NotScored,
-    PluginSample,
-    Problem,
-    ScoreAnswer,
-    Scored,
-)
+from services.reward.plugins.contract import CONTRACT, Info, NotScored, PluginSample, Scored
 from services.reward.plugins.exchange import encoding_of
-from services.reward.plugins.protocols import max_bytes, read_scores
 
 MAX_ANSWER = 16 << 20
 """Bytes; a thousand results with their parts stay far below."""
 LEAVE_SECONDS = 0.1
+"""For the plugin to notice that its caller comes or goes."""
 SAME_TOKEN = "\0"
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-class Failed(Exception):
-    """The plugin does not keep the contract: how, and the remedy."""
-
-
-class Skipped(Exception):
-    """The check cannot tell: why, and what would let it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    status: int
-    body: bytes
-
-    def read(self, model: type[Model], status: int = 200) -> Model:
-        if self.status != status:
-            raise Failed(f"status {self.status} instead of {status}: {self.excerpt()}")
-        try:
-            return model.model_validate_json(self.body, strict=True)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join(map(str, fault["loc"])) or "body"
-            raise Failed(
-                f"status {status}, but not a {model.__name__}: {place}: {fault['msg']}"
-            ) from None
-
-    def excerpt(self) -> str:
-        return ascii(self.body[:120].decode("utf-8", "replace"))
 
 
 class Asker:
@@ -76,9 +35,10 @@ class Asker:
         token: str | None,
         trust: ssl.SSLContext | None,
         timeout: float,
+        leave_seconds: float = LEAVE_SECONDS,
     ) -> None:
         self._session, self._url, self._trust = session, url.rstrip("/"), trust
-        self.token, self.timeout = token, timeout
+        self.token, self.timeout, self._leave_seconds = token, timeout, leave_seconds
         self.info = Info(contract=CONTRACT, name="unknown")
         self.alone: list[float | None] = []
         """What each of the kit's samples got by itself."""
@@ -153,9 +113,9 @@ class Asker:
                 )
                 writer.write((head + lines + "\r\n").encode() + body[:num_bytes])
                 await writer.drain()
-                await asyncio.sleep(LEAVE_SECONDS)  # for the plugin to begin with it
+                await asyncio.sleep(self._leave_seconds)  # for the plugin to begin with it
                 writer.transport.abort()
-                await asyncio.sleep(LEAVE_SECONDS)  # and to notice
+                await asyncio.sleep(self._leave_seconds)  # and to notice
         except (TimeoutError, OSError) as error:
             raise Failed(f"the connection broke: {error or 'no answer in time'}") from None
 
@@ -179,28 +139,6 @@ def request_body(
 
 def new_key() -> str:
     return f"check-{uuid.uuid4()}"
-
-
-def results_of(reply: Reply, num_samples: int) -> list[Scored | NotScored]:
-    results = reply.read(ScoreAnswer).results
-    if len(results) != num_samples:
-        raise Failed(f"{len(results)} results for {num_samples} samples; answer one a sample")
-    if len(reply.body) > (most := max_bytes(num_samples)):
-        raise Failed(f"the answer has {len(reply.body):,} bytes; a run reads {most:,} of it")
-    for index, outcome in enumerate(read_scores(reply.body, num_samples)):
-        if isinstance(outcome, Fault) and isinstance(results[index], Scored):
-            raise Failed(f"sample {index}: {outcome.reason}, so a run would not take it")
-    return results
-
-
-def expect_problem(reply: Reply, status: int) -> str:
-    """The text of a Problem under this status."""
-    return reply.read(Problem, status).error
-
-
-def marks_of(results: Sequence[Scored | NotScored]) -> list[float | None]:
-    """What is compared: the scores; None where there is none."""
-    return [result.score if isinstance(result, Scored) else None for result in results]
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

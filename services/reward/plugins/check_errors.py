@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from services.reward.plugins.check_client import (
-    Asker,
-    Failed,
-    Reply,
-    Skipped,
-    expect_problem,
-    new_key,
-    request_body,
-)
+from services.reward.plugins.check_client import Asker, new_key, request_body
+from services.reward.plugins.check_replies import Failed, Reply, Skipped, expect_problem
 from services.reward.plugins.check_samples import SAMPLES
 from services.reward.plugins.contract import MAX_SAMPLES
 

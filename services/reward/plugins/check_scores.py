@@ -7,14 +7,8 @@ import math
 import random
 import time
 
-from services.reward.plugins.check_client import (
-    Asker,
-    Failed,
-    Skipped,
-    expect_problem,
-    marks_of,
-    new_key,
-)
+from services.reward.plugins.check_client import Asker, new_key
+from services.reward.plugins.check_replies import Failed, Skipped, expect_problem, marks_of
 from services.reward.plugins.check_samples import SAMPLES, first_difference
 from services.reward.plugins.contract import MAX_SAMPLES, Health, Info, NotScored, Scored
 
@@ -124,7 +118,7 @@ async def idempotency(asker: Asker) -> str:
 async def key_reused(asker: Asker) -> str:
     key = new_key()
     if marks_of(await asker.score(SAMPLES[:1], key)) == [None]:
-        raise Skipped("it left the sample faulted, and such answers need not be kept")
+        raise Skipped("it gives the sample no score (faulted), and such answers need not be kept")
     try:
         return expect_problem(await asker.post(SAMPLES[1:2], key), 409)
     except Failed as error:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from services.reward.plugins.check_client import (
-    Asker,
-    Failed,
-    expect_problem,
-    marks_of,
-    request_body,
-    results_of,
-)
+from services.reward.plugins.check_client import Asker, request_body
+from services.reward.plugins.check_replies import Failed, expect_problem, marks_of, results_of
 from services.reward.plugins.check_samples import SAMPLES, first_difference, sample
 
 NUM_AT_ONCE = 16

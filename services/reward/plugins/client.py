@@ -22,7 +22,13 @@ from trimaran.rewards import Sample
 
 
 class PluginJudge:
-    """One client for all plugins of a run. Use it as `async with PluginJudge(…) as judge`."""
+    """One client for all plugins of a run.
+
+    Example:
+        spec = PluginSpec(PluginSection(url="http://127.0.0.1:8700"))
+        async with PluginJudge([spec], Allowed.from_entries(["http://127.0.0.1:8700"])) as judge:
+            outcomes = await judge.judge(spec, [Sample("7", answer="7")])
+    """
 
     def __init__(
         self,

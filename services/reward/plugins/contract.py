@@ -1,4 +1,4 @@
-"""The HTTP contract of reward plugins, version 1. docs/rewards.md explains it.
+"""The HTTP contract of reward plugins, version 1. docs/reward-plugins.md explains it.
 
     GET  {url}/v1/health -> 200 Health; 503 while it cannot score
     GET  {url}/v1/info   -> 200 Info
@@ -57,8 +57,8 @@ class PluginSample(Strict):
 class ScoreRequest(Strict):
     contract: Literal["trimaran.reward/1"]
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)]
-    """The same key with the same request gets the same scores, however often it is sent; what was
-    faulted may be tried again."""
+    """The same request under the same key gets the same scores, however often it is sent. Only an
+    answer with something faulted in it may be made anew."""
     samples: Annotated[list[PluginSample], Field(min_length=1, max_length=MAX_SAMPLES)]
     """Of one group, or of several."""
     options: dict[str, JsonValue] = {}
@@ -69,13 +69,14 @@ class Scored(Lenient):
     parts: dict[str, float] = {}
     """Further numbers, which become metrics."""
     indigestible: str = ""
-    """Why no checker could digest the answer; `score` is then the least one, because hanging the
-    checker must not pay."""
+    """Why no checker could digest the answer: it crashed or hung the checker twice. `score` is then
+    the least one, because hanging the checker must not pay."""
 
 
 class NotScored(Lenient):
     faulted: Annotated[str, Field(min_length=1)]
-    """Why; the completion then never trains the model."""
+    """Why the plugin could not score it, whatever the answer was. The completion gets no score and
+    never trains the model."""
 
 
 class ScoreAnswer(Lenient):

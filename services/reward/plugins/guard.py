@@ -31,7 +31,12 @@ class AddressRefusedError(OSError):
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves by `inner` and hands on only addresses that may be called."""
+    """Resolves by `inner` and hands on only addresses that may be called.
+
+    Example:
+        resolver = GuardedResolver(aiohttp.ThreadedResolver(), Allowed())
+        await resolver.resolve("rewards.example", 443)  # AddressRefusedError for 10.0.0.7
+    """
 
     def __init__(self, inner: AbstractResolver, allowed: Allowed) -> None:
         self._inner, self._allowed = inner, allowed

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from services.reward.outcome import Fault, Outcome, Value
+from services.reward.plugins.call_errors import one_line
 from services.reward.plugins.contract import Lenient
-from services.reward.plugins.exchange import one_line
 from services.reward.plugins.protocols import (
     MAX_PARTS,
     Send,

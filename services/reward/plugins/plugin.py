@@ -11,9 +11,9 @@ import aiohttp
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.breaker import Breaker, CircuitOpenError
+from services.reward.plugins.call_errors import CallError
 from services.reward.plugins.caller import Caller, OverloadedError
 from services.reward.plugins.contract import Info
-from services.reward.plugins.exchange import CallError
 from services.reward.plugins.openrlhf import ask_openrlhf
 from services.reward.plugins.protocols import MAX_INFO_BYTES, Ask, ask_trimaran, read_info
 from services.reward.plugins.sandbox_fusion import ask_sandbox

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
+from services.reward.plugins.call_errors import CallError, one_line
 from services.reward.plugins.contract import CONTRACT, Info, Lenient, NotScored, Scored
-from services.reward.plugins.exchange import CallError, one_line
 from trimaran.rewards import Sample
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -107,7 +107,7 @@ def _read_result(result: Any) -> Outcome:
     try:
         if faulted is not None:
             reason = NotScored.model_validate(result, strict=True).faulted
-            return Fault(f"left faulted: {one_line(reason)}")
+            return Fault(f"it reports a fault: {one_line(reason)}")
         scored = Scored.model_validate(result, strict=True)
     except ValidationError as error:
         return Fault(f"the result is not as the contract says: {_first_fault(error)}")

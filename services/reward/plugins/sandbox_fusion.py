@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from services.reward.outcome import Fault, Outcome, Value
+from services.reward.plugins.call_errors import AnswerTooLargeError, CallError, one_line
 from services.reward.plugins.contract import Lenient
-from services.reward.plugins.exchange import AnswerTooLargeError, CallError, one_line
 from services.reward.plugins.protocols import Send, encode, parse
 from services.reward.rules.code.rule import OPTIONS, Program, programs
 from trimaran.errors import InputError

@@ -1,4 +1,4 @@
-"""The table of built-in rules. docs/rewards.md shows each with right, wrong and faulted."""
+"""The table of built-in rules. docs/reward-rules.md shows each with right, wrong and faulted answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from services.reward.rules import choices, length, matching, minerva, numbers, puzzles
 from services.reward.rules.code import rule as code
-from services.reward.rules.mathematics import LIBRARIES, MATHRULER
+from services.reward.rules.mathematics import LIBRARIES
 from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
 from services.reward.rules.texts import check_final, check_finals
 from trimaran.errors import InputError
@@ -70,11 +70,7 @@ RULES: Mapping[str, Rule] = {
     ),
     # Mathematics.
     "math_verify": _mathematics("math_verify"),
-    "mathruler": Rule(
-        _place("mathematics:boxed_equal"),
-        check_reference=check_finals,
-        fixed={"library": MATHRULER},
-    ),
+    "boxed_equal": _mathematics("boxed_equal", _LIBRARY),
     # verl and EasyR1.
     "gsm8k": _on_numbers("gsm8k", {"method": OneOf(("strict", "flexible"))}),
     "math": _mathematics("math", _FORMAT_WEIGHT | _LIBRARY),
@@ -94,8 +90,6 @@ RULES: Mapping[str, Rule] = {
     "step": Rule(_place("formats:step")),
     "strict_format": Rule(_place("formats:strict_format"), -0.5),
     "base_acc": _mathematics("base_acc", _LIBRARY),
-    "math_17k_acc": _mathematics("boxed_equal", _LIBRARY),
-    "acc_for_ppo": _mathematics("boxed_equal", _LIBRARY),
     "acc_for_dapo": Rule(_place("minerva:acc_for_dapo"), -1.0, 1.0, minerva.check_short),
     "math_verify_reward": _mathematics("math_verify_reward"),
     "retool_reward": Rule(
@@ -110,12 +104,27 @@ RULES: Mapping[str, Rule] = {
 }
 
 
+ALIASES: Mapping[str, str] = {
+    "mathruler": "boxed_equal",
+    # MindSpeed-RL.
+    "math_17k_acc": "boxed_equal",
+    "acc_for_ppo": "boxed_equal",
+}
+"""Other names that a run may use -> the rule that they are."""
+
+
 def find_rule(name: str, key: str) -> Rule:
-    """Raises InputError that names the key and the nearest known rule."""
+    """Raises InputError that names the key and the nearest known rule.
+
+    Example:
+        find_rule("gsm8k", "reward.rules.gsm8k").target  # "services.reward.rules.numbers:gsm8k"
+    """
     if name.startswith(puzzles.PREFIX):
         return puzzles.find_puzzle(name, key)
-    if name not in RULES:
-        near = difflib.get_close_matches(name, RULES, n=1, cutoff=0.4)
+    rule = RULES.get(ALIASES.get(name, name))
+    if rule is None:
+        known = (*RULES, *ALIASES)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"{key}: unknown rule{hint} (known: {', '.join(RULES)})")
-    return RULES[name]
+        raise InputError(f"{key}: unknown rule{hint} (known: {', '.join(known)})")
+    return rule

@@ -27,7 +27,11 @@ def any_options(options: Options) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A check of an option's value."""
+    """A check of an option's value.
+
+    Example:
+        OneOf(("search", "fullmatch"))("search")  # True
+    """
 
     values: tuple[str, ...]
 
@@ -37,22 +41,31 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`target`, "module:function", is imported by the worker that needs it, and called as
+    """A row of the table of built-in rules.
 
-    function(sample: Sample, **options) -> Judgement
+    `target`, "module:function", is imported by the process that needs it, and called as
 
-    It raises ReferenceUnusableError when the reference is no use; whatever the completion holds
-    is judged, never refused.
+        function(sample: Sample, **options) -> Judgement
+
+    It raises ReferenceUnusableError when the reference is of no use. Whatever the completion holds,
+    it gives a score.
+
+    Example:
+        Rule(
+            "services.reward.rules.matching:exact_match",
+            check_reference=nonempty_reference,      # refuses a dataset with an empty answer
+            options={"mode": OneOf(("strict", "loose"))},
+        )
     """
 
     target: str
     minimum: Bound = 0.0
     maximum: Bound = 1.0
     check_reference: Callable[[str, Options], None] = any_reference
-    """(answer, options): raises ValueError for a reference that the rule cannot use. Quick, and
-    safe on any text: it runs on every row before a run starts."""
+    """(answer, options): raises ValueError for a reference that the rule cannot use. It runs on
+    every row before a run starts, so it must be quick, and safe on any text."""
     options: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
-    """Name of each option that the function takes -> is this value right?"""
+    """Name of each option that the function takes -> whether a value is right."""
     check_together: Callable[[Options], None] = any_options
     """Raises ValueError for options that are right one by one and wrong together."""
     fixed: Options = field(default_factory=dict)

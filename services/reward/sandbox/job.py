@@ -34,26 +34,55 @@ class SandboxError(FunctionFault):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """What a program may use.
+
+    Example:
+        Limits(seconds=2.0, memory_mib=256)
+    """
+
     seconds: float = 4.0
-    """By the clock, and, rounded up, of the processor."""
+    """By the clock."""
     memory_mib: int = 1024
     """Address space."""
+    processor_seconds: int | None = None
+    """None: `seconds`, rounded up."""
 
 
-def make_job(source: str, limits: Limits, status_fd: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What this host has for a program."""
+
+    filters: tuple[str, str]
+    """The seccomp filter in hexadecimal, without and with a directory of its own."""
+    readable: tuple[str, ...]
+    """Python, its packages and the libraries that they load."""
+    packages: tuple[str, ...]
+    """What the program may import from."""
+    scratch: str
+    """The program's own directory is laid over this one; "/" cannot be covered, and programs then
+    have none."""
+
+
+@cache
+def this_host() -> Host:
+    """Raises SandboxError for a system or machine that has no filter."""
     readable = _readable()
+    return Host(_filters(), readable, _packages(), _scratch(readable))
+
+
+def make_job(source: str, limits: Limits, status_fd: int, host: Host) -> dict[str, Any]:
     return {
         "source": source,
         "parent": os.getpid(),
         "status_fd": status_fd,
-        "filters": _filters(),
-        "readable": readable,
-        "packages": _packages(),
-        "scratch": _scratch(readable),
+        "filters": host.filters,
+        "readable": host.readable,
+        "packages": host.packages,
+        "scratch": host.scratch,
         "scratch_bytes": SCRATCH_BYTES,
         "max_threads": MAX_THREADS,
         "limits": {
-            "RLIMIT_CPU": math.ceil(limits.seconds),
+            "RLIMIT_CPU": limits.processor_seconds or math.ceil(limits.seconds),
             "RLIMIT_AS": limits.memory_mib * MIB,
             "RLIMIT_FSIZE": MAX_FILE_BYTES,
             "RLIMIT_NOFILE": MAX_OPEN_FILES,
@@ -62,25 +91,20 @@ def make_job(source: str, limits: Limits, status_fd: int) -> dict[str, Any]:
     }
 
 
-@cache
 def _filters() -> tuple[str, str]:
-    """Without and with a directory of its own. Raises SandboxError."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in AUDIT_ARCH:
         raise SandboxError(f"no sandbox for {sys.platform} on {machine}; {REMEDY}")
     return make_filter(machine, False).hex(), make_filter(machine, True).hex()
 
 
-@cache
 def _packages() -> tuple[str, ...]:
     """The packages of the Python that runs the service can be imported; what a .pth file adds,
     such as a checkout of Trimaran itself, cannot."""
     return tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
 
 
-@cache
 def _readable() -> tuple[str, ...]:
-    """Python, its packages and the libraries that they load."""
     python = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     libraries = (f"{sys.base_prefix}/lib", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
     data = ("/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime")
@@ -88,10 +112,9 @@ def _readable() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*python, *libraries, *_packages(), *data, *devices)))
 
 
-@cache
 def _scratch(readable: Sequence[str]) -> str:
-    """A directory that nothing readable lies in: the program's own is laid over it."""
+    """A directory that nothing readable lies in."""
     for place in ("/tmp", "/var/tmp", "/mnt", "/dev/shm"):
         if Path(place).is_dir() and not any(Path(path).is_relative_to(place) for path in readable):
             return place
-    return "/"  # cannot be covered: programs then have no directory of their own
+    return "/"

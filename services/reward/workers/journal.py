@@ -25,7 +25,13 @@ Entry = tuple[Outcome, ...] | str
 
 
 class JournalWriter:
-    """The worker's end."""
+    """The worker's end.
+
+    Example:
+        writer = JournalWriter(reader.path)
+        writer.begin(1)                                     # chunk 1
+        writer.write(encode_entry([Value(1.0)], size=1))    # its first batch, of one sample
+    """
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -40,7 +46,11 @@ class JournalWriter:
 
 
 class JournalReader:
-    """The pool's end; owns the file."""
+    """The pool's end; owns the file.
+
+    Example:
+        reader.read(1, sizes=[1, 1])    # [(Value(1.0),)]: of two batches the first is judged
+    """
 
     def __init__(self) -> None:
         self._file = os.fdopen(os.memfd_create("reward-journal", os.MFD_CLOEXEC), "rb", 0)

@@ -1,19 +1,17 @@
 """One process of the pool, and the next when it ends.
 
-Behind it is a pebble.ProcessPool of a single worker. In one of several workers all share a pipe
-and its locks: one that is killed at a bad moment would hold up the others, and one that dies idle
-ends the pool.
+Behind it is a pebble.ProcessPool of a single worker. The workers of a larger ProcessPool would
+share a pipe and its locks: one that is killed at a bad moment would hold up the others, and one
+that dies while idle would end the pool.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,32 +20,37 @@ import pebble
 from services.reward.outcome import Outcome
 from services.reward.terms import FunctionSpec
 from services.reward.workers import worker
-from services.reward.workers.jobs import Batches
+from services.reward.workers.exits import RememberingContext, describe_exit
 from services.reward.workers.journal import JournalReader
 from trimaran.errors import InputError
 from trimaran.launch.lifetime import kill_group
+from trimaran.rewards import Sample
 
 LOAD_SECONDS = 60.0
 """Until a new process runs and has imported a function."""
 MAX_CHUNKS = 2000
-"""Then the process is replaced: what foreign libraries leak is bounded."""
+"""Then the process is replaced, which bounds what foreign libraries leak."""
 GRACE_SECONDS = 5.0
-"""Beyond the deadline that the worker sets itself."""
+"""Beyond the deadline that the worker sets itself, until the pool ends it."""
 
-# How often pebble looks for a dead worker. Its default of 0.1 s is as long as 200 answers take.
+# How often pebble looks whether its worker has died, for all pools of this process: it has no
+# argument for it, and nothing but this module uses pebble here. Its default of 0.1 s, waited after
+# each death, is as long as 200 answers take to check.
 pebble.CONSTS.sleep_unit = 0.02
 
 
-class MemberError(Exception):
-    """The pool's own trouble: no process could be started, or it ended before it began."""
+class WorkerError(Exception):
+    """The pool is to blame and no answer: no process could be started, or it ended before it began."""
 
 
 class _EndedError(Exception):
-    """The process ended or was ended; why."""
+    """Says why the process ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FunctionKind:
+    """How a function takes its samples; functions/loading.py says what each means."""
+
     one_by_one: bool
     splittable: bool
 
@@ -57,17 +60,35 @@ class Judged:
     """What came of a chunk."""
 
     outcomes: list[tuple[Outcome, ...]]
-    """Of each batch, up to the one that failed or, in a chunk that took long, was not begun."""
+    """One entry a batch. The batch behind the last one failed, or was not begun because the chunk
+    had taken too long."""
     failure: str = ""
-    """Of the batch behind them; empty where there is none."""
+    """Why that batch failed; empty where none did."""
     seconds: float = 0.0
-    """Of all of them; 0 where a batch failed."""
+    """What all of them took; 0 where a batch failed."""
 
 
 class WorkerProcess:
-    def __init__(self, timeout: float, memory_mib: int) -> None:
+    """Judges chunks of batches; a process that ended is replaced when the next chunk comes.
+
+    Example:
+        process = WorkerProcess(timeout=10.0, memory_mib=4096)
+        spec = FunctionSpec("services.reward.rules.numbers:last_integer")
+        judged = await process.judge(spec, [[Sample("4", answer="4")], [Sample("5", answer="4")]])
+        judged.outcomes                       # [(Value(1.0),), (Value(0.0),)]
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        memory_mib: int,
+        grace_seconds: float = GRACE_SECONDS,
+        max_chunks: int = MAX_CHUNKS,
+    ) -> None:
+        """`timeout`: seconds for one batch; `memory_mib`: address space of the process."""
         self._timeout, self._memory_mib = timeout, memory_mib
-        self._context = multiprocessing.get_context("forkserver")
+        self._grace_seconds, self._max_chunks = grace_seconds, max_chunks
+        self._context = RememberingContext()
         self._journal = JournalReader()
         self._chunk: tuple[int, tuple[int, ...]] = (0, ())
         self._pool: pebble.ProcessPool | None = None
@@ -75,36 +96,38 @@ class WorkerProcess:
         self._usable = self._closed = False
         self._forget_process()
 
-    async def load(self, spec: FunctionSpec) -> Kind:
-        """In this process, once. Raises InputError, or MemberError."""
-        if not self._usable or self._num_chunks >= MAX_CHUNKS:
+    async def load(self, spec: FunctionSpec) -> FunctionKind:
+        """Imports the function, once a process. Raises InputError for one that cannot be used."""
+        if not self._usable or self._num_chunks >= self._max_chunks:
             await self._replace()
         if spec not in self._kinds:
             try:
                 answer = await self._run(worker.load, spec, limit=LOAD_SECONDS)
             except _EndedError as error:
-                raise MemberError(f"{spec.target}: cannot be loaded: {error}") from None
+                raise WorkerError(f"{spec.target}: cannot be loaded: {error}") from None
             if isinstance(answer, str):
                 raise InputError(answer)
-            self._process, *kind = answer
-            self._kinds[spec] = Kind(*kind)
+            self._pid, *kind = answer
+            self._kinds[spec] = FunctionKind(*kind)
         return self._kinds[spec]
 
-    async def judge(self, spec: FunctionSpec, batches: Batches, fresh: bool = False) -> Judged:
-        """`fresh`: in a process that has judged nothing before. Raises MemberError."""
+    async def judge(
+        self, spec: FunctionSpec, batches: Sequence[Sequence[Sample]], fresh: bool = False
+    ) -> Judged:
+        """A chunk. `fresh`: in a process that has judged nothing before. Raises WorkerError."""
         if fresh and self._num_chunks:
             self._usable = False
         try:
             return await self._judge_once(spec, batches)
-        except MemberError:
+        except WorkerError:
             self._usable = False
             return await self._judge_once(spec, batches)
 
-    async def _judge_once(self, spec: FunctionSpec, batches: Batches) -> Judged:
+    async def _judge_once(self, spec: FunctionSpec, batches: Sequence[Sequence[Sample]]) -> Judged:
         try:
             await self.load(spec)
         except InputError as error:
-            raise MemberError(str(error)) from None
+            raise WorkerError(str(error)) from None
         self._num_chunks += 1
         self._chunk = (self._chunk[0] + 1, tuple(len(batch) for batch in batches))
         failure, seconds, num_judged = "", 0.0, len(batches)
@@ -117,9 +140,9 @@ class WorkerProcess:
             entries = self._journal.read(*self._chunk)
         except ValueError as error:
             self._usable = False
-            raise MemberError(f"a worker's journal is not in order: {error}") from None
+            raise WorkerError(f"a worker's journal is not in order: {error}") from None
         if entries is None:
-            raise MemberError(f"a worker ended before it began: {failure}")
+            raise WorkerError(f"a worker ended before it began: {failure}")
         if entries and isinstance(entries[-1], str):
             failure = str(entries.pop())
         outcomes = [entry for entry in entries if isinstance(entry, tuple)]
@@ -144,28 +167,28 @@ class WorkerProcess:
         assert self._pool
         self._usable = False  # until we know how it ended; also when we are cancelled
         try:
-            async with asyncio.timeout(worker.STALL_SECONDS + limit + GRACE_SECONDS):
+            async with asyncio.timeout(worker.STALL_SECONDS + limit + self._grace_seconds):
                 future = self._pool.schedule(function, (*arguments, limit))
                 answer = await asyncio.wrap_future(future)
         except pebble.ProcessExpired as error:
             self._usable = True  # pebble starts the next one
             self._end_process()
-            raise _EndedError(_describe_exit(error.exitcode, limit)) from None
+            raise _EndedError(describe_exit(error.exitcode, limit)) from None
         except TimeoutError:
-            raise _EndedError(_describe_exit(-signal.SIGALRM, limit)) from None
-        except BrokenProcessPool:  # it died idle, or before pebble knew that it had begun
-            raise _EndedError("the checker died") from None
+            raise _EndedError(describe_exit(-signal.SIGALRM, limit)) from None
+        except BrokenProcessPool:  # it died before pebble had read that the call began
+            raise _EndedError(describe_exit(self._context.exit_code, limit)) from None
         except Exception as error:
             raise _EndedError(f"{type(error).__name__}: {error}") from None
         self._usable = True
         return answer
 
     async def _replace(self) -> None:
-        """Raises MemberError when no process can be started."""
+        """Raises WorkerError when no process can be started."""
         try:
             await asyncio.to_thread(self._restart)
         except (OSError, RuntimeError) as error:
-            raise MemberError(f"no worker can be started: {error}") from None
+            raise WorkerError(f"no worker can be started: {error}") from None
         self._usable = True
 
     def _restart(self) -> None:
@@ -199,20 +222,11 @@ class WorkerProcess:
 
     def _end_process(self) -> None:
         """With whatever the functions started."""
-        if self._process:
-            kill_group(self._process)
+        if self._pid:
+            kill_group(self._pid)
         self._forget_process()
 
     def _forget_process(self) -> None:
-        self._process = 0
-        self._kinds: dict[FunctionSpec, Kind] = {}
+        self._pid = 0
+        self._kinds: dict[FunctionSpec, FunctionKind] = {}
         self._num_chunks = 0
-
-
-def _describe_exit(code: int, limit: float) -> str:
-    if code == -signal.SIGALRM:
-        return f"no answer within {limit:g} s"
-    if code < 0:
-        with suppress(ValueError):
-            return f"the checker died ({signal.Signals(-code).name})"
-    return f"the checker died (exit code {code})"

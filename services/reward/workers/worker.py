@@ -38,8 +38,8 @@ MIB = 1 << 20
 RULES = "services.reward.rules."
 
 NOT_THE_ANSWERS = (ReferenceUnusableError, FunctionFault, ModuleNotFoundError, OSError)
-"""Faults: whatever the answer was, this would have been raised. A function's own TimeoutError,
-an OSError too, is none of them: it says that the answer took too long."""
+"""Errors that would have been raised whatever the answer was: faults. TimeoutError is an OSError and
+yet none of them, as it says that the answer took too long."""
 
 _journal: JournalWriter
 _memory_mib: int
@@ -63,10 +63,12 @@ def start(journal_path: str, memory_mib: int) -> None:
 
 
 def _close_alive_pipe() -> None:
-    """The fork server ends when nobody holds this pipe open, and hands it to each child.
+    """So that workers end with the service, however that one ends.
 
-    Only the pool's own process may keep it: the fork server then ends with that one, and we end
-    with the fork server.
+    The fork server ends when nobody holds this pipe open any more, and hands the pipe to each of
+    its children. Held by a worker that hangs, it would keep the fork server alive after the service
+    was killed. Without it the fork server ends with the service, and each worker with the fork
+    server (die_with_parent). Python has no public name for it, and no way to start a child without.
     """
     alive = forkserver._forkserver._forkserver_alive_fd  # pyright: ignore[reportAttributeAccessIssue]
     os.close(alive)
@@ -77,7 +79,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "services.reward.rules.mathematics": CHECKERS,
     "services.reward.rules.puzzles": ("reasoning_gym",),
 }
-"""What modules of rules import only when they judge."""
+"""What modules of rules import only when they first judge."""
 
 
 def preloads(spec: FunctionSpec) -> tuple[str, ...]:

@@ -456,7 +456,7 @@ def test_openrlhf_s_form_has_no_number_for_faulted() -> None:
         assert await ask(client, query=["x", "slow"]) == (200, {"rewards": [1.0, -1.0]})
         status, content = await ask(client, query=["x", "gone"])
         assert status == 503
-        assert "1 of 2 are faulted" in content["error"]
+        assert "1 of 2 samples could not be scored" in content["error"]
         assert (await ask(client, query=["x"] * 51))[0] == 413
         assert (await ask(client, query=["x"], prompts=["a", "b"]))[0] == 422
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from services.reward.outcome import Fault, Outcome, Value
-from services.reward.plugins import check_client
 from services.reward.plugins.app import make_app
 from services.reward.plugins.check import CHECKS, Check, Finding, run_checks
 from services.reward.plugins.contract import CONTRACT, Info
@@ -119,14 +118,11 @@ def check(
 ) -> dict[str, Finding]:
     async def run() -> Sequence[Finding]:
         async with serving(app) as url:
-            return await run_checks(url, token=token, timeout=timeout, checks=checks)
+            return await run_checks(
+                url, token=token, timeout=timeout, checks=checks, leave_seconds=0.02
+            )
 
     return {finding.check: finding for finding in asyncio.run(run())}
-
-
-@pytest.fixture(autouse=True)
-def quick_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_client, "LEAVE_SECONDS", 0.02)
 
 
 def names(findings: dict[str, Finding], verdict: str) -> list[str]:

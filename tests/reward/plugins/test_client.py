@@ -133,7 +133,7 @@ def test_one_faulted_or_bad_item_is_the_fault_of_that_item_only() -> None:
     assert found[0] == Value(1.0, {"length": 3.5})
     assert found[7] == Indigestible("hung", 0.0)
     reasons = [outcome.reason for outcome in found[1:7] if isinstance(outcome, Fault)]
-    wanted = ["left faulted: no reference", "score: ", "both score and faulted"]
+    wanted = ["it reports a fault: no reference", "score: ", "both score and faulted"]
     wanted += ["null is absent", "not an object", "score: "]
     assert len(reasons) == len(wanted)
     for text, want in zip(reasons, wanted, strict=True):

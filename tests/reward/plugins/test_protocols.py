@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from services.reward.outcome import Fault, Outcome, Value
 from services.reward.plugins.breaker import FAILURES, REST_SECONDS, Breaker, CircuitOpenError
+from services.reward.plugins.call_errors import CallError, one_line
 from services.reward.plugins.contract import ScoreRequest
-from services.reward.plugins.exchange import CallError, one_line
 from services.reward.plugins.openrlhf import read_rewards, reward_request
 from services.reward.plugins.protocols import (
     MAX_PARTS,

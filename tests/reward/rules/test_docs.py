@@ -1,4 +1,4 @@
-"""The examples of docs/rewards.md are run as they stand there."""
+"""The examples of docs/reward-rules.md are run as they stand there; docs/rewards.md lists every rule."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from services.reward.rules import RULES
+from services.reward.rules import ALIASES, RULES
 from tests.reward.rules.calling import judge
 from trimaran.rewards import ReferenceUnusableError, Sample
 
-DOCS = Path(__file__).parents[3] / "docs" / "rewards.md"
+DOCS = Path(__file__).parents[3] / "docs"
 HEADING = "## Every rule by example"
 CELL = r"`(.+?)` \| "
 ROW = re.compile(rf"\| {CELL}{CELL}{CELL}{CELL}(faulted|-?[0-9.]+) \|")
@@ -35,7 +35,12 @@ class Example:
 
 def read_examples() -> list[Example]:
     """Rows of the table under the heading; anything else in that table is an error."""
-    section = DOCS.read_text(encoding="utf-8").split(f"\n{HEADING}\n")[1].split("\n## ")[0]
+    section = (
+        (DOCS / "reward-rules.md")
+        .read_text(encoding="utf-8")
+        .split(f"\n{HEADING}\n")[1]
+        .split("\n## ")[0]
+    )
     _header, _line, *rows = [line for line in section.splitlines() if line.startswith("|")]
     examples = []
     for row in rows:
@@ -74,3 +79,12 @@ def test_every_rule_is_shown_right_wrong_and_faulted(rule: str) -> None:
     assert max(numbers) == RULES[rule].bounds({})[1]
     assert min(numbers) < max(numbers)
     assert ("faulted" in scores) == (rule not in NEEDS_NO_REFERENCE)
+
+
+def test_the_guide_lists_every_rule_and_alias() -> None:
+    guide = (DOCS / "rewards.md").read_text(encoding="utf-8")
+    section = guide.split("\n## Built-in rules\n")[1].split("\n## ")[0]
+    rows = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    assert rows == set(RULES)
+    (aliases,) = re.findall(r"^Aliases: .*$", section, re.MULTILINE)
+    assert all(f"`{name}`" in aliases for name in {*ALIASES, *ALIASES.values()})

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from services.reward.rules import RULES, find_rule
+from services.reward.rules import ALIASES, RULES, find_rule
 from trimaran.errors import InputError
 
 
@@ -36,10 +36,23 @@ def test_the_table_imports_no_checker() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.parametrize("name", ALIASES)
+def test_an_alias_is_the_rule_that_it_names(name: str) -> None:
+    assert find_rule(name, "key") is RULES[ALIASES[name]]
+    assert name not in RULES
+
+
+def test_no_two_rules_are_the_same() -> None:
+    rules = list(RULES.values())
+    assert all(rules.index(rule) == place for place, rule in enumerate(rules))
+
+
 def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
     assert find_rule("last_integer", "reward.rules.last_integer") is RULES["last_integer"]
     with pytest.raises(InputError, match=r"reward\.rules\.last_int: .*did you mean last_integer"):
         find_rule("last_int", "reward.rules.last_int")
+    with pytest.raises(InputError, match="did you mean math_17k_acc"):
+        find_rule("math_17k", "key")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from trimaran.rewards import ReferenceUnusableError
 OPTIONS = {"overlong": {"max_tokens": 8}, "dapo": {"max_tokens": 8}}
 ELSEWHERE = {"code"}
 """Has tests of its own."""
-SYMBOLIC = {"math_verify", "mathruler", "math", "geo3k", "r1v", "acc", "base_acc"}
-SYMBOLIC |= {"math_17k_acc", "acc_for_ppo", "math_verify_reward"}
+SYMBOLIC = {"math_verify", "boxed_equal", "math", "geo3k", "r1v", "acc", "base_acc"}
+SYMBOLIC |= {"math_verify_reward"}
 OURS = sorted(set(RULES) - SYMBOLIC - ELSEWHERE)
 
 FRAGMENTS = st.sampled_from(

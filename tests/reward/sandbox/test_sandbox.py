@@ -12,28 +12,33 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.sandbox import job as sandbox_job
 from services.reward.sandbox import run as sandbox
-from services.reward.sandbox.job import Limits, SandboxError
+from services.reward.sandbox.job import Limits, SandboxError, make_job, this_host
 from services.reward.sandbox.run import Run, run, run_asking
 from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
+from services.reward.sandbox.talk import MAX_OUTPUT_BYTES
 
 ROOT = Path(__file__).resolve().parents[3]
 ENDED = 30.0
 """Seconds within which anything that was ended must be gone, also on a slow day."""
 
 
-def ran(source: str, stdin: str = "", seconds: float = 20.0, memory_mib: int = 1024) -> Run:
-    return run(source, stdin, Limits(seconds, memory_mib))
+def ran(
+    source: str, stdin: str = "", seconds: float = 20.0, memory_mib: int = 1024, **host: Any
+) -> Run:
+    """`host`: in what it differs from this one."""
+    return run(source, stdin, Limits(seconds, memory_mib), replace(this_host(), **host))
 
 
-def printed(source: str, **options) -> str:
+def printed(source: str, **options: Any) -> str:
     done = ran(source, **options)
     assert done.exit_code == 0, done.stderr
     return done.stdout
@@ -41,7 +46,7 @@ def printed(source: str, **options) -> str:
 
 def layers() -> list[str]:
     status, status_fd = os.pipe()
-    process = sandbox._start("", Limits(), status_fd)
+    process = sandbox._start(make_job("", Limits(), status_fd, this_host()))
     os.close(status_fd)
     with process, open(status, "rb") as report:
         return marshal.load(report)["layers"]
@@ -149,15 +154,8 @@ def test_an_endless_loop_is_ended_by_the_clock() -> None:
     assert (done.exit_code, done.stopped) == (137, "time")
 
 
-def test_an_endless_loop_is_ended_by_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = sandbox.make_job
-
-    def short(*arguments):
-        job = told(*arguments)
-        return {**job, "limits": {**job["limits"], "RLIMIT_CPU": 1}}
-
-    monkeypatch.setattr(sandbox, "make_job", short)
-    done = ran("while True: pass", seconds=60)
+def test_an_endless_loop_is_ended_by_processor_time() -> None:
+    done = run("while True: pass", "", Limits(seconds=60, processor_seconds=1))
     assert (done.exit_code, done.stopped) == (137, "")
 
 
@@ -192,7 +190,7 @@ except (OSError, ValueError):
 def test_printing_a_gigabyte_is_cut_off() -> None:
     done = ran("while True: print('x' * 1_000_000)")
     assert done.stopped == "output"
-    assert len(done.stdout) < 2 * sandbox.MAX_OUTPUT_BYTES
+    assert len(done.stdout) < 2 * MAX_OUTPUT_BYTES
     assert len(ran("import sys\nsys.stderr.write('x' * 10_000_000)").stderr) <= 64 << 10
 
 
@@ -414,9 +412,8 @@ open("kept", "w").close()
 
 
 def test_without_a_directory_of_its_own_files_are_for_reading(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sandbox_job, "_scratch", lambda readable: "/nonexistent")
     sandbox._say_weaker.cache_clear()
     tmp_path.chmod(0o777)
     source = f"""
@@ -434,8 +431,8 @@ for attempt in (
     try: print(attempt())
     except OSError as error: print("refused")
 """
-    assert printed(source) == "[]\n" + "refused\n" * 5
-    assert printed("print(1)") == "1\n"
+    assert printed(source, scratch="/nonexistent") == "[]\n" + "refused\n" * 5
+    assert printed("print(1)", scratch="/nonexistent") == "1\n"
     assert [record.message.count("cannot write files") for record in caplog.records] == [1]
 
 
@@ -468,10 +465,9 @@ def test_a_host_without_namespaces_still_confines() -> None:
     assert "no namespaces" in done.stderr
 
 
-def test_a_host_that_permits_no_filter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_job, "_filters", lambda: ("00" * 8, "00" * 8))
+def test_a_host_that_permits_no_filter_is_refused() -> None:
     with pytest.raises(SandboxError, match="sandbox_fusion"):
-        ran("print(1)")
+        ran("print(1)", filters=("00" * 8, "00" * 8))
 
 
 def test_a_host_that_hides_no_environment_is_refused() -> None:
@@ -489,7 +485,7 @@ except OSError as error: print(error)
 
 
 def test_an_unknown_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox_job._filters.cache_clear()
+    this_host.cache_clear()
     monkeypatch.setattr("platform.machine", lambda: "mips")
     with pytest.raises(SandboxError, match="mips"):
         ran("print(1)")

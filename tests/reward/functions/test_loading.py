@@ -173,7 +173,7 @@ def test_verl_with_a_dict_and_the_columns_that_are_named_as_there(load: Load) ->
     assert outcome == Value(7.5, {"acc": 1.0})
 
 
-def test_verl_in_batches_and_its_single_checkers(load: Load) -> None:
+def test_verl_in_batches(load: Load) -> None:
     batch = load(
         """
         def f(data_sources, solution_strs, ground_truths, extra_infos, weight):
@@ -184,9 +184,11 @@ def test_verl_in_batches_and_its_single_checkers(load: Load) -> None:
     )
     assert not batch.one_by_one and batch.splittable
     assert values(batch, sample("4"), sample("5")) == [2, 0]
-    for name in ("solution_str", "predict_str", "predict", "model_output"):
-        single = load(f"def f({name}, ground_truth, score=1.0): return score * ({name} == '4')")
-        assert values(single, sample("4"), sample("5")) == [1, 0]
+
+
+def test_verl_with_some_of_its_arguments(load: Load) -> None:
+    single = load("def f(solution_str, score=1.0): return score * (solution_str == '4')")
+    assert values(single, sample("4"), sample("5")) == [1, 0]
 
 
 # TRL
@@ -212,12 +214,11 @@ def test_trl_with_any_of_its_arguments(load: Load, head: str) -> None:
 def test_trl_columns(load: Load) -> None:
     loaded = load(
         """
-        def f(prompts, completions, completion_ids, ground_truth, answer, level, task, **columns):
+        def f(prompts, completions, completion_ids, ground_truth, answer, level, **columns):
             assert prompts == ["What is 2 + 2?"] * 2
             assert completion_ids == [[1, 2], [3]]
             assert ground_truth == ["4", "5"]
             assert answer == ["4", "5"]
-            assert task == ["default"] * 2
             assert level == [3, None]
             assert columns.pop("log_extra") and columns.pop("log_metric")
             assert columns == {"note": ["x", "y"]}, columns
@@ -342,18 +343,6 @@ def test_easyr1_in_batches(load: Load, kind: str) -> None:
     assert values(loaded, sample("4"), sample("5")) == [1, 0]
 
 
-def test_easyr1_before_it_had_inputs(load: Load) -> None:
-    loaded = load(
-        """
-        def compute_score(predicts, ground_truths, weight=1.0):
-            pairs = zip(predicts, ground_truths, strict=True)
-            return [{"overall": weight * (a == b), "accuracy": a == b} for a, b in pairs]
-        """,
-        "compute_score",
-    )
-    assert values(loaded, sample("4"), sample("5")) == [1, 0]
-
-
 # What is refused at load
 
 
@@ -365,6 +354,7 @@ def test_easyr1_before_it_had_inputs(load: Load) -> None:
         ("class f: ...", "f", {}, "it is no function but a type"),
         ("def f(): ...", "f", {}, "are none that is known"),
         ("def f(text, answer): ...", "f", {}, r"parameters \(text, answer\) are none"),
+        ("def f(predict, ground_truth): ...", "f", {}, "are none that is known"),
         ("def f(*given): ...", "f", {}, "are none that is known"),
         ("REWARD_TYPE = 'other'\ndef f(x): ...", "f", {}, "are none that is known"),
         ("f = max", "f", {}, "Python does not know its parameters"),
@@ -482,9 +472,7 @@ def test_what_is_no_score(load: Load, expression: str, reason: str) -> None:
         ("[]", "0 scores for 2 completions"),
     ],
 )
-@pytest.mark.parametrize(
-    "name", ["samples", "completions", "reward_inputs", "solution_strs", "predicts"]
-)
+@pytest.mark.parametrize("name", ["samples", "completions", "reward_inputs", "solution_strs"])
 def test_what_is_no_list_of_scores(load: Load, name: str, expression: str, reason: str) -> None:
     loaded = load(f"def f({name}): return {expression}")
     with pytest.raises(FunctionFault, match=reason):

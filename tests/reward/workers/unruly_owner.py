@@ -1,4 +1,4 @@
-"""Owns a pool with workers that hang, until it is killed. `python -m tests.reward.unruly_owner LOG`"""
+"""Owns a pool with workers that hang, until it is killed. `python -m tests.reward.workers.unruly_owner LOG`"""
 
 from __future__ import annotations
 
