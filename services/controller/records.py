@@ -42,7 +42,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Reissue:
-    """Why a group is issued once more. It stands in the `Issued` record of the new attempt.
+    """Why a group is reissued: issued once more, as its next attempt. Stands in that `Issued` record.
 
     Example:
         Issued(17, 2, "train.jsonl:3", Reissue("rollout-1: connection refused", "rollout-1"))
