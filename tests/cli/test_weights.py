@@ -12,6 +12,7 @@ import yaml
 
 from services.weight_sync.control.coordinator import Coordinator
 from services.weight_sync.control.ledger import VersionLedger
+from services.weight_sync.control.pauses import Pauses
 from services.weight_sync.server import WeightSyncServicer
 from tests.cli.fake_weight_sync import RUN, FakeWeightSync, proof, record, root_of, serve
 from tests.weight_sync import fakes
@@ -343,7 +344,8 @@ def test_with_the_real_service(
     world, store = fakes.World(), SqliteStore(folder / "store.sqlite")
     store.next_epoch(fakes.RUN)
     coordinator = Coordinator(
-        fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout, 0.05
+        *(fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout),
+        Pauses(first_retry=0.05),
     )
 
     def add(server: Any) -> str:
