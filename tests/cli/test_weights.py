@@ -344,11 +344,7 @@ def test_with_the_real_service(
     world, store = fakes.World(), SqliteStore(folder / "store.sqlite")
     store.next_epoch(fakes.RUN)
     coordinator = Coordinator(
-        fakes.RUN,
-        WeightSyncSection(),
-        store,
-        world.connect_senders,
-        world.connect_rollout,
+        *(fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout),
         Pauses(first_retry=0.05),
     )
 
