@@ -5,7 +5,7 @@ folder, safe for several processes on one machine.
 
 A disk that hangs (a network file system without its server) holds whoever writes to
 it or reads from it in the kernel, for ever. So every call is made on the store's own
-thread, and raises UnavailableError after the store's `timeout`.
+thread, and raises UnavailableError after `DISK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -112,10 +112,14 @@ class SqliteStore:
     may still reach the disk, should it come back; no later one does.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.timeout = DISK_SECONDS
-        """Of each call, in seconds."""
+    def __init__(
+        self,
+        path: Path,
+        disk_timeout: float = DISK_SECONDS,
+        close_timeout: float = CLOSE_SECONDS,
+    ) -> None:
         self._path = path
+        self.disk_timeout, self.close_timeout = disk_timeout, close_timeout
         self._thread = CallThread(f"store {path.name}")
         self._is_closed = False
         self._call(self._open)
@@ -187,19 +191,19 @@ class SqliteStore:
     def newest_epoch(self, name: str) -> int:
         return self._call(lambda: _newest_epoch(self._connection, name))
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Waits for the calls under way: SQLite would crash the process. A disk that hangs for
-        `timeout` seconds keeps the connection; nothing uses it any more."""
+    def close(self) -> None:
+        """Waits for the calls under way: SQLite would crash the process. A disk that hangs keeps the
+        connection; nothing uses it any more."""
         if not self._is_closed:
             self._is_closed = True
-            self._thread.stop(self._connection.close, timeout)
+            self._thread.stop(self._connection.close, self.close_timeout)
 
     def _call(self, function: Callable[[], Result]) -> Result:
         """On the store's thread, one call after the other: only there is the connection used."""
         if self._thread.hangs:
             raise self._no_answer()
         try:
-            return self._thread.call(function, self.timeout)
+            return self._thread.call(function, self.disk_timeout)
         except DeadlineError:
             if self._is_closed:
                 raise sqlite3.ProgrammingError(f"{self._path}: the store is closed") from None
@@ -207,7 +211,8 @@ class SqliteStore:
 
     def _no_answer(self) -> UnavailableError:
         return UnavailableError(
-            f"{self._path}: its disk has not answered for {self.timeout:g} s; see that it works again"
+            f"{self._path}: its disk has not answered for {self.disk_timeout:g} s;"
+            " see that it works again"
         )
 
     @contextmanager

@@ -4,7 +4,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -107,7 +106,7 @@ def test_no_epoch_is_drawn_between_the_comparison_and_the_write(tmp_path):
             epoch = store.next_epoch("run")
             with suppress(StaleEpochError):
                 store.put_fenced({"live": epoch}, "run", epoch)
-                if (store.get("live") or 0) < epoch:
+                if store.get("live") < epoch:
                     failures.append(epoch)
         store.close()
 
@@ -126,8 +125,7 @@ def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path, folder):
     assert issued_epoch(path, "run") is None and not path.exists()
     store = SqliteStore(path)
     assert issued_epoch(path, "run") == 0
-    store.next_epoch("run")
-    store.next_epoch("run")
+    store.next_epoch("run"), store.next_epoch("run")
     assert issued_epoch(path, "run") == 2
     assert issued_epoch(path, "another") == 0
     store.close()
@@ -151,11 +149,6 @@ class HangingConnection:
         return getattr(self._connection, name)
 
 
-def hang(store: Any, word: str) -> HangingConnection:
-    store._connection = HangingConnection(store._connection, word)
-    return store._connection
-
-
 CALLS = {
     "put": lambda store: store.put("key", 1),
     "get": lambda store: store.get("key"),
@@ -171,25 +164,25 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
     path = tmp_path / "store.sqlite"
-    store = SqliteStore(path)
-    store.timeout = 0.05
-    disk = hang(store, "")
+    store = SqliteStore(path, close_timeout=0.05)
+    store.disk_timeout = 0.05  # it had longer to open
+    disk = store._connection = HangingConnection(store._connection, "")
     with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
         CALLS[call](store)
-    store.close(timeout=0.05)  # nor does it hold the end
+    store.close()  # nor does it hold the end
     disk.let_go.set()
 
 
 def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path):
     store = SqliteStore(tmp_path / "store.sqlite")
-    store.timeout = 0.1
-    disk = hang(store, "INSERT")
+    store.disk_timeout = 0.1
+    disk = store._connection = HangingConnection(store._connection, "INSERT")
     for key in ("under way", "refused at once"):
         with pytest.raises(UnavailableError):
             store.put(key, 1)
     assert len(disk.statements) == 1
     disk.let_go.set()
-    store.timeout = 60
+    store.disk_timeout = 60
     while store._thread.hangs:
         time.sleep(0.01)
     store.put("back", 2)
@@ -202,15 +195,15 @@ def test_a_disk_that_hangs_does_not_hold_the_process(tmp_path):
     code = f"""
 import threading
 from pathlib import Path
-from trimaran import store
 from trimaran.errors import UnavailableError
-found = store.SqliteStore(Path({str(tmp_path / "store.sqlite")!r}))
-found.timeout = 0.1
+from trimaran.store import SqliteStore
+found = SqliteStore(Path({str(tmp_path / "store.sqlite")!r}), close_timeout=0.1)
+found.disk_timeout = 0.1
 try:
     found._call(threading.Event().wait)
 except UnavailableError as error:
     print(error)
-found.close(timeout=0.1)
+found.close()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

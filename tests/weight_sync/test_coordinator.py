@@ -802,13 +802,13 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
             await until(lambda: all(task.done() for _, task in tasks))  # a's proof is recorded
             store = coordinator._ledger._store
             disk = store._connection = HangingConnection(store._connection, "INSERT")
-            store.timeout = 0.05
+            store.disk_timeout = 0.05
             with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
                 await publish(coordinator, world, 2)
             assert names(coordinator) == ["a"] and coordinator.routing().live.version.step == 1
             disk.let_go.set()
             await until(lambda: not store._thread.hangs)
-            store.timeout = 60
+            store.disk_timeout = 60
             await publish(coordinator, world, 2)
             assert coordinator.routing().live.version.step == 2
 
