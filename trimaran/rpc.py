@@ -119,7 +119,7 @@ def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any
     Example::
 
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
-        Server("127.0.0.1:7000", [service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))])
+        service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
     """
     [descriptor] = file.services_by_name.values()
 
@@ -144,7 +144,13 @@ def check_loopback(address: str) -> None:
 
 
 class Server:
-    """One gRPC server with health and reflection; SERVING from `start` to `stop`."""
+    """One gRPC server with health and reflection; SERVING from `start` to `stop`.
+
+    Example::
+
+        server = Server("127.0.0.1:7000", [service(run_pb2.DESCRIPTOR, add, RunServicer(log))])
+        await server.start()
+    """
 
     def __init__(
         self,

@@ -43,6 +43,12 @@ class SqliteStore:
 
     Every method raises UnavailableError, naming the file, when the disk does not answer. A write
     that was under way then may still reach the disk, should it come back; no later one does.
+
+    Example::
+
+        store = SqliteStore(run_folder / "store.sqlite")
+        store.put("run/addition-1", {"state": "succeeded"})
+        assert store.append("ledger", {"kind": "issued"}) == 1
     """
 
     def __init__(self, path: Path) -> None:
