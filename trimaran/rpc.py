@@ -50,8 +50,8 @@ class _Boundary(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/trimaran."):
-            return handler
+        if handler is None or handler_call_details.method.startswith("/grpc."):
+            return handler  # health and reflection
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler.unary_stream),

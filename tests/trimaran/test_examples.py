@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from trimaran import errors, types
+from trimaran import clients, errors, fence, rpc, store, types
 
 BLOCK = re.compile(r"Example::\n\n((?:\s{4}.*\n|\n)+)")
 LINE = re.compile(r"Example: `(.+)`")
@@ -28,6 +28,17 @@ def test_an_example_runs(module, code):
             exec(code, dict(vars(module)))
     else:
         exec(code, dict(vars(module)))
+
+
+CLIENTS = [vars(clients)[name] for name in clients.__all__ if name.endswith(("Client", "Assembly"))]
+
+
+@pytest.mark.parametrize(
+    "item", [*CLIENTS, rpc.Server, rpc.service, rpc.call, fence.EpochFence, store.SqliteStore]
+)
+def test_an_example_that_needs_a_service_is_python(item):
+    [code] = BLOCK.findall(f"{inspect.getdoc(item)}\n")
+    compile(f"async def example():\n{code}", "<example>", "exec")
 
 
 def test_there_are_examples():
