@@ -32,12 +32,20 @@ def build_file():
     )
     field = descriptor_pb2.FieldDescriptorProto
     caller = field(
-        name="caller", number=1, label=1, type=field.TYPE_MESSAGE, type_name=f".{CALLER}"
+        name="caller",
+        number=1,
+        label=field.LABEL_OPTIONAL,
+        type=field.TYPE_MESSAGE,
+        type_name=f".{CALLER}",
     )
     request = file.message_type.add(name="EchoRequest")
-    request.field.extend([caller, field(name="text", number=2, label=1, type=field.TYPE_STRING)])
+    request.field.extend(
+        [caller, field(name="text", number=2, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)]
+    )
     response = file.message_type.add(name="EchoResponse")
-    response.field.append(field(name="text", number=1, label=1, type=field.TYPE_STRING))
+    response.field.append(
+        field(name="text", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
+    )
     file.service.add(name="EchoService").method.add(
         name="Echo",
         input_type=".outside.v1.EchoRequest",
