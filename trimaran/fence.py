@@ -28,6 +28,12 @@ class EpochFence:
     Controllers draw their epochs from the run's store. Where a service can ask
     it, an epoch that was never drawn is refused too: one call with a huge number
     would otherwise lock every later controller out.
+
+    Example::
+
+        fence = EpochFence()
+        await fence.check(Caller("addition-1", epoch=2))
+        await fence.check(Caller("addition-1", epoch=1))  # raises StaleEpochError
     """
 
     def __init__(

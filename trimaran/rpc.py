@@ -50,8 +50,8 @@ class _Boundary(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/trimaran."):
-            return handler
+        if handler is None or handler_call_details.method.startswith("/grpc."):
+            return handler  # health and reflection
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler.unary_stream),
@@ -119,7 +119,7 @@ def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any
     Example::
 
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
-        Server("127.0.0.1:7000", [service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))])
+        service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
     """
     [descriptor] = file.services_by_name.values()
 
@@ -144,7 +144,13 @@ def check_loopback(address: str) -> None:
 
 
 class Server:
-    """One gRPC server with health and reflection; SERVING from `start` to `stop`."""
+    """One gRPC server with health and reflection; SERVING from `start` to `stop`.
+
+    Example::
+
+        server = Server("127.0.0.1:7000", [service(run_pb2.DESCRIPTOR, add, RunServicer(log))])
+        await server.start()
+    """
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ class Store(Protocol):
     Values are what JSON can hold. Several processes and threads may use one store: each call is
     whole or nothing, and when it returns, its data is durable. Any call may raise UnavailableError.
 
+    Example:
         store = open_store(Path("runs/demo-20261120-120000"))
         store.put("run/demo", {"state": "succeeded"})
         epoch = store.next_epoch("demo")

@@ -16,7 +16,10 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the run, and the fencing epoch of its controller."""
+    """Who asks: the run, and the fencing epoch of its controller.
+
+    Example: `Caller("addition-20261120-120000", epoch=2)`
+    """
 
     run_id: str
     epoch: int
@@ -24,7 +27,15 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionId:
-    """The weights after `step` optimizer steps in one lineage of a run."""
+    """The weights after `step` optimizer steps in one lineage of a run.
+
+    A resume that cannot reach the recorded weights again begins a new lineage.
+
+    Example::
+
+        assert str(VersionId(lineage=0, step=7)) == "0.7"
+        assert VersionId(1, 3) > VersionId(0, 7)  # a newer lineage is newer, whatever its step
+    """
 
     lineage: int
     step: int
@@ -35,6 +46,11 @@ class VersionId:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
+    """A version of a run's weights, named by number and by content.
+
+    Example: `PolicyVersion("addition-1", VersionId(0, 7), root="5f0c…")`
+    """
+
     run_id: str
     version: VersionId
     root: str
@@ -54,6 +70,11 @@ class TensorInfo:
     """One tensor of a version, cut into blocks along one axis.
 
     Every shard that a permitted parallel layout makes is a union of blocks.
+
+    Example::
+
+        info = TensorInfo("lm_head.weight", "BF16", (49152, 576), axis=0, cuts=(24576,))
+        assert info.num_blocks == 2  # rows 0 to 24575 and 24576 to 49151
     """
 
     name: str
@@ -74,7 +95,14 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a version is: its tensors in the order of their blocks' numbers, and their root."""
+    """What a version is: its tensors in the order of their blocks' numbers, and their root.
+
+    Example::
+
+        tensors = (TensorInfo("a", "F32", (4,)), TensorInfo("b", "F32", (8, 2), cuts=(4,)))
+        manifest = Manifest("xxh3-128", tensors, root="5f0c…")
+        assert manifest.num_blocks == 3  # block 0 is a; blocks 1 and 2 are b
+    """
 
     digest_name: str
     tensors: tuple[TensorInfo, ...]
@@ -226,19 +254,25 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of one version on one replica."""
+    """What is known of one version on one replica.
+
+    Example::
+
+        proof = Proof(VersionId(0, 7), "rollout-0", "5f0c…", num_blocks=272, num_loaded=272)
+        assert not proof.fault  # tokens of this version from this replica may train
+    """
 
     version: VersionId
     replica: str
     """As in the segments that it speaks for."""
     root: str
-    """The version's, which the replica's own over what it staged was equal to."""
+    """The version's. What the replica staged has the same."""
     num_blocks: int
     """Blocks of the version that the replica has to hold, all of them verified as they landed."""
     num_loaded: int
     """Of these, how many the largest read-back from the engine covered; all were right."""
     fault: str = ""
-    """A block that was read back differs: no token of this version from this replica may train."""
+    """Which block was read back and differs. Then no token of this version from this replica trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +295,14 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
+    """Which replicas may be asked, and why the others may not.
+
+    Example::
+
+        routing = Routing(None, (), {"rollout-0": "connection refused", "rollout-1": ""})
+        assert routing.faults == {"rollout-0": "connection refused"}
+    """
+
     live: PolicyVersion | None
     """None until a version is live."""
     routable: tuple[Replica, ...]
@@ -284,24 +326,40 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One turn of a chat. Example: `Message("user", "What is 1 + 2?")`"""
+
     role: str
+    """As the model's chat template names it: system, user, assistant."""
     text: str
     images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Example: Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")."""
+    """One row of a dataset.
+
+    Example::
+
+        messages = (Message("user", "What is 1 + 2?"),)
+        Prompt("train.jsonl:1", messages, task="addition", answer="3", extras={"level": "easy"})
+    """
 
     prompt_id: str
+    """File and line."""
     messages: tuple[Message, ...]
     task: str
     answer: str
+    """The reference; empty where the dataset has none."""
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
+    """How completions are drawn.
+
+    Example: `Sampling(temperature=1.0, max_tokens=256, num_samples=8)`
+    """
+
     temperature: float
     """0 means greedy; log-probabilities are then at temperature 1."""
     max_tokens: int
@@ -312,7 +370,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens start..end (exclusive) of a completion, made by one version on one replica."""
+    """Tokens start..end (exclusive) of a completion, made by one version on one replica.
+
+    Example::
+
+        # The weights changed after the third token.
+        Segment(0, 3, VersionId(0, 6), "rollout-0"), Segment(3, 8, VersionId(0, 7), "rollout-0")
+    """
 
     start: int
     end: int
@@ -324,7 +388,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PartialCompletion:
-    """What an interrupted completion already has; another replica goes on from there."""
+    """What an interrupted completion has so far. Another replica goes on from there."""
 
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
@@ -333,6 +397,14 @@ class PartialCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
+    """One answer to a prompt.
+
+    Example::
+
+        segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
+        Completion((28, 2), (-0.11, -0.02), "3", "stop", segments)
+    """
+
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
     """At the sampling temperature."""
@@ -345,6 +417,17 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """All completions of one prompt: what GRPO compares with each other.
+
+    Example::
+
+        prompt = Prompt("train.jsonl:1", (Message("user", "1 + 2?"),), "addition", "3")
+        segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
+        answer = Completion((28, 2), (-0.11, -0.02), "3", "stop", segments)
+        group = Group(17, 1, prompt, (33, 1232, 216, 34), (answer, answer))
+        assert group.makers == {(VersionId(0, 7), "rollout-0")}
+    """
+
     number: int
     """Place in prompt order; with `attempt` the key of the group's ledger records."""
     attempt: int
@@ -368,7 +451,13 @@ LARGEST_REWARD = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Score:
+    """A completion that was judged.
+
+    Example: `Score(0.9, terms={"exact": 1.0, "brevity": 0.5})`
+    """
+
     reward: float
+    """The weighted sum of its terms."""
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """The reward's named parts, unweighted; "term.part" for what a term reports beside its value.
     A term that does not apply to this completion is absent."""
@@ -378,7 +467,12 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Faulted:
-    """A fault of ours (transport, crash, overload); it never trains the model."""
+    """A completion that could not be judged, by a fault of ours (transport, crash, overload).
+
+    It has no reward and never trains the model.
+
+    Example: `Faulted("style: connection refused", faulted_terms=("style",))`
+    """
 
     fault: str
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -392,13 +486,28 @@ Verdict = Score | Faulted
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
+    """A group with one verdict for each completion, in the same order.
+
+    Example::
+
+        prompt = Prompt("train.jsonl:1", (Message("user", "1 + 2?"),), "addition", "3")
+        answers = (Completion((28, 2), (-0.1, -0.0), "3", "stop", ()),) * 2
+        ScoredGroup(Group(17, 1, prompt, (33,), answers), (Score(1.0), Faulted("timeout")))
+    """
+
     group: Group
     verdicts_G: tuple[Verdict, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
+    """What one training step learns from.
+
+    Example: `TrainingBatch(step=8, groups=())`
+    """
+
     step: int
+    """The step that it leads to: the first is 1."""
     groups: tuple[ScoredGroup, ...]
     """In prompt order."""
 
@@ -415,11 +524,18 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """How a run stands.
+
+    Example: `Run("addition-1", RunState.RUNNING, step=7, num_steps=20)`
+    """
+
     run_id: str
     state: RunState
     step: int
+    """The last one that is done."""
     num_steps: int
     error: str = ""
+    """Why it failed."""
 
 
 class EventKind(StrEnum):

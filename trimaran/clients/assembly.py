@@ -19,11 +19,19 @@ class _CompletionAssembly:
 
 
 class GroupAssembly:
-    """Puts a group together from the streams of one or more attempts.
+    """Puts a group together from the streams of one or more replicas.
 
     After a stream broke, pass the same assembly to `generate` on another
     replica: unfinished completions go on from their prefix. A chunk with a
     log-probability that is not finite is not taken, and raises InternalError.
+
+    Example::
+
+        assembly = GroupAssembly(num_samples=8)
+        try:
+            group = await one.generate(17, 1, prompt, sampling, version, assembly, 60.0)
+        except UnavailableError:  # what had arrived is in the assembly
+            group = await other.generate(17, 1, prompt, sampling, version, assembly, 60.0)
     """
 
     def __init__(self, num_samples: int) -> None:

@@ -16,7 +16,7 @@ TRANSFER_MARGIN_SECONDS = 5.0
 
 
 class Client:
-    """Owns its channel; use as an async context manager or call `close`."""
+    """Owns its channel; use it as an async context manager or call `close`."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -26,6 +26,15 @@ from trimaran.v1 import rollout_pb2_grpc
 
 
 class RolloutClient(Client):
+    """Speaks to one replica.
+
+    Example::
+
+        async with RolloutClient("127.0.0.1:7001", Caller("addition-1", epoch=2)) as client:
+            sampling, assembly = Sampling(1.0, max_tokens=24, num_samples=8), GroupAssembly(8)
+            group = await client.generate(17, 1, prompt, sampling, version, assembly, 60.0)
+    """
+
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
         self._stub: Any = rollout_pb2_grpc.RolloutServiceStub(self._channel)
@@ -41,7 +50,11 @@ class RolloutClient(Client):
         assembly: GroupAssembly,
         idle_timeout: float,
     ) -> Group:
-        """Generate what `assembly` still lacks. On an error it keeps what had arrived."""
+        """Generates what `assembly` still lacks, on weights that are `min_version` or newer.
+
+        Silence of `idle_timeout` seconds raises DeadlineError. After an error `assembly` keeps what
+        had arrived: pass it to another replica's client, which goes on from there.
+        """
         continuations = assembly.unfinished() if assembly.started else {}
         request = pb.GenerateRequest(
             caller=self._caller,

@@ -15,7 +15,11 @@ from trimaran.v1 import run_pb2_grpc
 class RunClient(Client):
     """Watches and cancels a run.
 
-    Example: `async with RunClient("127.0.0.1:7000") as client: run = await client.get_run()`
+    Example::
+
+        async with RunClient("127.0.0.1:7000") as client:
+            async for event in client.watch_run():
+                print(event.kind, event.run.step, event.values)
     """
 
     def __init__(self, address: str, run_id: str = "") -> None:
@@ -29,6 +33,7 @@ class RunClient(Client):
         return wire.decode_run(answer.run)
 
     async def cancel_run(self) -> Run:
+        """The run ends after the step under way, with its checkpoint and summary."""
         request = pb.CancelRunRequest(run_id=self._run_id)
         answer: pb.CancelRunResponse = await rpc.call(
             self._stub.CancelRun, request, CONTROL_SECONDS
@@ -38,6 +43,10 @@ class RunClient(Client):
     async def watch_run(
         self, after_sequence: int = 0, idle_timeout: float = 3600.0
     ) -> AsyncIterator[RunEvent]:
+        """Every event behind `after_sequence`, until the run ends.
+
+        Raises DeadlineError after `idle_timeout` seconds without one.
+        """
         request = pb.WatchRunRequest(run_id=self._run_id, after_sequence=after_sequence)
         async for response in rpc.stream(self._stub.WatchRun, request, idle_timeout):
             yield wire.decode_event(response.event)

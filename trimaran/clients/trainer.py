@@ -26,6 +26,8 @@ from trimaran.v1 import trainer_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class TrainAnswer:
+    """What a training step made."""
+
     version: PolicyVersion
     metrics: dict[str, float]
     nonfinite: str = ""
@@ -33,6 +35,17 @@ class TrainAnswer:
 
 
 class TrainerClient(Client):
+    """Speaks to one trainer rank.
+
+    Each sender is asked for its offer and its transfers; everything else is asked of rank 0.
+
+    Example::
+
+        async with TrainerClient("127.0.0.1:7003", Caller("addition-1", epoch=2)) as client:
+            answer = await client.train_batch(batch, timeout=600.0, proofs=proofs)
+            print(answer.version.version, answer.metrics)
+    """
+
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
         self._stub: Any = trainer_pb2_grpc.TrainerServiceStub(self._channel)
@@ -60,6 +73,7 @@ class TrainerClient(Client):
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        """What the trainer holds, published or not."""
         request = pb.GetPolicyVersionRequest(caller=self._caller)
         answer: pb.GetPolicyVersionResponse = await rpc.call(
             self._stub.GetPolicyVersion, request, timeout
@@ -102,6 +116,7 @@ class TrainerClient(Client):
         return answer.num_bytes
 
     async def save_checkpoint(self, step: int, timeout: float) -> str:
+        """Returns the checkpoint's path. Raises OutOfOrderError unless `step` is the trainer's own."""
         request = pb.SaveCheckpointRequest(caller=self._caller, step=step)
         answer: pb.SaveCheckpointResponse = await rpc.call(
             self._stub.SaveCheckpoint, request, timeout
@@ -109,6 +124,7 @@ class TrainerClient(Client):
         return answer.path
 
     async def export_model(self, path: str, timeout: float) -> str:
+        """Writes a Hugging Face folder. Returns its path."""
         request = pb.ExportModelRequest(caller=self._caller, path=path)
         answer: pb.ExportModelResponse = await rpc.call(self._stub.ExportModel, request, timeout)
         return answer.path

@@ -24,6 +24,8 @@ from trimaran.v1 import weight_sync_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Registration:
+    """What a replica is told when it registers."""
+
     incarnation: int
     """Counts the name's registrations; stands in every heartbeat."""
     heartbeat_seconds: float
@@ -31,6 +33,15 @@ class Registration:
 
 
 class WeightSyncClient(Client):
+    """Speaks to weight sync.
+
+    Example::
+
+        async with WeightSyncClient("127.0.0.1:7004", Caller("addition-1", epoch=2)) as client:
+            routing = await client.get_routing()
+            print(routing.live, [replica.name for replica in routing.routable])
+    """
+
     def __init__(self, address: str, caller: Caller) -> None:
         super().__init__(address)
         self._stub: Any = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class RewardServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Judges answers by the rules, functions and plugins of its configuration.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +43,12 @@ class RewardServiceStub(object):
 
 
 class RewardServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Judges answers by the rules, functions and plugins of its configuration.
+    """
 
     def ScoreGroup(self, request, context):
-        """Pure: safe to retry. Answers with scores only, in completion order.
+        """Changes nothing, so it is safe to retry. One verdict an answer, in their
+        order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,7 +71,8 @@ def add_RewardServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RewardService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Judges answers by the rules, functions and plugins of its configuration.
+    """
 
     @staticmethod
     def ScoreGroup(request,

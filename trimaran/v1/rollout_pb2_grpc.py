@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class RolloutServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """One replica: an inference engine that makes completions, and whose weights
+    can be replaced while it goes on.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -67,10 +69,13 @@ class RolloutServiceStub(object):
 
 
 class RolloutServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """One replica: an inference engine that makes completions, and whose weights
+    can be replaced while it goes on.
+    """
 
     def Generate(self, request, context):
-        """Streams the completions of one prompt as they are made.
+        """Streams the completions of one prompt as they are made. Refused while the
+        replica holds no version, or one older than `min_version` ("behind").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +110,8 @@ class RolloutServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetReplica(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """What the replica holds and does now; for people, nothing of ours asks.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -152,7 +158,9 @@ def add_RolloutServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RolloutService(object):
-    """Missing associated documentation comment in .proto file."""
+    """One replica: an inference engine that makes completions, and whose weights
+    can be replaced while it goes on.
+    """
 
     @staticmethod
     def Generate(request,

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class RunServiceStub(object):
-    """Served by the controller, for people and their clients.
+    """Served by the controller, for people and their clients. For example:
+    grpcurl -plaintext 127.0.0.1:PORT trimaran.v1.RunService/GetRun
+    An empty `run_id` means the run that is conducted there.
     """
 
     def __init__(self, channel):
@@ -53,11 +55,14 @@ class RunServiceStub(object):
 
 
 class RunServiceServicer(object):
-    """Served by the controller, for people and their clients.
+    """Served by the controller, for people and their clients. For example:
+    grpcurl -plaintext 127.0.0.1:PORT trimaran.v1.RunService/GetRun
+    An empty `run_id` means the run that is conducted there.
     """
 
     def GetRun(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """How the run stands.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -103,7 +108,9 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService(object):
-    """Served by the controller, for people and their clients.
+    """Served by the controller, for people and their clients. For example:
+    grpcurl -plaintext 127.0.0.1:PORT trimaran.v1.RunService/GetRun
+    An empty `run_id` means the run that is conducted there.
     """
 
     @staticmethod

@@ -87,7 +87,8 @@ class TrainerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicyVersion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The version that the trainer holds, published or not, and its manifest.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -108,7 +109,8 @@ class TrainerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SendWeights(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends blocks of the held version to all receivers of an open group.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -122,7 +124,7 @@ class TrainerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ExportModel(self, request, context):
-        """Writes a Hugging Face folder.
+        """Writes a Hugging Face folder with the held version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WeightSyncServiceStub(object):
-    """Control only: tensors go from the trainer straight to the replicas.
+    """Knows which version of the weights is live on which replica, and brings new
+    ones there. Control only: tensors go from the trainer straight to replicas.
     """
 
     def __init__(self, channel):
@@ -78,7 +79,8 @@ class WeightSyncServiceStub(object):
 
 
 class WeightSyncServiceServicer(object):
-    """Control only: tensors go from the trainer straight to the replicas.
+    """Knows which version of the weights is live on which replica, and brings new
+    ones there. Control only: tensors go from the trainer straight to replicas.
     """
 
     def RegisterReplica(self, request, context):
@@ -90,20 +92,22 @@ class WeightSyncServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PublishVersion(self, request, context):
-        """Stage on every member, record the commit, commit. Idempotent by version.
+        """Brings a version to every replica: stage, record the commit, commit.
+        Returns once it is live. Idempotent by version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRouting(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Which replicas may be asked, and why the others may not.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """A replica that stays silent leaves routing.
+        """A replica's sign of life. One that stays silent leaves routing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,7 +193,8 @@ def add_WeightSyncServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WeightSyncService(object):
-    """Control only: tensors go from the trainer straight to the replicas.
+    """Knows which version of the weights is live on which replica, and brings new
+    ones there. Control only: tensors go from the trainer straight to replicas.
     """
 
     @staticmethod
