@@ -1,13 +1,12 @@
 """Why a group was reissued stands in its record and in one line of the log."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
+from services.controller.group_life import read_life
 from services.controller.records import Generated, Issued, Reissue
-from services.controller.show_group import show
 from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import InputError, InternalError
@@ -106,7 +105,7 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
 
     world.faults = faults
     run(world)
-    life = [json.loads(line) for line in show(tmp_path / RUN_ID, 5)]
+    life = read_life(tmp_path / RUN_ID, 5)
     assert [(tree["kind"], tree.get("attempt")) for tree in life] == [
         *(("issued", 1), ("issued", 2), ("generated", 2), ("scored", 2)),
         *(("consumed", None), ("committed", None)),
@@ -114,9 +113,9 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
     assert life[1]["reissue"]["cause"].endswith(": CUDA error")
     assert life[4]["step"] == life[5]["version"]["step"] == 2
     with pytest.raises(InputError, match="knows no group 500"):
-        show(tmp_path / RUN_ID, 500)
-    with pytest.raises(InputError, match="is not a run folder"):
-        show(tmp_path, 5)
+        read_life(tmp_path / RUN_ID, 500)
+    with pytest.raises(InputError, match="nothing was recorded"):
+        read_life(tmp_path, 5)
 
 
 def reissue_lines(caplog: pytest.LogCaptureFixture) -> list[str]:

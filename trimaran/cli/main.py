@@ -51,6 +51,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         return cancel(options.address)
     if options.command == "weights":
         return _weights(options)
+    if options.command == "ledger":
+        from trimaran.cli.ledger import show_group
+
+        return show_group(options.run, options.group)
     if options.command == "reward":
         return _reward(options)
     from trimaran.cli.serve import serve

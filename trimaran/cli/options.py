@@ -27,6 +27,13 @@ examples:
 exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
+LEDGER_EXAMPLES = """\
+RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
+examples:
+  trimaran ledger show 17                                 why group 17 was reissued, skipped, ...
+  trimaran ledger show runs/addition-20260101-120000 17
+"""
+
 REWARD_EXAMPLES = """\
 examples:
   trimaran reward serve examples/reward_plugin/brevity.py:brevity --minimum 0 --maximum 1
@@ -99,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
     _add_weights(commands)
+    _add_ledger(commands)
     _add_reward(commands)
     return parser
 
@@ -135,6 +143,19 @@ def _add_weights(commands: Any) -> None:
             "--address", metavar="HOST:PORT", help="of weight sync, where no run folder is"
         )
         question.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_ledger(commands: Any) -> None:
+    ledger = commands.add_parser(
+        "ledger",
+        help="what the run has recorded of a group of answers",
+        epilog=LEDGER_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    questions = ledger.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    show = questions.add_parser("show", help="each record of one group, as JSON, one a line")
+    show.add_argument("run", nargs="?", metavar="RUN")
+    show.add_argument("group", type=int, metavar="GROUP", help="its number in prompt order")
 
 
 def _add_reward(commands: Any) -> None:
