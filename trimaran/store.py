@@ -155,9 +155,9 @@ class SqliteStore:
 
     def append(self, stream: str, value: Any) -> int:
         rows = self._execute(
-            "INSERT INTO streams SELECT ?1, COALESCE(MAX(sequence), 0) + 1, ?2"
-            " FROM streams WHERE stream = ?1 RETURNING sequence",
-            (stream, _dump(value)),
+            "INSERT INTO streams SELECT ?, COALESCE(MAX(sequence), 0) + 1, ?"
+            " FROM streams WHERE stream = ? RETURNING sequence",
+            (stream, _dump(value), stream),
         )
         return rows[0][0]
 
