@@ -17,7 +17,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
+.PHONY: install demo test unit e2e lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -39,8 +39,15 @@ else
 	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)
 endif
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+test: lint unit e2e
+
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+unit: install
+	$(PYTEST) -m "not e2e" -n 2 --dist loadfile
+
+e2e: install
+	$(PYTEST) -m e2e
 
 lint: install check-protos
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ from trimaran.launch import local
 from trimaran.launch.local import Service
 from trimaran.store import SqliteStore
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:

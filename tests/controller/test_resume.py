@@ -51,6 +51,7 @@ def records(folder: Path) -> list[dict[str, object]]:
         store.close()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("max_lag", "stride", "bad"), [(0, 1, frozenset()), (0, 1, frozenset({2})), (2, 3, frozenset())]
 )

@@ -121,6 +121,7 @@ def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
         assert first != second
 
 
+@pytest.mark.e2e
 def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_function_that_closes_our_files_harms_itself_alone(log: Path) -> None:
     assert right == RIGHT
 
 
+@pytest.mark.e2e
 def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
     kinds = {
         "right": RIGHT,
@@ -229,6 +231,7 @@ def test_a_function_that_loses_its_own_connection_is_a_fault_unless_it_took_too_
     assert late == Indigestible("TimeoutError: too long")
 
 
+@pytest.mark.e2e
 def test_a_long_queue_that_moves_is_judged_to_its_end(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +295,7 @@ def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> N
     with_pool(use, num_workers=2)
 
 
+@pytest.mark.e2e
 def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
     async def use(pool: WorkerPool) -> None:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
