@@ -1,5 +1,6 @@
 """`make test` leaves no test out: what `make unit` does not run, `make e2e` does."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -14,8 +15,11 @@ SOME = ["tests/launch", "tests/trimaran/test_imports.py", "tests/trimaran/test_c
 
 def commands(target: str) -> list[str]:
     """What make would run, without the installation."""
-    command = ["make", "--dry-run", "--old-file=install", target]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    command = ["make", "--dry-run", "--no-print-directory", "--old-file=install", target]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        command, cwd=ROOT, env=outside, capture_output=True, text=True, check=True, timeout=60
+    )
     return done.stdout.splitlines()
 
 
