@@ -1,6 +1,8 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
-# make test   set everything up, check the code and run every test on the CPU
+# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 15 minutes
+# make unit   the quick tests: about 75 seconds on two cores. Without real engines, whole runs, installations, sweeps
+# make e2e    the tests that `make unit` leaves out: about 12 minutes
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
@@ -17,7 +19,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
+.PHONY: install demo test unit e2e lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -39,8 +41,15 @@ else
 	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)
 endif
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+test: lint unit e2e
+
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+unit: install
+	$(PYTEST) -m "not e2e" -n 2 --dist loadfile
+
+e2e: install
+	$(PYTEST) -m e2e
 
 lint: install check-protos
 	$(BIN)/ruff check .

@@ -112,6 +112,7 @@ def test_a_check_of_nothing_fails_once(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[-1].startswith("0 passed, 1 failed")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("source", "text"),
     [
@@ -129,6 +130,7 @@ def test_a_function_that_cannot_be_loaded(tmp_path: Path, source: str, text: str
     assert text in ended.stderr
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_in_order_and_takes_its_processes_along(
     function: str, number: signal.Signals

@@ -19,6 +19,8 @@ from trimaran.config import RunConfig
 from trimaran.launch.local import Service
 from trimaran.store import SqliteStore
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def records(folder: Path) -> list[Record]:
         store.close()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("max_lag", "stride", "bad"), [(0, 1, frozenset()), (0, 1, frozenset({2})), (2, 3, frozenset())]
 )

@@ -395,6 +395,7 @@ class Outage:
         return self.begun and self.left >= 0
 
 
+@pytest.mark.e2e
 def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: None) -> None:
     """Down from the start: the rewards before the first step are those of a healthy run."""
     pool, calls = Pool(), iter(range(10**9))
@@ -418,6 +419,7 @@ def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: 
     assert (events[-1].run.state, summary["skipped"]) == (RunState.SUCCEEDED, 0)
 
 
+@pytest.mark.e2e
 def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
     tmp_path: Path, short_waits: None
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_weighted_sum_with_a_function_that_the_operator_allowed(
     while_serving(configure(rules), tmp_path, use)
 
 
+@pytest.mark.e2e
 def test_a_caller_that_gives_up_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,14 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from services.rollout.vllm.engine import VllmEngine
 from services.rollout.vllm.stream import Stream
 from trimaran.config import parse_config
 from trimaran.types import VersionId
+
+pytestmark = pytest.mark.e2e
 
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)
 REQUEST = "7-0"

@@ -15,6 +15,8 @@ from tests.tiny_model import SHAPE, write_tiny_model
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
+pytestmark = pytest.mark.e2e
+
 TIMEOUT = 240.0
 EMBEDDING = "model.embed_tokens.weight"
 ENGINES = {

@@ -26,6 +26,8 @@ from trimaran.errors import (
 from trimaran.types import Message, PolicyVersion, Prompt, TransferLimits, VersionId
 from trimaran.v1 import rollout_pb2
 
+pytestmark = pytest.mark.e2e
+
 END = 1
 EMBEDDING = "model.embed_tokens.weight"
 TOLERANCE = 5e-4

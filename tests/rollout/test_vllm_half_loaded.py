@@ -15,6 +15,8 @@ from tests.rollout import replicas
 from tests.rollout.replicas import MAKER, TIMEOUT, generate, sampling
 from trimaran.errors import BehindError, TransferError, TrimaranError
 
+pytestmark = pytest.mark.e2e
+
 COMMIT_SECONDS = 3.0
 STAGE_SECONDS = 4.0
 DEADLINES = {"commit_timeout": COMMIT_SECONDS, "stage_timeout": STAGE_SECONDS}

@@ -150,6 +150,7 @@ while True:
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("saves", [1, 2, 3, 5])
 def test_a_kill_while_the_same_step_is_saved_loses_nothing(tmp_path: Path, saves: int) -> None:
     with subprocess.Popen(

@@ -23,6 +23,8 @@ from trimaran.errors import OutOfOrderError, UnprovenError
 from trimaran.model_folder import read_model_folder
 from trimaran.types import Caller
 
+pytestmark = pytest.mark.e2e
+
 STEPS = 4
 LAYOUTS = [("qwen2", 2, 1), ("qwen2", 1, 2), ("llama", 2, 1)]
 

@@ -19,6 +19,8 @@ from trimaran.config import RunConfig
 from trimaran.errors import InternalError, UnavailableError
 from trimaran.types import TrainingBatch, VersionId
 
+pytestmark = pytest.mark.e2e
+
 MakeConfig = Callable[..., RunConfig]
 PLAIN = {"normalize_std": False}
 WARM_UP = {"warmup_steps": 4}

@@ -183,6 +183,7 @@ def test_two_saves_of_one_step_at_a_time_follow_each_other(
     asyncio.run(scenario())
 
 
+@pytest.mark.e2e
 def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

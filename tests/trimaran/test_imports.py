@@ -30,6 +30,7 @@ def torch_free_modules() -> list[str]:
     return names
 
 
+@pytest.mark.e2e
 def test_trimaran_controller_and_reward_never_load_torch() -> None:
     names = torch_free_modules()
     assert "services.reward.workers.pool" in names

@@ -345,6 +345,7 @@ def _receive_once(manifest, source):
     time.sleep(LONG)
 
 
+@pytest.mark.e2e
 def test_nothing_leaks_over_hundreds_of_groups(monkeypatch):
     """In a process of its own, where nothing else comes and goes."""
     # torch asks the name server about every address that it connects to; not to wait for it.

@@ -632,6 +632,7 @@ def test_a_silent_replica_leaves_routing_and_is_tried_again(world, tmp_path):
     assert world.events[0] == "a reads back 0..4"
 
 
+@pytest.mark.e2e
 def test_signs_of_life_keep_a_replica_in_routing_and_write_nothing(world, tmp_path):
     async def scenario():
         async with running(world, tmp_path, heartbeats(2.0)) as coordinator:

@@ -5,6 +5,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +124,7 @@ actions = st.one_of(
 )
 
 
+@pytest.mark.e2e
 @settings(max_examples=30, deadline=None)
 @given(st.lists(actions, min_size=1, max_size=6))
 @example([("publish", n) for n in range(1, 60, 3)])

@@ -325,6 +325,7 @@ def test_a_puller_that_takes_nothing_loses_its_place():
         sock.close()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("num_strangers", [64, 300])
 def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
     snapshot = make_snapshot()

@@ -96,6 +96,7 @@ def test_who_does_not_know_the_nonce_reads_and_writes_nothing(group):
     assert server._values == {"0/0": b"an address"}
 
 
+@pytest.mark.e2e
 def test_no_store_of_torch_answers_at_an_open_group():
     """It listed its keys, with the nonce in them, to whoever asked, and kept what was sent."""
     with started(receivers=0) as ([sender], _):

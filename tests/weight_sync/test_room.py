@@ -68,6 +68,7 @@ def run_in(group, text):
     return done.stdout
 
 
+@pytest.mark.e2e
 def test_a_version_larger_than_the_cgroup_is_refused_and_a_smaller_one_taken(cgroup):
     printed = run_in(
         cgroup,
@@ -89,6 +90,7 @@ def test_a_version_larger_than_the_cgroup_is_refused_and_a_smaller_one_taken(cgr
     assert lives == "lives"
 
 
+@pytest.mark.e2e
 def test_memory_that_others_take_meanwhile_is_missed_in_time(cgroup):
     printed = run_in(
         cgroup,
@@ -108,6 +110,7 @@ def test_memory_that_others_take_meanwhile_is_missed_in_time(cgroup):
     assert printed.startswith("no room for")
 
 
+@pytest.mark.e2e
 def test_what_the_page_cache_holds_is_room(cgroup, tmp_path):
     """A model that was read from a disk fills the cgroup with pages that the kernel gives back."""
     file = tmp_path / "model"

@@ -354,6 +354,7 @@ HANGING = {"hangs": 1.0, "hangs on many": 3.0}
 QUICK = [check for check in CHECKS if check.name != "long answers"]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_found_by_the_check_that_should(name: str) -> None:
     change, line = FAULTS[name]

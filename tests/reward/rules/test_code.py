@@ -326,6 +326,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("source", ["import os\nos._exit(0)", "f = 1 / 0", STOPS_LISTENING])
 def test_an_answer_that_left_has_not_raised_what_the_tests_wait_for(source: str) -> None:
     tests = "try:\n    f(1)\n    assert False\nexcept OSError: pass"

@@ -6,6 +6,8 @@ import pytest
 from services.reward.rules.code.rule import code
 from trimaran.rewards import Sample
 
+pytestmark = pytest.mark.e2e
+
 FORMS = {
     "literals": "assert f(2) == 4\nassert f(3) == 9",
     "python": """

@@ -60,6 +60,7 @@ def test_extraction_takes_any_text(text: str) -> None:
     last_code_block(text)
 
 
+@pytest.mark.e2e
 def test_ten_megabytes_of_fences_are_read_once() -> None:
     last_code_block("```\n" * (10 << 18))
 

@@ -19,6 +19,8 @@ from services.reward.rules.number_reading import last_number
 from tests.reward.rules.calling import DATA, needs_data, score
 from trimaran.rewards import ReferenceUnusableError
 
+pytestmark = pytest.mark.e2e
+
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()
 """(rule, id) of a reference solution that the library behind the rule gets wrong."""
 

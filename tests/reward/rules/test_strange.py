@@ -13,6 +13,8 @@ from services.reward.rules import RULES
 from tests.reward.rules.calling import score
 from trimaran.rewards import ReferenceUnusableError
 
+pytestmark = pytest.mark.e2e
+
 OPTIONS = {"overlong": {"max_tokens": 8}, "dapo": {"max_tokens": 8}}
 ELSEWHERE = {"code"}
 """Has tests of its own."""

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from services.reward.rules import RULES
 from tests.reward.rules.calling import DATA, needs_data, score
 
+pytestmark = pytest.mark.e2e
+
 NUM_REFERENCES = 100
 MOST = 2
 """References that one answer may be right for: MATH has 11 and 11\\%."""

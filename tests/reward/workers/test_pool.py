@@ -125,9 +125,18 @@ def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
         assert first != second
 
 
+<<<<<<< HEAD:tests/reward/workers/test_pool.py
 def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(log: Path) -> None:
     texts = ["disarm", "deafen", "right"]
     outcomes = judge(texts, log, num_workers=2, timeout=SHORT, grace_seconds=0.1)
+=======
+@pytest.mark.e2e
+def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "GRACE_SECONDS", 0.1)
+    outcomes = judge(["disarm", "deafen", "right"], log, num_workers=2, timeout=SHORT)
+>>>>>>> habits:tests/reward/test_pool.py
     assert outcomes == (NO_ANSWER, NO_ANSWER, RIGHT)
     assert all(map(ends, meetings(log, "disarm") + meetings(log, "deafen")))
 
@@ -173,6 +182,7 @@ def test_a_function_that_closes_our_files_harms_itself_alone(log: Path) -> None:
     assert right == RIGHT
 
 
+@pytest.mark.e2e
 def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
     kinds = {
         "right": RIGHT,
@@ -246,7 +256,15 @@ def test_a_function_that_loses_its_own_connection_is_a_fault_unless_it_took_too_
     assert late == Indigestible("TimeoutError: too long")
 
 
+<<<<<<< HEAD:tests/reward/workers/test_pool.py
 def test_a_long_queue_that_moves_is_judged_to_its_end(log: Path) -> None:
+=======
+@pytest.mark.e2e
+def test_a_long_queue_that_moves_is_judged_to_its_end(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.reward.workers.pool.STUCK_SECONDS", 3.0)
+>>>>>>> habits:tests/reward/test_pool.py
     texts = [*["hang"] * 5, *["right"] * 3]  # takes 5 s at least
     outcomes = judge(texts, log, timeout=SHORT, patience=3.0)
     assert outcomes == (NO_ANSWER,) * 5 + (RIGHT,) * 3
@@ -302,6 +320,7 @@ def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> N
     with_pool(use, num_workers=2)
 
 
+@pytest.mark.e2e
 def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
     async def use(pool: WorkerPool) -> None:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
