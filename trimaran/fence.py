@@ -29,8 +29,7 @@ class EpochFence:
     it, an epoch that was never drawn is refused too: one call with a huge number
     would otherwise lock every later controller out.
 
-    Example::
-
+    Example:
         fence = EpochFence()
         await fence.check(Caller("addition-1", epoch=2))
         await fence.check(Caller("addition-1", epoch=1))  # raises StaleEpochError

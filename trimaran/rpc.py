@@ -116,8 +116,7 @@ class Service(NamedTuple):
 def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any) -> Service:
     """`servicer` as the one service of its proto file; `add` is what protoc generated for it.
 
-    Example::
-
+    Example:
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
         service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
     """
@@ -146,8 +145,7 @@ def check_loopback(address: str) -> None:
 class Server:
     """One gRPC server with health and reflection; SERVING from `start` to `stop`.
 
-    Example::
-
+    Example:
         server = Server("127.0.0.1:7000", [service(run_pb2.DESCRIPTOR, add, RunServicer(log))])
         await server.start()
     """
@@ -207,8 +205,7 @@ def connect(address: str) -> grpc.aio.Channel:
 async def call(method: Callable[..., Any], request: Message, timeout: float) -> Any:
     """One unary call under a deadline in seconds. Raises the TrimaranError that the service raised.
 
-    Example::
-
+    Example:
         response = await call(stub.GetRun, run_pb2.GetRunRequest(), timeout=10.0)
     """
     try:

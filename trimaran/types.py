@@ -31,8 +31,7 @@ class VersionId:
 
     A resume that cannot reach the recorded weights again begins a new lineage.
 
-    Example::
-
+    Example:
         assert str(VersionId(lineage=0, step=7)) == "0.7"
         assert VersionId(1, 3) > VersionId(0, 7)  # a newer lineage is newer, whatever its step
     """
@@ -71,8 +70,7 @@ class TensorInfo:
 
     Every shard that a permitted parallel layout makes is a union of blocks.
 
-    Example::
-
+    Example:
         info = TensorInfo("lm_head.weight", "BF16", (49152, 576), axis=0, cuts=(24576,))
         assert info.num_blocks == 2  # rows 0 to 24575 and 24576 to 49151
     """
@@ -97,8 +95,7 @@ class TensorInfo:
 class Manifest:
     """What a version is: its tensors in the order of their blocks' numbers, and their root.
 
-    Example::
-
+    Example:
         tensors = (TensorInfo("a", "F32", (4,)), TensorInfo("b", "F32", (8, 2), cuts=(4,)))
         manifest = Manifest("xxh3-128", tensors, root="5f0c…")
         assert manifest.num_blocks == 3  # block 0 is a; blocks 1 and 2 are b
@@ -256,8 +253,7 @@ class Staged:
 class Proof:
     """What is known of one version on one replica.
 
-    Example::
-
+    Example:
         proof = Proof(VersionId(0, 7), "rollout-0", "5f0c…", num_blocks=272, num_loaded=272)
         assert not proof.fault  # tokens of this version from this replica may train
     """
@@ -297,8 +293,7 @@ class Replica:
 class Routing:
     """Which replicas may be asked, and why the others may not.
 
-    Example::
-
+    Example:
         routing = Routing(None, (), {"rollout-0": "connection refused", "rollout-1": ""})
         assert routing.faults == {"rollout-0": "connection refused"}
     """
@@ -338,8 +333,7 @@ class Message:
 class Prompt:
     """One row of a dataset.
 
-    Example::
-
+    Example:
         messages = (Message("user", "What is 1 + 2?"),)
         Prompt("train.jsonl:1", messages, task="addition", answer="3", extras={"level": "easy"})
     """
@@ -372,8 +366,7 @@ class Sampling:
 class Segment:
     """Tokens start..end (exclusive) of a completion, made by one version on one replica.
 
-    Example::
-
+    Example:
         # The weights changed after the third token.
         Segment(0, 3, VersionId(0, 6), "rollout-0"), Segment(3, 8, VersionId(0, 7), "rollout-0")
     """
@@ -399,8 +392,7 @@ class PartialCompletion:
 class Completion:
     """One answer to a prompt.
 
-    Example::
-
+    Example:
         segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
         Completion((28, 2), (-0.11, -0.02), "3", "stop", segments)
     """
@@ -419,8 +411,7 @@ class Completion:
 class Group:
     """All completions of one prompt: what GRPO compares with each other.
 
-    Example::
-
+    Example:
         prompt = Prompt("train.jsonl:1", (Message("user", "1 + 2?"),), "addition", "3")
         segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
         answer = Completion((28, 2), (-0.11, -0.02), "3", "stop", segments)
@@ -488,8 +479,7 @@ Verdict = Score | Faulted
 class ScoredGroup:
     """A group with one verdict for each completion, in the same order.
 
-    Example::
-
+    Example:
         prompt = Prompt("train.jsonl:1", (Message("user", "1 + 2?"),), "addition", "3")
         answers = (Completion((28, 2), (-0.1, -0.0), "3", "stop", ()),) * 2
         ScoredGroup(Group(17, 1, prompt, (33,), answers), (Score(1.0), Faulted("timeout")))
@@ -562,8 +552,7 @@ class EventKind(StrEnum):
 class RunEvent:
     """Something that happened in a run, and the run as it was then.
 
-    Example::
-
+    Example:
         async for event in RunClient("127.0.0.1:7000").watch_run():
             if event.kind is EventKind.STEP:
                 print(event.run.step, event.values)

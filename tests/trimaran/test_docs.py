@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
 WHOLE_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w/*]")
 PART_OF_A_PATH = re.compile(r"(\w+)(?:/\w+)*/\w+\.py")
-MAKE = re.compile(r"(?:^|[;&|] *)make ([a-z][a-z-]*)", re.MULTILINE)
+MAKE = re.compile(r"(?:^|[;&|] *)make ([a-z][a-z0-9-]*)", re.MULTILINE)
 
 
 def name(document: Path) -> str:
@@ -91,7 +91,7 @@ def test_paths_exist(document: Path) -> None:
 @each_document
 def test_make_targets_exist(document: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.MULTILINE))
     text = document.read_text(encoding="utf-8")
     named = {target for command in commands(text) for target in MAKE.findall(command)}
     assert named <= targets

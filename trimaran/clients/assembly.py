@@ -25,8 +25,7 @@ class GroupAssembly:
     replica: unfinished completions go on from their prefix. A chunk with a
     log-probability that is not finite is not taken, and raises InternalError.
 
-    Example::
-
+    Example:
         assembly = GroupAssembly(num_samples=8)
         try:
             group = await one.generate(17, 1, prompt, sampling, version, assembly, 60.0)

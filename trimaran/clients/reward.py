@@ -14,8 +14,7 @@ from trimaran.v1 import reward_pb2_grpc
 class RewardClient(Client):
     """Speaks to the reward service.
 
-    Example::
-
+    Example:
         async with RewardClient("127.0.0.1:7002", Caller("addition-1", epoch=2)) as client:
             verdicts = await client.score_group(group, timeout=60.0)
     """

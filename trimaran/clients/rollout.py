@@ -28,8 +28,7 @@ from trimaran.v1 import rollout_pb2_grpc
 class RolloutClient(Client):
     """Speaks to one replica.
 
-    Example::
-
+    Example:
         async with RolloutClient("127.0.0.1:7001", Caller("addition-1", epoch=2)) as client:
             sampling, assembly = Sampling(1.0, max_tokens=24, num_samples=8), GroupAssembly(8)
             group = await client.generate(17, 1, prompt, sampling, version, assembly, 60.0)

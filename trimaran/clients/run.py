@@ -15,8 +15,7 @@ from trimaran.v1 import run_pb2_grpc
 class RunClient(Client):
     """Watches and cancels a run.
 
-    Example::
-
+    Example:
         async with RunClient("127.0.0.1:7000") as client:
             async for event in client.watch_run():
                 print(event.kind, event.run.step, event.values)

@@ -39,8 +39,7 @@ class TrainerClient(Client):
 
     Each sender is asked for its offer and its transfers; everything else is asked of rank 0.
 
-    Example::
-
+    Example:
         async with TrainerClient("127.0.0.1:7003", Caller("addition-1", epoch=2)) as client:
             answer = await client.train_batch(batch, timeout=600.0, proofs=proofs)
             print(answer.version.version, answer.metrics)

@@ -35,8 +35,7 @@ class Registration:
 class WeightSyncClient(Client):
     """Speaks to weight sync.
 
-    Example::
-
+    Example:
         async with WeightSyncClient("127.0.0.1:7004", Caller("addition-1", epoch=2)) as client:
             routing = await client.get_routing()
             print(routing.live, [replica.name for replica in routing.routable])

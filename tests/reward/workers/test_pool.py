@@ -125,18 +125,10 @@ def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
         assert first != second
 
 
-<<<<<<< HEAD:tests/reward/workers/test_pool.py
+@pytest.mark.e2e
 def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(log: Path) -> None:
     texts = ["disarm", "deafen", "right"]
     outcomes = judge(texts, log, num_workers=2, timeout=SHORT, grace_seconds=0.1)
-=======
-@pytest.mark.e2e
-def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(member, "GRACE_SECONDS", 0.1)
-    outcomes = judge(["disarm", "deafen", "right"], log, num_workers=2, timeout=SHORT)
->>>>>>> habits:tests/reward/test_pool.py
     assert outcomes == (NO_ANSWER, NO_ANSWER, RIGHT)
     assert all(map(ends, meetings(log, "disarm") + meetings(log, "deafen")))
 
@@ -256,15 +248,8 @@ def test_a_function_that_loses_its_own_connection_is_a_fault_unless_it_took_too_
     assert late == Indigestible("TimeoutError: too long")
 
 
-<<<<<<< HEAD:tests/reward/workers/test_pool.py
-def test_a_long_queue_that_moves_is_judged_to_its_end(log: Path) -> None:
-=======
 @pytest.mark.e2e
-def test_a_long_queue_that_moves_is_judged_to_its_end(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.reward.workers.pool.STUCK_SECONDS", 3.0)
->>>>>>> habits:tests/reward/test_pool.py
+def test_a_long_queue_that_moves_is_judged_to_its_end(log: Path) -> None:
     texts = [*["hang"] * 5, *["right"] * 3]  # takes 5 s at least
     outcomes = judge(texts, log, timeout=SHORT, patience=3.0)
     assert outcomes == (NO_ANSWER,) * 5 + (RIGHT,) * 3
