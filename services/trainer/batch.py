@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TrainingSample:
     """A scored completion."""
 
     prompt_token_ids: tuple[int, ...]
@@ -41,7 +41,7 @@ class Sample:
         return self.num_trained - 1
 
 
-GroupSamples = tuple[Sample, ...]
+GroupSamples = tuple[TrainingSample, ...]
 """Samples of one group, which share its prompt."""
 
 
@@ -64,7 +64,7 @@ def prepare_mini_batch(
     weights = iter(load(AGGREGATIONS[algorithm.aggregation])(counts))
     return [
         tuple(
-            Sample(scored.group.prompt_token_ids, completion, advantage, weight)
+            TrainingSample(scored.group.prompt_token_ids, completion, advantage, weight)
             for (completion, advantage), weight in zip(draft, weights, strict=False)
             if completion.token_ids_T and (advantage or algorithm.kl_coefficient)
         )

@@ -39,10 +39,10 @@ FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankLayout:
     """In what a checkpoint must agree with the run that loads it.
 
-    Example: Layout(tensor_parallel=1, data_parallel=2, dtype="bfloat16", updates_per_batch=1)
+    Example: RankLayout(tensor_parallel=1, data_parallel=2, dtype="bfloat16", updates_per_batch=1)
     """
 
     tensor_parallel: int
@@ -71,7 +71,7 @@ class TrainerState:
     """Of the step, for a repeated request."""
     nonfinite: str
     """The same: why updates of the step were left out."""
-    layout: Layout
+    layout: RankLayout
     model: Model
     shards: tuple[str, ...]
     """The digest of each tensor-parallel rank's tensors."""
@@ -155,7 +155,7 @@ def tidy(run_folder: Path) -> None:
             path.rename(folder)
 
 
-def read_state(folder: Path, layout: Layout, model: Model) -> TrainerState:
+def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
     """Raises InputError when the checkpoint is broken, or of another layout or model."""
     try:
         tree = json.loads((folder / STATE).read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def read_state(folder: Path, layout: Layout, model: Model) -> TrainerState:
 
 def _parse_state(tree: dict[str, Any]) -> TrainerState:
     model = Model(tree["model"]["name"], ModelFacts(**tree["model"]["facts"]))
-    layout, shards = Layout(**tree["layout"]), tuple(tree["shards"])
+    layout, shards = RankLayout(**tree["layout"]), tuple(tree["shards"])
     return TrainerState(**{**tree, "layout": layout, "model": model, "shards": shards})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from services.trainer.batch import GroupSamples, Sample
+from services.trainer.batch import GroupSamples, TrainingSample
 from trimaran.types import Score, ScoredGroup
 
 LARGEST = torch.finfo(torch.float32).max
@@ -45,7 +45,7 @@ def _faults_of(scored: ScoredGroup, trained: GroupSamples) -> Iterator[str]:
             yield f"completion {index}: {fault}"
 
 
-def _sample_faults(sample: Sample) -> Iterator[str]:
+def _sample_faults(sample: TrainingSample) -> Iterator[str]:
     if not abs(sample.advantage) <= LARGEST:  # nor is NaN
         yield f"advantage {sample.advantage}"
     completion = sample.completion

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from services.trainer import checkpoint
-from services.trainer.checkpoint import Layout, Model, TrainerState
+from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.history import VersionHistory
 from services.trainer.learner import Policy, StepResult, train_step
@@ -324,9 +324,9 @@ class TrainerRank:
             self._history.add(self.version)
 
     @property
-    def _layout(self) -> Layout:
+    def _layout(self) -> RankLayout:
         section = self._config.trainer
-        return Layout(
+        return RankLayout(
             tensor_parallel=section.tensor_parallel,
             data_parallel=section.data_parallel,
             dtype=self._config.model.dtype,

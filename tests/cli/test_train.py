@@ -16,7 +16,7 @@ from tests.cli.conftest import WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
-from trimaran.launch.local import Service
+from trimaran.launch.local import ServiceProcess
 from trimaran.store import SqliteStore
 
 pytestmark = pytest.mark.e2e
@@ -145,10 +145,14 @@ sys.exit("error: " + error)
 def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
     write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def services(config: RunConfig, config_path: Path, folder: Path) -> list[Service]:
+    def services(config: RunConfig, config_path: Path, folder: Path) -> list[ServiceProcess]:
         command = (sys.executable, "-c", PAUSED_CONTROLLER, str(config.endpoints.controller))
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        return [Service("controller", command, environment, folder / "controller.log", leads=True)]
+        return [
+            ServiceProcess(
+                "controller", command, environment, folder / "controller.log", leads=True
+            )
+        ]
 
     monkeypatch.setattr("trimaran.cli.train.run_services", services)
     assert main(["train", str(write_run())]) == 1

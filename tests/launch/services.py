@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trimaran.launch.local import Service
+from trimaran.launch.local import ServiceProcess
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PATIENCE_SECONDS = 60.0
 
 
-def make_services(folder: Path, tasks: Mapping[str, str]) -> list[Service]:
+def make_services(folder: Path, tasks: Mapping[str, str]) -> list[ServiceProcess]:
     """Name -> what it does; "controller" leads, "weight-sync" and a "rollout-…" are revived, a
     "rollout-…" is expendable."""
     return [
-        Service(
+        ServiceProcess(
             name=name,
             command=(sys.executable, str(STAND_IN), what, str(folder / name)),
             environment=dict(os.environ),

@@ -8,7 +8,7 @@ import torch
 from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Chunk
 from services.rollout.life import with_signs_of_life
-from services.rollout.vllm.stream import Stream, merge
+from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.worker import sample_inverse_cdf
 from trimaran.errors import InputError
 from trimaran.types import VersionId
@@ -45,7 +45,7 @@ def test_the_fast_sampler_knows_long_tails():
 
 
 def test_a_stream_cuts_tokens_where_the_version_changed():
-    stream = Stream("r", {4: 0, 7: 10}, OLD)
+    stream = VllmStream("r", {4: 0, 7: 10}, OLD)
     assert list(stream.chunks(0, [1, 2], [-1.0, -2.0])) == [Chunk(4, 0, OLD, (1, 2), (-1.0, -2.0))]
     # Three tokens of the first sample were made before the update; the second had ended.
     stream.mark({0: 3}, NEW)
@@ -57,7 +57,7 @@ def test_a_stream_cuts_tokens_where_the_version_changed():
 
 
 def test_a_stream_that_made_nothing_between_two_updates_has_no_segment_there():
-    stream = Stream("r", {0: 0}, OLD)
+    stream = VllmStream("r", {0: 0}, OLD)
     stream.mark({0: 0}, NEW)
     stream.mark({0: 0}, NEWER)
     assert list(stream.chunks(0, [1], [-1.0])) == [Chunk(0, 0, NEWER, (1,), (-1.0,))]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.rollout.vllm.engine import VllmEngine
-from services.rollout.vllm.stream import Stream
+from services.rollout.vllm.stream import VllmStream
 from trimaran.config import parse_config
 from trimaran.types import VersionId
 
@@ -72,7 +72,7 @@ def test_every_token_made_before_the_pause_bears_the_old_versions_name() -> None
         )
         engine: Any = VllmEngine(config, SimpleNamespace(on_host=True))  # pyright: ignore[reportArgumentType]
         engine.llm, engine._workers = FakeLlm(), FakeWorkers()
-        stream = Stream(REQUEST, {0: 0}, OLD)
+        stream = VllmStream(REQUEST, {0: 0}, OLD)
         engine._streams.add(stream)
         counting = asyncio.create_task(engine.llm.handle())
         shadow = SimpleNamespace(path="", description=dict)

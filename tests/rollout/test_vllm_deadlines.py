@@ -14,7 +14,7 @@ from services.rollout.engine import GenerationRequest
 from services.rollout.vllm import engine as vllm_engine
 from services.rollout.vllm.engine import VllmEngine
 from services.rollout.vllm.plugin import BACKEND
-from services.rollout.vllm.stream import Stream
+from services.rollout.vllm.stream import VllmStream
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
 from trimaran.device import Device
@@ -92,7 +92,7 @@ def engine(llm, monkeypatch):
 
     monkeypatch.setattr(engine, "_pass_outputs", pass_outputs)
     monkeypatch.setattr(engine, "_count_made", lambda: defaultdict(dict))
-    stream = Stream("running", {0: 0}, OLD)
+    stream = VllmStream("running", {0: 0}, OLD)
     stream.collector = SimpleNamespace(put=lambda error: llm.events.append(type(error)))
     engine._streams.add(stream)
     return engine

@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.trainer import checkpoint
-from services.trainer.checkpoint import Layout, Model, TrainerState
+from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 
-LAYOUT = Layout(2, 1, "float32", 1)
+LAYOUT = RankLayout(2, 1, "float32", 1)
 MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
 SHARDS = [f"tensor-rank-{rank}.safetensors" for rank in range(2)]
 

@@ -27,8 +27,8 @@ from services.weight_sync.transports.relay_wire import (
     Connection,
     ProtocolError,
     Reason,
-    Request,
-    Status,
+    RelayRequest,
+    RelayStatus,
     introduce,
 )
 from services.weight_sync.transports.stock import Holding, Stock, contents_of
@@ -251,7 +251,7 @@ def test_a_server_must_prove_itself_too():
         with sock:
             sock.sendall(MAGIC + bytes(NONCE_BYTES))
             claim = sock.recv(NONCE_BYTES + PROOF_BYTES, socket.MSG_WAITALL)
-            sock.sendall(bytes([Status.READY]) + claim[NONCE_BYTES:])
+            sock.sendall(bytes([RelayStatus.READY]) + claim[NONCE_BYTES:])
             with suppress(OSError):
                 assert sock.recv(1) == b""  # not even a request
 
@@ -265,7 +265,7 @@ def test_a_server_must_prove_itself_too():
 
 
 def ask(connection, root, blocks=ALL, base_root=""):
-    data = Request(root, base_root, LONG, blocks).encode()
+    data = RelayRequest(root, base_root, LONG, blocks).encode()
     connection.send(LENGTH.pack(len(data)) + data)
 
 
@@ -276,10 +276,10 @@ def test_a_peer_serves_no_more_pullers_than_it_may():
         sender.hold(snapshot)
         held = [dial(sender.peer) for _ in range(2)]
         for _, connection in held:
-            assert introduce(connection, sender.peer.key) is Status.READY
+            assert introduce(connection, sender.peer.key) is RelayStatus.READY
         sock, connection = dial(sender.peer)
         with sock:
-            assert introduce(connection, sender.peer.key) is Status.BUSY
+            assert introduce(connection, sender.peer.key) is RelayStatus.BUSY
         with pytest.raises(TransferError, match="the deadline passed.*is busy"):
             stage(receiver, snapshot, by_relay(snapshot, sender.peer), timeout=0.2)
         with ThreadPoolExecutor(1) as pool:
@@ -307,7 +307,7 @@ def test_a_silent_puller_loses_its_place():
         started(senders=0) as (_, [receiver]),
     ):
         sock, connection = dial(peer)
-        assert introduce(connection, peer.key) is Status.READY
+        assert introduce(connection, peer.key) is RelayStatus.READY
         stage(receiver, snapshot, by_relay(snapshot, peer))
         sock.close()
 
@@ -319,7 +319,7 @@ def test_a_puller_that_takes_nothing_loses_its_place():
         started(senders=0) as (_, [receiver]),
     ):
         sock, connection = dial(peer)
-        assert introduce(connection, peer.key) is Status.READY
+        assert introduce(connection, peer.key) is RelayStatus.READY
         ask(connection, snapshot.manifest.root, blocks_of(snapshot))
         stage(receiver, snapshot, by_relay(snapshot, peer))
         sock.close()
@@ -470,22 +470,22 @@ def test_a_pull_is_given_up_at_once():
     seconds=st.floats(0.001, 1e6),
 )
 def test_a_request_is_read_as_it_was_written(numbers, base, seconds):
-    request = Request(ROOT, "cd" * 16 if base else "", seconds, to_ranges(numbers))
-    assert Request.decode(request.encode()) == request
+    request = RelayRequest(ROOT, "cd" * 16 if base else "", seconds, to_ranges(numbers))
+    assert RelayRequest.decode(request.encode()) == request
     assert request.numbers(301) == sorted(numbers)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_no_request(data):
     with suppress(ProtocolError):
-        assert Request.decode(data).encode() == data
+        assert RelayRequest.decode(data).encode() == data
 
 
 def test_a_request_beyond_every_manifest_is_refused():
     with pytest.raises(ProtocolError, match="block 4294967294"):
-        Request(ROOT, "", 1.0, ((0, 2**32 - 1),)).numbers(MAX_BLOCKS)
+        RelayRequest(ROOT, "", 1.0, ((0, 2**32 - 1),)).numbers(MAX_BLOCKS)
     with pytest.raises(ProtocolError, match=f"block {2**26 - 1}"):
-        Request(ROOT, "", 1.0, ((0, 2**26),)).numbers(MAX_BLOCKS)
+        RelayRequest(ROOT, "", 1.0, ((0, 2**26),)).numbers(MAX_BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_junk_ends_a_connection_and_nothing_else(junk, proven):
         sock, connection = dial(sender.peer)
         with sock:
             if proven:
-                assert introduce(connection, sender.peer.key) is Status.READY
+                assert introduce(connection, sender.peer.key) is RelayStatus.READY
             with suppress(OSError):  # it may be closed in the middle of the junk
                 sock.sendall(junk)
                 sock.shutdown(socket.SHUT_WR)
@@ -524,7 +524,7 @@ def test_a_server_says_why_it_ends():
         for root, expected in ((ROOT, Reason.GONE), (snapshot.manifest.root, Reason.LACKS)):
             sock, connection = dial(sender.peer)
             with sock:
-                assert introduce(connection, sender.peer.key) is Status.READY
+                assert introduce(connection, sender.peer.key) is RelayStatus.READY
                 ask(connection, root, ((9, 10),))
                 assert FRAME.unpack(connection.receive(FRAME.size)) == (END, expected, 0)
 

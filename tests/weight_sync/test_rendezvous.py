@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from services.weight_sync.transports import rendezvous
 from services.weight_sync.transports.door import listen
-from services.weight_sync.transports.relay_wire import Connection, Status, introduce
+from services.weight_sync.transports.relay_wire import Connection, RelayStatus, introduce
 from services.weight_sync.transports.rendezvous import GroupStore, Rendezvous, max_value_bytes
 from tests.weight_sync.ends import (
     ALL,
@@ -81,7 +81,7 @@ def test_all_members_of_a_large_group_may_ask_at_once_from_one_host():
         until(lambda: len(threads_named("rendezvous-serve")) == 65)
         # The oldest one, which would be the first to make room.
         connection = Connection(asking[0], time.monotonic() + LONG)
-        assert introduce(connection, group.nonce) is Status.READY
+        assert introduce(connection, group.nonce) is RelayStatus.READY
     until(lambda: not threads_named("rendezvous-"))
 
 

@@ -55,10 +55,10 @@ class StopTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceProcess:
     """One process of a run.
 
-    Example: Service("reward", ("trimaran", "serve", ...), os.environ, Path("logs/reward.log"))
+    Example: ServiceProcess("reward", ("trimaran", "serve", ...), os.environ, Path("logs/reward.log"))
     """
 
     name: str
@@ -86,7 +86,7 @@ class ServiceDiedError(TrimaranError):
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
-    service: Service
+    service: ServiceProcess
     code: int
     lived_seconds: float
 
@@ -101,7 +101,7 @@ class Processes:
 
     def __init__(
         self,
-        services: Sequence[Service],
+        services: Sequence[ServiceProcess],
         stop_times: StopTimes = StopTimes(),
         restarts: Callable[[], Restarts] = Restarts,
     ) -> None:
@@ -176,7 +176,7 @@ class Processes:
         assert self._guardian and self._guardian.stdin
         self._guardian.stdin.write(f"{sign}{group}\n".encode())
 
-    async def _start(self, service: Service) -> None:
+    async def _start(self, service: ServiceProcess) -> None:
         with service.log.open("ab") as log:
             self._log_starts[service.name] = log.tell()
             process = await asyncio.create_subprocess_exec(
@@ -214,7 +214,7 @@ class Processes:
         return True
 
     async def _start_after(
-        self, service: Service, pause: float, note: Callable[[str], None]
+        self, service: ServiceProcess, pause: float, note: Callable[[str], None]
     ) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
@@ -228,7 +228,7 @@ class Processes:
         else:
             note(f"{service.name} is started again")
 
-    async def _watch(self, service: Service, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, service: ServiceProcess, process: asyncio.subprocess.Process) -> None:
         began = time.monotonic()
         code = await process.wait()
         kill_group(process.pid)  # what the service itself started and did not end
@@ -268,7 +268,7 @@ class Processes:
         )
         return ServiceDiedError(text, 2 if ended.code == 2 else 1, self.running)
 
-    def _last_lines(self, service: Service) -> list[str]:
+    def _last_lines(self, service: ServiceProcess) -> list[str]:
         with service.log.open("rb") as log:
             log.seek(self._log_starts[service.name])
             text = log.read().decode(errors="replace")
@@ -276,12 +276,12 @@ class Processes:
         return lines[-NUM_LAST_LINES:]
 
 
-def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Service]:
+def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[ServiceProcess]:
     """Every service of a run, as processes of this machine."""
 
-    def service(kind: str, index: int = 0) -> Service:
+    def service(kind: str, index: int = 0) -> ServiceProcess:
         name = process_name(kind, index)
-        return Service(
+        return ServiceProcess(
             name=name,
             command=serve_command(kind, str(config_path), str(folder), index),
             environment=service_environment(config, kind, os.environ),

@@ -24,7 +24,7 @@ from services.reward.plugins.app_forms import (
     result_of,
     sample_of,
 )
-from services.reward.plugins.app_limits import Guard, Limits, Refused
+from services.reward.plugins.app_limits import Guard, Refused, ServerLimits
 from services.reward.plugins.app_problems import add_handlers, problem_schema, problems
 from services.reward.plugins.contract import (
     CONTRACT,
@@ -45,7 +45,7 @@ def make_app(
     info: Info,
     token: str | None = None,
     options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
 ) -> FastAPI:
     """`judge` scores; `options` are those that its function was started with.
 
@@ -55,7 +55,7 @@ def make_app(
 
         uvicorn.run(make_app(judge, Info(contract=CONTRACT, name="short")))
     """
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     routes = Routes(judge, info, options or {}, limits)
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class Routes:
     """What the server answers; one method a path."""
 
     def __init__(
-        self, judge: Judge, info: Info, options: Mapping[str, Any], limits: Limits
+        self, judge: Judge, info: Info, options: Mapping[str, Any], limits: ServerLimits
     ) -> None:
         self._judge, self._info, self._options, self._limits = judge, info, dict(options), limits
         self._answers = Answers()

@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     max_body: int = 64 * MIB
     """Bytes. An answer of 10 million control characters takes 60 million as JSON escapes."""
     max_tokens: int = 8_000_000
@@ -47,7 +47,7 @@ class Refused(HTTPException):
 class Guard:
     """Looks at each request before anything of it is read: its token, and how many are at work."""
 
-    def __init__(self, token: str | None, limits: Limits) -> None:
+    def __init__(self, token: str | None, limits: ServerLimits) -> None:
         self._token = None if token is None else token.encode()
         self._limits = limits
         self._num_at_work = 0
@@ -117,7 +117,7 @@ class Guard:
 class BoundedRequest(Request):
     """Its body has a size and a deadline; its JSON has no NaN, lone surrogate or deep nest."""
 
-    def __init__(self, request: Request, limits: Limits) -> None:
+    def __init__(self, request: Request, limits: ServerLimits) -> None:
         super().__init__(request.scope, request.receive)
         self._limits = limits
         self._whole: bytes | None = None

@@ -13,7 +13,7 @@ from tenacity.wait import wait_random_exponential
 
 from services.reward.plugins.call_errors import CallError, one_line
 from services.reward.plugins.credentials import read_certificates, read_token
-from services.reward.plugins.exchange import Request, exchange
+from services.reward.plugins.exchange import PluginRequest, exchange
 from services.reward.plugins.guard import is_local
 from trimaran.config import PluginSection
 
@@ -36,7 +36,7 @@ class _Progress:
     last: CallError | None = None
 
 
-class Caller:
+class PluginCaller:
     """Raises InputError for a token variable or a certificate file that cannot be used."""
 
     def __init__(self, section: PluginSection, session: aiohttp.ClientSession) -> None:
@@ -58,7 +58,7 @@ class Caller:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        request = Request(method, self.url + path, max_bytes, body, headers, self._tls)
+        request = PluginRequest(method, self.url + path, max_bytes, body, headers, self._tls)
         progress = _Progress(deadline - asyncio.get_running_loop().time())
         tries = AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, CallError) and error.retry),
@@ -76,7 +76,7 @@ class Caller:
         """For logs and records: one line, without the token, which a plugin may repeat."""
         return one_line(_without(str(words), self._token) if self._token else str(words), 600)
 
-    async def _try(self, request: Request, progress: _Progress) -> bytes:
+    async def _try(self, request: PluginRequest, progress: _Progress) -> bytes:
         async with self._places:
             progress.started = True
             try:

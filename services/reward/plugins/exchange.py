@@ -35,7 +35,7 @@ REPEATING = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PluginRequest:
     method: str
     url: str
     max_bytes: int
@@ -67,7 +67,7 @@ def open_session(resolver: GuardedResolver) -> aiohttp.ClientSession:
     )
 
 
-async def exchange(session: aiohttp.ClientSession, request: Request) -> bytes:
+async def exchange(session: aiohttp.ClientSession, request: PluginRequest) -> bytes:
     """The body of a 200. Raises CallError."""
     connection = SimpleNamespace(reused=False)
     try:
@@ -85,7 +85,7 @@ async def exchange(session: aiohttp.ClientSession, request: Request) -> bytes:
 
 
 async def _follow(
-    session: aiohttp.ClientSession, request: Request, connection: SimpleNamespace
+    session: aiohttp.ClientSession, request: PluginRequest, connection: SimpleNamespace
 ) -> bytes:
     url = URL(request.url)
     for _ in range(1 + MAX_REDIRECTS):

@@ -12,7 +12,7 @@ import aiohttp
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.breaker import Breaker, CircuitOpenError
 from services.reward.plugins.call_errors import CallError
-from services.reward.plugins.caller import Caller, OverloadedError
+from services.reward.plugins.caller import OverloadedError, PluginCaller
 from services.reward.plugins.contract import Info
 from services.reward.plugins.openrlhf import ask_openrlhf
 from services.reward.plugins.protocols import MAX_INFO_BYTES, Ask, ask_trimaran, read_info
@@ -39,7 +39,7 @@ class Plugin:
     def __init__(self, section: PluginSection, session: aiohttp.ClientSession) -> None:
         self._section = section
         self._ask = ASK[section.protocol]
-        self._caller = Caller(section, session)
+        self._caller = PluginCaller(section, session)
         self._breaker = Breaker()
         self._info: Info | None = None
 

@@ -52,7 +52,7 @@ WEAKER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SandboxRun:
     """What came of a program.
 
     Example:
@@ -69,7 +69,7 @@ class Run:
     """Which limit of this side ended it: "time" or "output"; empty where none did."""
 
 
-def run(source: str, stdin: str, limits: Limits, host: Host | None = None) -> Run:
+def run(source: str, stdin: str, limits: Limits, host: Host | None = None) -> SandboxRun:
     """`host`: None for the one that this runs on.
 
     Raises SandboxError when the host denies a layer that must be there.
@@ -82,7 +82,7 @@ def run(source: str, stdin: str, limits: Limits, host: Host | None = None) -> Ru
         stdout, stderr, stopped = talk(process, stdin, time.monotonic() + limits.seconds)
         exit_code = KILLED if stopped else process.wait()
         exit_code = exit_code if exit_code >= 0 else 128 - exit_code
-    return Run(stdout, stderr, exit_code, stopped)
+    return SandboxRun(stdout, stderr, exit_code, stopped)
 
 
 def run_asking(asking: str, asked: str, limits: Limits) -> str:

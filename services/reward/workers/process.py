@@ -56,7 +56,7 @@ class FunctionKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedBatches:
     """What came of a chunk."""
 
     outcomes: list[tuple[Outcome, ...]]
@@ -113,7 +113,7 @@ class WorkerProcess:
 
     async def judge(
         self, spec: FunctionSpec, batches: Sequence[Sequence[Sample]], fresh: bool = False
-    ) -> Judged:
+    ) -> JudgedBatches:
         """A chunk. `fresh`: in a process that has judged nothing before. Raises WorkerError."""
         if fresh and self._num_chunks:
             self._usable = False
@@ -123,7 +123,9 @@ class WorkerProcess:
             self._usable = False
             return await self._judge_once(spec, batches)
 
-    async def _judge_once(self, spec: FunctionSpec, batches: Sequence[Sequence[Sample]]) -> Judged:
+    async def _judge_once(
+        self, spec: FunctionSpec, batches: Sequence[Sequence[Sample]]
+    ) -> JudgedBatches:
         try:
             await self.load(spec)
         except InputError as error:
@@ -147,8 +149,8 @@ class WorkerProcess:
             failure = str(entries.pop())
         outcomes = [entry for entry in entries if isinstance(entry, tuple)]
         if len(outcomes) == num_judged:
-            return Judged(outcomes, "", seconds)
-        return Judged(outcomes, failure or "the worker wrote no outcome down")
+            return JudgedBatches(outcomes, "", seconds)
+        return JudgedBatches(outcomes, failure or "the worker wrote no outcome down")
 
     @property
     def num_judged(self) -> int:

@@ -34,7 +34,7 @@ class _Row:
         return self.draws_T[min(self.num_given + self.num_made, len(self.draws_T) - 1)]
 
 
-class Batch:
+class DecodeBatch:
     def __init__(self, request: GenerationRequest, stop_token_ids: frozenset[int]) -> None:
         self.cancelled = False
         self._sampling = request.sampling

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import within
 from services.rollout.engine import Event, GenerationRequest
-from services.rollout.transformers.batch import Batch
+from services.rollout.transformers.batch import DecodeBatch
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, TransferError
 from trimaran.types import Manifest, Message, Ranges, VersionId
@@ -53,7 +53,7 @@ class TransformersEngine:
         self._outcome = threading.Lock()
         """Held for moments: a load is either given up or through."""
         self._num_loads = 0
-        self._batches: set[Batch] = set()
+        self._batches: set[DecodeBatch] = set()
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -88,7 +88,7 @@ class TransformersEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
-        batch = Batch(request, self.stop_token_ids)
+        batch = DecodeBatch(request, self.stop_token_ids)
         self._batches.add(batch)
 
         def put(event: Event | Exception | None) -> None:
@@ -105,7 +105,7 @@ class TransformersEngine:
             self._batches.discard(batch)
             work.cancel()
 
-    def _run(self, batch: Batch, put: Callable[[Event | Exception | None], None]) -> None:
+    def _run(self, batch: DecodeBatch, put: Callable[[Event | Exception | None], None]) -> None:
         import torch
 
         try:
@@ -115,7 +115,7 @@ class TransformersEngine:
         except Exception as error:
             put(error)
 
-    def _decode(self, batch: Batch, put: Callable[[Event | None], None]) -> None:
+    def _decode(self, batch: DecodeBatch, put: Callable[[Event | None], None]) -> None:
         passed_on = time.monotonic()
         cache, num_loads = None, -1
         while batch.num_open and not batch.cancelled:
@@ -131,7 +131,7 @@ class TransformersEngine:
                     put(event)
                 passed_on = time.monotonic()
 
-    def _forward(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
+    def _forward(self, batch: DecodeBatch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Logits of the last position [B, V] on the host, and the cache.
 
         Without a cache everything before that position is computed again.

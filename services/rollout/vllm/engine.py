@@ -27,7 +27,7 @@ from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
 from services.rollout.vllm.plugin import BACKEND, register
 from services.rollout.vllm.settings import engine_arguments, inspect_models_here, set_environment
-from services.rollout.vllm.stream import Stream, merge
+from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -59,7 +59,7 @@ class VllmEngine:
         self._config = config
         self._device = device
         self._submit_timeout = submit_timeout
-        self._streams: set[Stream] = set()
+        self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
         # Submitting and updating exclude each other, so that an update knows every sample.
@@ -151,7 +151,7 @@ class VllmEngine:
 
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
-    ) -> Stream:
+    ) -> VllmStream:
         from vllm.inputs import TokensPrompt
 
         given = {index: len(start) for index, start in starts.items()}
@@ -160,7 +160,7 @@ class VllmEngine:
         async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
-            stream = Stream(f"{request.number}-{next(self._numbers)}", given, self._live)
+            stream = VllmStream(f"{request.number}-{next(self._numbers)}", given, self._live)
             params = self._sampling_params(request.sampling, len(starts), len(prefix))
             try:
                 # Bounded: a load waits for the same lock.
@@ -176,7 +176,7 @@ class VllmEngine:
             self._streams.add(stream)
         return stream
 
-    async def _abort(self, stream: Stream) -> None:
+    async def _abort(self, stream: VllmStream) -> None:
         """A core that does not take even this is found by whoever waits for its answers."""
         try:
             async with asyncio.timeout(self._submit_timeout):
@@ -200,7 +200,7 @@ class VllmEngine:
             output_kind=RequestOutputKind.DELTA,
         )
 
-    async def _next(self, stream: Stream) -> Any:
+    async def _next(self, stream: VllmStream) -> Any:
         try:
             return stream.collector.get_nowait() or await stream.collector.get()
         except _dead_error() as error:

@@ -13,7 +13,7 @@ from trimaran.types import VersionId
 EVERYTHING = 1 << 62
 
 
-class Stream:
+class VllmStream:
     """One vLLM request: where its tokens come from and which version made them."""
 
     def __init__(self, request_id: str, starts: dict[int, int], version: VersionId) -> None:

@@ -68,7 +68,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class RoundAnswers:
     """What the members of a round answered. Each stands in one of the three, with its reason."""
 
     staged: dict[Member, Staged] = field(default_factory=dict)
@@ -143,13 +143,13 @@ def stage(round: Round, calls: StageCalls) -> Stages:
     }
 
 
-def judge(round: Round, sends: Sends, stages: Stages, in_time: bool) -> Answers:
+def judge(round: Round, sends: Sends, stages: Stages, in_time: bool) -> RoundAnswers:
     """All tasks have ended. `in_time`: the transfers in groups ended before the time was over.
 
     Raises StaleEpochError when the controller is out of date, and what a sender raises that
     could not send at all.
     """
-    answers, seated = Answers(), round.seated
+    answers, seated = RoundAnswers(), round.seated
     for member, task in stages.items():
         _judge_member(answers, round, member, task, in_time and member in seated)
     for sending in sends:
@@ -158,7 +158,7 @@ def judge(round: Round, sends: Sends, stages: Stages, in_time: bool) -> Answers:
 
 
 def _judge_member(
-    answers: Answers,
+    answers: RoundAnswers,
     round: Round,
     member: Member,
     task: asyncio.Task[Staged],
@@ -186,7 +186,7 @@ def _judge_member(
         answers.staged[member] = staged
 
 
-def _judge_sender(answers: Answers, sending: asyncio.Task[int], timeout: float) -> None:
+def _judge_sender(answers: RoundAnswers, sending: asyncio.Task[int], timeout: float) -> None:
     if sending.cancelled():
         if not answers.staged and not answers.lost:  # nobody else can be to blame
             raise DeadlineError(f"the trainer did not end its send within {timeout:g} s")

@@ -19,8 +19,8 @@ from services.weight_sync.control.pauses import Pauses
 from services.weight_sync.control.plan import Plan, delta_share, plan_relay, plan_stage
 from services.weight_sync.control.pool import Attempt, Rollout
 from services.weight_sync.control.rounds import (
-    Answers,
     Round,
+    RoundAnswers,
     Sends,
     StageCalls,
     Stages,
@@ -137,7 +137,7 @@ class Stager:
         plan: Plan,
         rollouts: Mapping[Member, Rollout],
         timeout: float,
-    ) -> Answers:
+    ) -> RoundAnswers:
         """One round. Ends within `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -192,7 +192,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
     return not task.done() or task.cancelled() or task.exception() is not None
 
 
-def _log_relay(target: Target, found: Answers) -> None:
+def _log_relay(target: Target, found: RoundAnswers) -> None:
     logger.warning(
         "version %s: transfer broken (%s); %s go on by relay",
         target.version.version,

@@ -21,8 +21,8 @@ from services.weight_sync.transports.relay_wire import (
     STALL_SECONDS,
     Connection,
     Reason,
-    Request,
-    Status,
+    RelayRequest,
+    RelayStatus,
     introduce,
 )
 from trimaran.errors import TransferError
@@ -151,7 +151,7 @@ def _pull_from(pull: _Pull, peer: Peer) -> None:
             status = introduce(connection, peer.key)
             if status is None:
                 raise _DroppedError("could not prove that it knows its key")
-            if status is Status.BUSY:
+            if status is RelayStatus.BUSY:
                 raise _BusyError
             _request(pull, connection)
             while _take_frame(pull, connection):
@@ -162,7 +162,7 @@ def _request(pull: _Pull, connection: Connection) -> None:
     delta = pull.job.source.delta
     seconds = max(connection.deadline - time.monotonic(), 0.001)
     base_root = delta.base_root if delta else ""
-    request = Request(pull.job.root, base_root, seconds, to_ranges(pull.missing)).encode()
+    request = RelayRequest(pull.job.root, base_root, seconds, to_ranges(pull.missing)).encode()
     connection.send(LENGTH.pack(len(request)) + request)
 
 

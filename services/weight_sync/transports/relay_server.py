@@ -16,8 +16,8 @@ from services.weight_sync.transports.relay_wire import (
     Connection,
     ProtocolError,
     Reason,
-    Request,
-    Status,
+    RelayRequest,
+    RelayStatus,
     welcome,
 )
 from services.weight_sync.transports.stock import Holding, Stock
@@ -79,14 +79,14 @@ class RelayServer:
     def _serve(self, connection: Connection, nonces: bytes) -> None:
         # Only now: who has not proved itself cannot take a place.
         if not self._slots.acquire(blocking=False):
-            welcome(connection, self._key, nonces, Status.BUSY)
+            welcome(connection, self._key, nonces, RelayStatus.BUSY)
             return
         try:
-            welcome(connection, self._key, nonces, Status.READY)
+            welcome(connection, self._key, nonces, RelayStatus.READY)
             [size] = LENGTH.unpack(connection.receive(LENGTH.size))
             if size > MAX_REQUEST_BYTES:
                 raise ProtocolError(f"a request of {size} bytes")
-            request = Request.decode(connection.receive(size))
+            request = RelayRequest.decode(connection.receive(size))
             seconds = min(request.seconds, self._config.stage_timeout)
             connection.deadline = time.monotonic() + seconds
             reason = self._give(connection, request, request.numbers(MAX_BLOCKS))
@@ -94,7 +94,9 @@ class RelayServer:
         finally:
             self._slots.release()
 
-    def _give(self, connection: Connection, request: Request, numbers: Sequence[int]) -> Reason:
+    def _give(
+        self, connection: Connection, request: RelayRequest, numbers: Sequence[int]
+    ) -> Reason:
         holding = self._stock.find(request.root, request.base_root)
         if holding is None:
             return Reason.GONE

@@ -49,7 +49,7 @@ class ProtocolError(ConnectionError):
     """The other side does not speak this protocol."""
 
 
-class Status(IntEnum):
+class RelayStatus(IntEnum):
     READY = 1
     BUSY = 2
     """As many pullers are served as may be; try again."""
@@ -66,7 +66,7 @@ class Reason(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RelayRequest:
     root: str
     base_root: str
     """Empty for blocks; else pieces of the delta from this root."""
@@ -81,7 +81,7 @@ class Request:
         return head + struct.pack(f">{len(bounds)}I", *bounds)
 
     @classmethod
-    def decode(cls, data: bytes) -> Request:
+    def decode(cls, data: bytes) -> RelayRequest:
         """Raises ProtocolError for anything that `encode` does not make."""
         size = len(data) - REQUEST.size
         if size < 0 or size % 8:
@@ -147,12 +147,12 @@ def greet(connection: Connection, key: str) -> bytes | None:
     return nonces if hmac.compare_digest(claim, _prove(key, b"puller", nonces)) else None
 
 
-def welcome(connection: Connection, key: str, nonces: bytes, status: Status) -> None:
+def welcome(connection: Connection, key: str, nonces: bytes, status: RelayStatus) -> None:
     code = bytes([status])
     connection.send(code + _prove(key, b"server" + code, nonces))
 
 
-def introduce(connection: Connection, key: str) -> Status | None:
+def introduce(connection: Connection, key: str) -> RelayStatus | None:
     """The puller's part: the server's status, or None when the server does not know the key."""
     if connection.receive(len(MAGIC)) != MAGIC:
         raise ProtocolError("no relay of this version answers there")
@@ -165,7 +165,7 @@ def introduce(connection: Connection, key: str) -> Status | None:
     if not hmac.compare_digest(proof, _prove(key, b"server" + code, nonces)):
         return None
     try:
-        return Status(code[0])
+        return RelayStatus(code[0])
     except ValueError:
         raise ProtocolError(f"status {code[0]}") from None
 

@@ -29,7 +29,7 @@ from services.weight_sync.transports.relay_wire import (
     STALL_SECONDS,
     Connection,
     ProtocolError,
-    Status,
+    RelayStatus,
     introduce,
     welcome,
 )
@@ -62,7 +62,7 @@ class Rendezvous:
         self._door.close()
 
     def _serve(self, connection: Connection, nonces: bytes) -> None:
-        welcome(connection, self._group.nonce, nonces, Status.READY)
+        welcome(connection, self._group.nonce, nonces, RelayStatus.READY)
         kind, key_size, size, seconds = REQUEST.unpack(connection.receive(REQUEST.size))
         most = max_value_bytes(self._group.world_size)
         if kind not in (PUT, GET) or key_size > 16 or size > most or not 0 <= seconds <= 60:
@@ -127,7 +127,7 @@ class GroupStore(Store):
         host, _, port = self._group.rendezvous.rpartition(":")
         with socket.create_connection((host, int(port)), min(left, STALL_SECONDS)) as sock:
             connection = Connection(sock, self._deadline)
-            if introduce(connection, self._group.nonce) is not Status.READY:
+            if introduce(connection, self._group.nonce) is not RelayStatus.READY:
                 raise ProtocolError(
                     "the rendezvous could not prove that it knows the group's nonce"
                 )

@@ -16,7 +16,7 @@ import pytest
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.app import make_app
 from services.reward.plugins.app_answers import Answers, KeyReusedError, Made
-from services.reward.plugins.app_limits import Limits
+from services.reward.plugins.app_limits import ServerLimits
 from services.reward.plugins.contract import CONTRACT, Info
 from tests.reward.plugins.live import serving
 from trimaran.cli.main import main
@@ -269,7 +269,7 @@ def test_more_requests_than_it_bears_are_told_to_come_back() -> None:
         assert [status for status, _ in await asyncio.gather(*held)] == [200, 200]
         assert (await client.score("x", key="2"))[0] == 200
 
-    play(scenario, hold=True, limits=Limits(max_requests=2))
+    play(scenario, hold=True, limits=ServerLimits(max_requests=2))
 
 
 def test_scoring_has_a_deadline() -> None:
@@ -278,7 +278,7 @@ def test_scoring_has_a_deadline() -> None:
         assert status == 503
         assert "not scored within 0.2 s" in content["error"]
 
-    play(scenario, hold=True, limits=Limits(score_seconds=0.2))
+    play(scenario, hold=True, limits=ServerLimits(score_seconds=0.2))
 
 
 def test_who_is_still_at_work_when_the_server_ends_is_told_to_come_back() -> None:
@@ -325,7 +325,7 @@ def test_a_body_has_a_size_and_a_deadline() -> None:
         assert is_problem(content)
         assert judge.calls == []
 
-    play(scenario, limits=Limits(max_body=1000, body_seconds=0.3))
+    play(scenario, limits=ServerLimits(max_body=1000, body_seconds=0.3))
 
 
 def test_too_many_samples_or_tokens() -> None:

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.app import make_app
 from services.reward.plugins.app_forms import Rewards
-from services.reward.plugins.app_limits import Limits
+from services.reward.plugins.app_limits import ServerLimits
 from services.reward.plugins.contract import CONTRACT, Info, Problem, ScoreAnswer
 from trimaran.rewards import Sample
 
@@ -40,7 +40,7 @@ async def judge(samples: Sequence[Sample]) -> Sequence[Outcome]:
     return [OUTCOMES[len(sample.prompt_id) % len(OUTCOMES)] for sample in samples]
 
 
-app = make_app(judge, Info(contract=CONTRACT, name="fuzzed"), limits=Limits(max_body=1 << 20))
+app = make_app(judge, Info(contract=CONTRACT, name="fuzzed"), limits=ServerLimits(max_body=1 << 20))
 refusals = {"checks": {"negative_data_rejection": {"expected-statuses": [405, 413, 422]}}}
 schema = schemathesis.openapi.from_asgi(
     "/openapi.json", app, config=schemathesis.Config.from_dict(refusals)

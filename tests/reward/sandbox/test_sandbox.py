@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from services.reward.sandbox import run as sandbox
 from services.reward.sandbox.job import Limits, SandboxError, make_job, this_host
-from services.reward.sandbox.run import Run, run, run_asking
+from services.reward.sandbox.run import SandboxRun, run, run_asking
 from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
 from services.reward.sandbox.talk import MAX_OUTPUT_BYTES
 
@@ -33,7 +33,7 @@ ENDED = 30.0
 
 def ran(
     source: str, stdin: str = "", seconds: float = 20.0, memory_mib: int = 1024, **host: Any
-) -> Run:
+) -> SandboxRun:
     """`host`: in what it differs from this one."""
     return run(source, stdin, Limits(seconds, memory_mib), replace(this_host(), **host))
 

@@ -18,7 +18,7 @@ Relation = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CallCheck:
     """What one call must give, compared outside of the process that was called."""
 
     test: int
@@ -46,12 +46,12 @@ class _OtherFormError(ValueError):
     """These tests need more than calls."""
 
 
-def read_checks(body: Sequence[ast.stmt], names: Mapping[str, str]) -> tuple[Check, ...] | None:
+def read_checks(body: Sequence[ast.stmt], names: Mapping[str, str]) -> tuple[CallCheck, ...] | None:
     """None where the tests must run as they are. `names` has what the answer calls a name."""
     bound = set(_bound(body))
     if "*" in bound:
         return None
-    checks: list[Check] = []
+    checks: list[CallCheck] = []
     for test, statement in enumerate(filter(is_test, body)):
         try:
             found = [
@@ -91,8 +91,8 @@ def _only_check(body: Sequence[ast.stmt]) -> ast.FunctionDef:
     raise _OtherFormError
 
 
-def _check(statement: ast.Assert, candidate: str, bound: set[str], test: int) -> Check:
-    def made(call: ast.expr, holds: Relation, expected: Any) -> Check:
+def _check(statement: ast.Assert, candidate: str, bound: set[str], test: int) -> CallCheck:
+    def made(call: ast.expr, holds: Relation, expected: Any) -> CallCheck:
         name = called(call)
         if not isinstance(call, ast.Call) or name is None:
             raise _OtherFormError
@@ -100,7 +100,7 @@ def _check(statement: ast.Assert, candidate: str, bound: set[str], test: int) ->
         if name in bound or None in (keywords := {one.arg: one.value for one in call.keywords}):
             raise _OtherFormError
         named = {str(word): _literal(value) for word, value in keywords.items()}
-        return Check(test, name, tuple(map(_literal, call.args)), named, holds, expected)
+        return CallCheck(test, name, tuple(map(_literal, call.args)), named, holds, expected)
 
     match statement.test:
         case ast.Compare(left, [comparison], [right]) if isinstance(left, ast.Call):

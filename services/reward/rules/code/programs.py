@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.reward.rules.code.asserts import Check, read_checks
+from services.reward.rules.code.asserts import CallCheck, read_checks
 from services.reward.rules.code.tests import (
     PARSE_ERRORS,
     Calls,
@@ -43,7 +43,7 @@ def make_programs(
             return tuple(Pair(answer, given, expected) for given, expected in pairs[:max_tests])
         case Calls(function, calls):
             checks = [
-                Check(test, function, arguments, {}, _same_json, right)
+                CallCheck(test, function, arguments, {}, _same_json, right)
                 for test, (arguments, right) in enumerate(calls[:max_tests])
             ]
             return (_called(answer, PRELUDE, checks, "solve"),)
@@ -74,7 +74,7 @@ def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -
     return Judged(_answering(), (imports, answer), tuple(steps), names, token, num_tests)
 
 
-def _called(answer: str, imports: str, checks: Sequence[Check], how: str) -> Called:
+def _called(answer: str, imports: str, checks: Sequence[CallCheck], how: str) -> Called:
     try:
         requests = [_request(how, check) for check in checks]
         stdin = "".join(map(_line, [[imports, answer], *requests]))
@@ -83,7 +83,7 @@ def _called(answer: str, imports: str, checks: Sequence[Check], how: str) -> Cal
     return Called(_answering(), stdin, tuple(checks))
 
 
-def _request(how: str, check: Check) -> Sequence[Any]:
+def _request(how: str, check: CallCheck) -> Sequence[Any]:
     given = [encode(value, no_value) for value in (check.function, *check.arguments)]
     named = {name: encode(value, no_value) for name, value in check.keywords.items()}
     return ["call", how, given, named]

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from services.reward.rules.code.asserts import Check
+from services.reward.rules.code.asserts import CallCheck
 from services.reward.rules.code.tests import PARSE_ERRORS
 from services.reward.rules.code.values import COPIED, decode, encode, no_value
 from trimaran.rewards import ReferenceUnusableError
@@ -40,7 +40,7 @@ class Called:
 
     source: str
     stdin: str
-    checks: tuple[Check, ...]
+    checks: tuple[CallCheck, ...]
     """One a line of output."""
 
     @property
@@ -129,7 +129,7 @@ def _opaque(value: list[Any]) -> object:
     return object() if value[0] == "mine" else no_value(value)
 
 
-def _holds(check: Check, line: str) -> bool:
+def _holds(check: CallCheck, line: str) -> bool:
     """The line is foreign: what no report is equals nothing."""
     try:
         if len(line) > REPORT_CHARACTERS:
