@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from trimaran.choices import ENGINES, load
+from trimaran.choices import ENGINES
 from trimaran.config import RunConfig
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
@@ -164,4 +164,4 @@ class Engine(Protocol):
 
 def create_engine(config: RunConfig, device: Device) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before."""
-    return load(ENGINES[config.rollout.engine])(config, device)
+    return ENGINES.load(config.rollout.engine)(config, device)

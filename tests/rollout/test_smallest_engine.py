@@ -9,22 +9,20 @@ import pytest
 import torch
 
 from services.weight_sync.data.manifest import list_digests
+from tests.extending.packages import install
 from tests.rollout import replicas
 from tests.rollout.replicas import generate, sampling
-from trimaran import choices
 
 PLACE = "tests.rollout.smallest_engine:SmallestEngine"
-SERVE = f"""
-from trimaran import choices
-choices.ENGINES["smallest"] = "{PLACE}"
-{replicas.SERVE}"""
 
 
-def test_an_engine_is_a_class_and_a_line(
+def test_an_engine_is_a_class_and_an_entry_point(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(choices.ENGINES, "smallest", PLACE)
-    replica = replicas.start_replica("smallest", model, tmp_path, SERVE)
+    packages = install(tmp_path / "packages", {"trimaran.engines": {"smallest": PLACE}})
+    monkeypatch.syspath_prepend(packages)  # for this process, which checks the configuration too
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    replica = replicas.start_replica("smallest", model, tmp_path)
 
     async def body() -> None:
         async with replica.client() as client:
