@@ -1,41 +1,149 @@
-"""Names that a configuration may give, and the code behind each: one table a choice.
+"""Names that a configuration may give, and the code behind each: built in, or of an installed package.
 
-To add an engine, say, write its class and add one line to `ENGINES`. `rollout.engine: mine` is then a
-valid configuration, and a replica that is configured so imports the class and makes it.
+A package adds an engine by an entry point in its pyproject.toml, and `rollout.engine: mine` is then
+valid in every process of a run:
 
-    ENGINES["mine"] = "my_package.engine:MyEngine"
+    [project.entry-points."trimaran.engines"]
+    mine = "my_package.engine:MyEngine"
+
+Only what the operator installed can be named so: a run.yaml brings no code along. docs/extending.md
+has a recipe for each group.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-ENGINES = {
-    "vllm": "services.rollout.vllm.engine:VllmEngine",
-    "transformers": "services.rollout.transformers.engine:TransformersEngine",
-}
+from trimaran.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The names of one kind of thing.
+
+    Example:
+        ENGINES.names()                          # ["vllm", "transformers"], then those of packages
+        engine = ENGINES.load("vllm")(config, device)
+    """
+
+    group: str
+    """Of the entry points by which packages add names."""
+    built_in: Mapping[str, str]
+    """Name -> "package.module:attribute"."""
+
+    def names(self) -> list[str]:
+        installed = {point.name for point in _installed(self.group, tuple(sys.path))}
+        return [*self.built_in, *sorted(installed - self.built_in.keys())]
+
+    def check(self, name: str) -> str:
+        """The name itself. Raises InputError where nobody has it, or more than one."""
+        places = [place for place, _ in self._find(name)]
+        if not places:
+            names = self.names()
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(
+                f"{name!r} is unknown{hint} (known here: {', '.join(names)};"
+                f" installed packages add entry points to {self.group})"
+            )
+        if len(places) > 1:
+            raise InputError(
+                f"{name!r} is the name of {' and of '.join(places)};"
+                " rename the package's entry point, or uninstall the package"
+            )
+        return name
+
+    def load(self, name: str) -> Any:
+        """What the name stands for. Its module is imported here and not before.
+
+        Raises InputError as `check` does, and where an installed package is broken.
+        """
+        self.check(name)
+        [(place, point)] = self._find(name)
+        if name in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        assert point
+        try:
+            return point.load()
+        except Exception as error:
+            raise InputError(
+                f"{place} cannot be loaded ({type(error).__name__}: {error});"
+                " mend or uninstall the package"
+            ) from error
+
+    def _find(self, name: str) -> Iterator[tuple[str, EntryPoint | None]]:
+        """All that have the name: what an error calls it, and the entry point of an installed one."""
+        if name in self.built_in:
+            yield f"the built-in {self.built_in[name]}", None
+        for point in _installed(self.group, tuple(sys.path)):
+            if point.name == name:
+                package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+                yield f"{package}'s entry point {self.group}: {name} = {point.value}", point
+
+
+@lru_cache
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Of the packages on `path`, which is sys.path; to read them takes some milliseconds."""
+    return tuple(entry_points(group=group))
+
+
+ENGINES = Choices(
+    "trimaran.engines",
+    {
+        "vllm": "services.rollout.vllm.engine:VllmEngine",
+        "transformers": "services.rollout.transformers.engine:TransformersEngine",
+    },
+)
 """`rollout.engine`: classes, called with (RunConfig, Device), that keep the contract of
 `services.rollout.engine.Engine`."""
 
-AGGREGATIONS = {
-    "token_mean": "services.trainer.grpo.loss:token_mean",
-    "sequence_mean": "services.trainer.grpo.loss:sequence_mean",
-}
+LOSSES = Choices("trimaran.losses", {"grpo": "services.trainer.grpo.loss:grpo_loss"})
+"""`algorithm.loss`: functions like `services.trainer.grpo.loss.Loss`."""
+
+ADVANTAGES = Choices(
+    "trimaran.advantages", {"group": "services.trainer.grpo.advantages:group_advantages"}
+)
+"""`algorithm.advantage`: functions like `services.trainer.grpo.advantages.Advantage`."""
+
+AGGREGATIONS = Choices(
+    "trimaran.aggregations",
+    {
+        "token_mean": "services.trainer.grpo.loss:token_mean",
+        "sequence_mean": "services.trainer.grpo.loss:sequence_mean",
+    },
+)
 """`algorithm.aggregation`: functions from the number of trained tokens of each completion of a
 mini-batch to the weight of one token of each in the loss."""
 
-DIGESTS = {
-    "xxh3-128": "services.weight_sync.data.digest:xxh3_128",
-    "polynomial-m31": "services.weight_sync.data.digest:polynomial_m31",
-}
+DIGESTS = Choices(
+    "trimaran.digests",
+    {
+        "xxh3-128": "services.weight_sync.data.digest:xxh3_128",
+        "polynomial-m31": "services.weight_sync.data.digest:polynomial_m31",
+    },
+)
 """`weight_sync.digest`: functions from a contiguous uint8 tensor, on any device, to 32 hex digits."""
 
+DATASET_FORMATS = Choices(
+    "trimaran.dataset_formats",
+    {
+        "jsonl": "services.controller.datasets:read_jsonl",
+        "parquet": "services.controller.datasets:read_parquet",
+    },
+)
+"""By the suffix of a file's name, without the dot: functions like `services.controller.datasets.Read`."""
 
-def load(place: str) -> Any:
-    """The object at "package.module:name". Its module is imported here and not before.
-
-    Example: load("math:sqrt")(9.0) == 3.0
-    """
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+FAMILIES = Choices(
+    "trimaran.model_families",
+    {"llama": "trimaran.model_folder:LLAMA", "qwen2": "trimaran.model_folder:QWEN2"},
+)
+"""By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a
+`trimaran.model_folder.Family`."""

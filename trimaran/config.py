@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from trimaran.choices import AGGREGATIONS, DIGESTS, ENGINES
+from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.device import DeviceName
 from trimaran.errors import InputError
 
@@ -47,17 +47,6 @@ def _check_interface(address: str) -> str:
     if address == "0.0.0.0":
         raise ValueError("0.0.0.0 is all interfaces; name the one on which peers connect")
     return address
-
-
-def _one_of(table: Mapping[str, str]) -> AfterValidator:
-    """A name in one of the tables of `trimaran.choices`, as it is when a configuration is read."""
-
-    def check(name: str) -> str:
-        if name not in table:
-            raise ValueError(f"must be {' or '.join(table)} (given: {name!r})")
-        return name
-
-    return AfterValidator(check)
 
 
 TransportName = Literal["auto", "collective", "relay"]
@@ -106,7 +95,7 @@ class DataSection(Section):
     """Prompts with their reference answers. `data: {train: train.jsonl, answer_key: solution}`"""
 
     train: Path
-    """JSONL or Parquet, one prompt a row."""
+    """JSONL or Parquet, one prompt a row; or the format of an installed package, by its suffix."""
     validation: Path | None = None
     prompt_key: str = "prompt"
     """Holds a text, or a list of {"role", "content"} messages."""
@@ -120,7 +109,8 @@ class DataSection(Section):
 class RolloutSection(Section):
     """How completions are made. `rollout: {replicas: 2, group_size: 8, max_tokens: 256}`"""
 
-    engine: Annotated[str, _one_of(ENGINES)] = "vllm"
+    engine: Annotated[str, AfterValidator(ENGINES.check)] = "vllm"
+    """vllm or transformers, or the name of an installed package's engine; docs/extending.md."""
     replicas: Positive = 1
     device: DeviceName = "auto"
     threads: Positive = 1
@@ -210,14 +200,17 @@ class RewardSection(Section):
 
 
 class AlgorithmSection(Section):
-    """GRPO. docs/algorithms.md gives the formulas."""
+    """GRPO. docs/algorithms.md gives the formulas; docs/extending.md how installed packages add
+    names for `loss`, `advantage` and `aggregation`."""
 
+    loss: Annotated[str, AfterValidator(LOSSES.check)] = "grpo"
+    advantage: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
     normalize_std: bool = True
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the k3 KL against the frozen initial policy; 0 keeps no reference."""
-    aggregation: Annotated[str, _one_of(AGGREGATIONS)] = "token_mean"
+    aggregation: Annotated[str, AfterValidator(AGGREGATIONS.check)] = "token_mean"
     importance_cap: Annotated[float, Field(gt=0)] = 2.0
     """Truncation of the importance weights between rollout and trainer."""
     updates_per_batch: Positive = 1
@@ -257,7 +250,7 @@ class WeightSyncSection(Section):
     transport: TransportName = "auto"
     """auto: shared memory inside one machine, else collective. Whatever is chosen, joiners,
     laggards and survivors of a broken group use the relay."""
-    digest: Annotated[str, _one_of(DIGESTS)] = "xxh3-128"
+    digest: Annotated[str, AfterValidator(DIGESTS.check)] = "xxh3-128"
     """xxh3-128 of bytes on the host, or a checksum of torch operations only."""
     delta: bool = False
     """Send changed elements only, where that is smaller. The trainer then compares each version

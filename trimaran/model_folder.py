@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """In what a family differs from Llama.
+    """In what a family differs from Llama. `trimaran.choices.FAMILIES` names them.
 
-    Example: FAMILIES["mine"] = Family(qkv_bias=True)
+    Example: MISTRAL = Family(qkv_bias=False)
     """
 
     qkv_bias: bool
     """The projections to queries, keys and values have a bias."""
 
 
-FAMILIES = {"llama": Family(qkv_bias=False), "qwen2": Family(qkv_bias=True)}
-"""By `model_type` of config.json: what the trainer can map to Megatron and back. One with other
-layers or tensors also needs them in services/trainer/megatron (model, mapping, tensors)."""
+LLAMA = Family(qkv_bias=False)
+QWEN2 = Family(qkv_bias=True)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -58,10 +58,10 @@ def read_model_folder(path: Path) -> ModelFacts:
         )
     config = _read_config(path / "config.json")
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if family not in FAMILIES.names():
         raise InputError(
             f"model.path: {path} holds a model of the family {family!r};"
-            f" supported are {', '.join(FAMILIES)}"
+            f" supported are {', '.join(FAMILIES.names())}"
         )
     for names in (WEIGHTS, TOKENIZERS):
         if not any((path / name).is_file() for name in names):

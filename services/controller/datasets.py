@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from trimaran.choices import DATASET_FORMATS
 from trimaran.config import DataSection
 from trimaran.errors import InputError
 from trimaran.types import Message, Prompt
@@ -25,7 +26,7 @@ def load_prompts(path: Path, data: DataSection) -> list[Prompt]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such dataset; give a JSONL or Parquet file")
-    read = READERS.get(path.suffix, read_jsonl)
+    read = find_format(path)
     prompts = [_prompt(path, line, row, data) for line, row in read(path)]
     if not prompts:
         raise InputError(f"{path}: holds no rows; one prompt a row is needed")
@@ -43,6 +44,29 @@ def _permutation(seed: int, epoch: int, length: int) -> list[int]:
     order = list(range(length))
     random.Random(f"prompts:{seed}:{epoch}").shuffle(order)
     return order
+
+
+class Read(Protocol):
+    """What `trimaran.choices.DATASET_FORMATS` names: reads a file of one format.
+
+    def read_csv(path):
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from enumerate(csv.DictReader(file), start=2)
+    """
+
+    def __call__(self, path: Path, /) -> Iterator[tuple[int, Any]]:
+        """(line, row) of each prompt. Lines name a row in messages and in `Prompt.prompt_id`, so no
+        two are equal. A row is a dict with the keys that `data` names.
+
+        Raises InputError that says where the file is broken.
+        """
+        ...
+
+
+def find_format(path: Path) -> Read:
+    """By the suffix of the file's name; one that nobody provides is read as JSONL."""
+    suffix = path.suffix.removeprefix(".")
+    return DATASET_FORMATS.load(suffix if suffix in DATASET_FORMATS.names() else "jsonl")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
@@ -65,14 +89,6 @@ def read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: not Parquet ({error})") from None
-
-
-READERS: dict[str, Callable[[Path], Iterator[tuple[int, Any]]]] = {
-    ".jsonl": read_jsonl,
-    ".parquet": read_parquet,
-}
-"""By file suffix: yields (line, row), lines counted from 1; any other suffix is read as JSONL. A row
-is a mapping with the keys that `data` names. Raises InputError that says where the file is broken."""
 
 
 def _prompt(path: Path, line: int, row: Any, data: DataSection) -> Prompt:

@@ -10,5 +10,5 @@ None of them imports an engine; `.importlinter` sees to it.
 
 `vllm/` and `transformers/` are one engine each, and use nothing of each other. A new one is a folder
 beside them with a class that keeps the contract of `engine.Engine`, and a line in
-`trimaran.choices.ENGINES`.
+`trimaran.choices.ENGINES`; or a package of its own, which docs/extending.md shows.
 """

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from trimaran.choices import ENGINES, load
+from trimaran.choices import ENGINES
 from trimaran.config import RunConfig
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
@@ -70,7 +70,7 @@ class Engine(Protocol):
     It starts without weights: nothing is generated before the first `load_weights`. Methods are
     called from one event loop and must not block it. Where one raises, the server tells the caller.
 
-    The smallest engine; tests/rollout/smallest_engine.py has it whole:
+    In short; docs/extending.md has a small engine whole:
 
         class SmallestEngine:
             def __init__(self, config: RunConfig, device: Device) -> None: ...
@@ -164,4 +164,4 @@ class Engine(Protocol):
 
 def create_engine(config: RunConfig, device: Device) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before."""
-    return load(ENGINES[config.rollout.engine])(config, device)
+    return ENGINES.load(config.rollout.engine)(config, device)

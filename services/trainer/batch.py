@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import torch
 
-from services.trainer.grpo.advantages import group_advantages
+from services.trainer.grpo.advantages import Advantage
 from services.trainer.packing import GroupLengths
-from trimaran.choices import AGGREGATIONS, load
+from trimaran.choices import ADVANTAGES, AGGREGATIONS
 from trimaran.config import AlgorithmSection
 from trimaran.types import Completion, Score, ScoredGroup
 
@@ -59,9 +59,10 @@ def prepare_mini_batch(
     whose advantage is 0 keeps its place in the denominator but is left out
     where no KL term gives it a gradient.
     """
-    drafts = [_draft(scored, algorithm.normalize_std) for scored in groups]
+    advantage: Advantage = ADVANTAGES.load(algorithm.advantage)
+    drafts = [_draft(scored, advantage, algorithm.normalize_std) for scored in groups]
     counts = [len(completion.token_ids_T) for draft in drafts for completion, _ in draft]
-    weights = iter(load(AGGREGATIONS[algorithm.aggregation])(counts))
+    weights = iter(AGGREGATIONS.load(algorithm.aggregation)(counts))
     return [
         tuple(
             TrainingSample(scored.group.prompt_token_ids, completion, advantage, weight)
@@ -82,15 +83,17 @@ def count_trained(groups: Sequence[ScoredGroup]) -> int:
     )
 
 
-def _draft(scored: ScoredGroup, normalize_std: bool) -> list[tuple[Completion, float]]:
+def _draft(
+    scored: ScoredGroup, advantage: Advantage, normalize_std: bool
+) -> list[tuple[Completion, float]]:
     """The scored completions, each with its advantage."""
     verdicts = scored.verdicts_G
     known = [isinstance(verdict, Score) for verdict in verdicts]
     rewards = [verdict.reward if isinstance(verdict, Score) else 0.0 for verdict in verdicts]
-    advantages = group_advantages(rewards, known, normalize_std).tolist()
+    advantages = advantage(rewards, known, normalize_std).tolist()
     return [
-        (completion, advantage)
-        for completion, advantage, is_known in zip(
+        (completion, value)
+        for completion, value, is_known in zip(
             scored.group.completions_G, advantages, known, strict=True
         )
         if is_known

@@ -25,10 +25,11 @@ from services.trainer.batch import (
     prepare_mini_batch,
 )
 from services.trainer.finite import describe, find_input_faults
-from services.trainer.grpo.loss import TokenValues, grpo_loss
+from services.trainer.grpo.loss import Loss, TokenValues
 from services.trainer.packing import MicroBatch, plan_micro_batches
 from services.trainer.sums import TokenSums
-from trimaran.config import RunConfig
+from trimaran.choices import ADVANTAGES, AGGREGATIONS, LOSSES
+from trimaran.config import AlgorithmSection, RunConfig
 from trimaran.types import ScoredGroup, TrainingBatch
 
 
@@ -105,6 +106,13 @@ class _MiniBatch:
 
 OldLogprobs = Sequence[torch.Tensor | None]
 """One a micro-batch; None where they are those of the update itself."""
+
+
+def check_algorithm(algorithm: AlgorithmSection) -> None:
+    """Raises InputError where a function of an installed package cannot be loaded."""
+    LOSSES.load(algorithm.loss)
+    ADVANTAGES.load(algorithm.advantage)
+    AGGREGATIONS.load(algorithm.aggregation)
 
 
 def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepResult:
@@ -219,7 +227,8 @@ def _accumulate(
         weights=packed.weights_M,
         reference_logprobs=reference,
     )
-    parts = grpo_loss(logprobs, values, config.algorithm)
+    loss: Loss = LOSSES.load(config.algorithm.loss)
+    parts = loss(logprobs, values, config.algorithm)
     parts.loss.backward()
     # The loss alone would not do: limits make a finite number of an infinite one.
     sums.require_finite(current, old, *([] if reference is None else [reference]))

@@ -9,7 +9,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from services.controller.datasets import READERS, load_prompts, prompt_at
+from services.controller.datasets import load_prompts, prompt_at
+from tests.extending.packages import install
 from trimaran.config import DataSection
 from trimaran.errors import InputError
 from trimaran.types import Message, Prompt
@@ -43,12 +44,14 @@ def test_jsonl_rows_become_prompts(tmp_path: Path) -> None:
     assert (second.answer, second.extras) == ("4", {"weights": "[1, 2]"})
 
 
-def test_a_format_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_csv(path: Path) -> Iterator[tuple[int, Any]]:
-        with path.open(encoding="utf-8") as file:
-            yield from enumerate(csv.DictReader(file), start=2)
+def read_csv(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open(encoding="utf-8") as file:
+        yield from enumerate(csv.DictReader(file), start=2)
 
-    monkeypatch.setitem(READERS, ".csv", read_csv)
+
+def test_a_format_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = {"trimaran.dataset_formats": {"csv": f"{__name__}:read_csv"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
     (tmp_path / "train.csv").write_text("prompt,answer,level\n1 + 2?,3,easy\n")
     assert load_prompts(tmp_path / "train.csv", section()) == [
         Prompt("train.csv:2", (Message("user", "1 + 2?"),), "addition", "3", {"level": "easy"})

@@ -16,8 +16,9 @@ from services.trainer.megatron.architecture import (
 )
 from services.trainer.megatron.mapping import rule_for
 from services.trainer.model_files import load_tensors
+from tests.extending.packages import install
 from trimaran.errors import InputError
-from trimaran.model_folder import FAMILIES, Family
+from trimaran.model_folder import Family
 
 NAMES = [
     "embedding.word_embeddings.weight",
@@ -109,7 +110,10 @@ def test_rope_frequencies_equal_those_of_transformers(
     torch.testing.assert_close(ours, plain, rtol=1e-6, atol=0)
 
 
-def test_a_family_that_differs_only_in_its_biases_is_one_line(
+TOY = Family(qkv_bias=True)
+
+
+def test_a_family_of_an_installed_package_that_differs_only_in_its_biases(
     model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in model_folders["qwen2"].iterdir():
@@ -118,7 +122,8 @@ def test_a_family_that_differs_only_in_its_biases_is_one_line(
     (tmp_path / "config.json").write_text(text.replace('"qwen2"', '"toy"'))
     with pytest.raises(InputError, match="family 'toy'; supported are llama, qwen2"):
         read_architecture(tmp_path)
-    monkeypatch.setitem(FAMILIES, "toy", Family(qkv_bias=True))
+    point = {"trimaran.model_families": {"toy": f"{__name__}:TOY"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
     like = read_architecture(model_folders["qwen2"])
     assert read_architecture(tmp_path) == replace(like, facts=replace(like.facts, family="toy"))
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from tests.extending.packages import install
 from trimaran import choices
+from trimaran.choices import Choices
 from trimaran.config import ModelSection, PluginSection, RunConfig, TransportName, parse_config
 from trimaran.device import BACKENDS, VISIBLE_DEVICES, DeviceName
 from trimaran.errors import InputError
 from trimaran.types import Transport
 
-TABLES = {
+Add = Callable[..., None]
+CONFIGURED = {
     ("rollout", "engine"): choices.ENGINES,
+    ("algorithm", "loss"): choices.LOSSES,
+    ("algorithm", "advantage"): choices.ADVANTAGES,
     ("algorithm", "aggregation"): choices.AGGREGATIONS,
     ("weight_sync", "digest"): choices.DIGESTS,
 }
+ALL = [value for value in vars(choices).values() if isinstance(value, Choices)]
 
 
 def config_of(**sections: Any) -> RunConfig:
@@ -38,51 +46,113 @@ def count_bytes(piece: Any) -> str:
     return f"{len(piece):032x}"
 
 
-@pytest.mark.parametrize(("section", "key"), TABLES)
-def test_what_is_in_the_table_may_be_named_and_nothing_else(section: str, key: str) -> None:
-    table = TABLES[section, key]
-    for name in table:
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
+    """add(group, name, place) installs a package with that entry point."""
+
+    def install_one(group: str, name: str, place: str, package: str = "toy", **files: str) -> None:
+        sources = {f"{module}.py": text for module, text in files.items()}
+        folder = install(tmp_path / package, {group: {name: place}}, sources, package)
+        monkeypatch.syspath_prepend(folder)
+
+    return install_one
+
+
+@pytest.mark.parametrize(("section", "key"), CONFIGURED)
+def test_what_is_built_in_may_be_named_and_nothing_else(section: str, key: str) -> None:
+    table = CONFIGURED[section, key]
+    for name in table.built_in:
         assert getattr(getattr(config_of(**{section: {key: name}}), section), key) == name
-    told = rf"^configuration: {section}.{key}: must be {' or '.join(table)} \(given: 'sglang'\)$"
-    with pytest.raises(InputError, match=told):
-        config_of(**{section: {key: "sglang"}})
+    near, names = next(iter(table.built_in)), ", ".join(table.built_in)
+    told = (
+        f"configuration: {section}.{key}: {near + 'x'!r} is unknown; did you mean {near}? (known"
+        f" here: {names}; installed packages add entry points to {table.group})"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        config_of(**{section: {key: near + "x"}})
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: next(iter(table)))
-def test_every_entry_leads_to_something_that_can_be_called(table: dict[str, str]) -> None:
+@pytest.mark.parametrize("table", ALL, ids=lambda table: table.group)
+def test_every_built_in_name_leads_somewhere(table: Choices) -> None:
     pytest.importorskip("torch", reason="torch is not installed; engines and losses need it")
-    assert all(callable(choices.load(place)) for place in table.values())
+    assert list(table.built_in) == table.names()
+    assert all(table.load(name) is not None for name in table.built_in)
 
 
-def test_an_engine_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_named_once_each() -> None:
+    assert len({table.group for table in ALL}) == len(ALL) == 7
+
+
+def test_an_engine_of_an_installed_package(add: Add) -> None:
     from services.rollout.engine import create_engine
 
-    monkeypatch.setitem(choices.ENGINES, "toy", f"{__name__}:ToyEngine")
+    add("trimaran.engines", "toy", f"{__name__}:ToyEngine")
+    assert choices.ENGINES.names() == ["vllm", "transformers", "toy"]
     config, device = config_of(rollout={"engine": "toy"}), object()
     engine: Any = create_engine(config, device)  # type: ignore[arg-type]
     assert type(engine) is ToyEngine
     assert (engine.config, engine.device) == (config, device)
 
 
-def test_an_aggregation_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aggregation_of_an_installed_package(add: Add) -> None:
     pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
     from services.trainer.batch import prepare_mini_batch
     from tests.trainer.batches import random_batch
 
-    monkeypatch.setitem(choices.AGGREGATIONS, "toy", f"{__name__}:first_only")
+    add("trimaran.aggregations", "toy", f"{__name__}:first_only")
     config = config_of(algorithm={"aggregation": "toy", "kl_coefficient": 1})
     (first, *others) = prepare_mini_batch(random_batch(1).groups, config.algorithm)
     assert [sample.weight for sample in first] == [1.0, *(0.0 for _ in first[1:])]
     assert not any(sample.weight for group in others for sample in group)
 
 
-def test_a_digest_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_of_an_installed_package(add: Add) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed; weight sync needs it")
     from services.weight_sync.data.digest import digest_value
 
-    monkeypatch.setitem(choices.DIGESTS, "toy", f"{__name__}:count_bytes")
+    add("trimaran.digests", "toy", f"{__name__}:count_bytes")
     config = config_of(weight_sync={"digest": "toy"})
     assert digest_value(config.weight_sync.digest, torch.zeros(6)) == f"{24:032x}"
+
+
+def test_what_is_not_named_is_not_imported(add: Add) -> None:
+    add("trimaran.losses", "other", "explosive:loss", explosive="raise SystemExit")
+    assert choices.LOSSES.check("other") == "other"
+    assert callable(choices.LOSSES.load("grpo"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "mine"])
+def test_a_name_that_two_have_is_refused_and_both_are_told(name: str, add: Add) -> None:
+    add("trimaran.losses", name, "one:loss", package="first")
+    add("trimaran.losses", name, "two:loss", package="second")
+    first = f"first 0.1's entry point trimaran.losses: {name} = one:loss"
+    second = f"second 0.1's entry point trimaran.losses: {name} = two:loss"
+    with pytest.raises(InputError, match=r"algorithm\.loss: '\w+' is the name of ") as refused:
+        config_of(algorithm={"loss": name})
+    assert first in str(refused.value) and second in str(refused.value)
+    assert ("the built-in services.trainer.grpo.loss:grpo_loss" in str(refused.value)) is (
+        name == "grpo"
+    )
+    assert str(refused.value).endswith("rename the package's entry point, or uninstall the package")
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        ("nowhere:loss", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("broken:loss", "RuntimeError: no licence"),
+        ("empty:loss", "AttributeError: module 'empty' has no attribute 'loss'"),
+    ],
+)
+def test_a_broken_package_is_named_with_its_remedy(place: str, cause: str, add: Add) -> None:
+    files = {"broken": "raise RuntimeError('no licence')", "empty": ""}
+    add("trimaran.losses", "mine", place, package="my-losses", **files)
+    told = (
+        f"my-losses 0.1's entry point trimaran.losses: mine = {place} cannot be loaded ({cause});"
+        " mend or uninstall the package"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        choices.LOSSES.load("mine")
 
 
 def test_devices_have_a_backend_and_a_variable_each() -> None:

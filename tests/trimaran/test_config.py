@@ -80,7 +80,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         (
             "rollout",
             {"engine": "sglang"},
-            "rollout.engine: must be vllm or transformers (given: 'sglang')",
+            "rollout.engine: 'sglang' is unknown (known here: vllm, transformers;",
         ),
         ("reward", {"rules": {}}, "reward.rules"),
         ("reward", {"rules": "exact"}, "reward.rules: must be a mapping, name: value"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -13,6 +14,26 @@ STD_EPSILON = 1e-4
 def has_signal(rewards_G: Sequence[float], scored_G: Sequence[bool]) -> bool:
     """Whether the scored rewards differ at all. Where they do not, every advantage is 0."""
     return len({reward for reward, scored in zip(rewards_G, scored_G, strict=True) if scored}) > 1
+
+
+class Advantage(Protocol):
+    """What `algorithm.advantage` names: a pure function, called once a group on every rank.
+
+    def centred(rewards_G, scored_G, normalize_std):
+        rewards = torch.tensor(rewards_G, dtype=torch.float64)
+        return rewards - rewards[torch.tensor(scored_G)].mean()
+    """
+
+    def __call__(
+        self, rewards_G: Sequence[float], scored_G: Sequence[bool], normalize_std: bool, /
+    ) -> torch.Tensor:
+        """One number a completion, float64 [G]. Where `scored_G` is false the completion is faulted:
+        its reward is 0 and means nothing, and its advantage is not used.
+
+        `normalize_std` is the configuration's. A completion whose advantage is exactly 0 goes
+        through no forward pass, unless there is a KL term.
+        """
+        ...
 
 
 def group_advantages(

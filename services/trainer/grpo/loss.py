@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -31,7 +32,7 @@ def token_mean(num_tokens_B: Sequence[int]) -> list[float]:
     """The weight of one token of each completion: 1 / all trained tokens of the mini-batch.
 
     Example: token_mean([3, 0, 1]) == [0.25, 0.0, 0.25]
-    Source: DAPO (arXiv 2503.14476), eq. 8. This and its like are named in `choices.AGGREGATIONS`.
+    Source: DAPO (arXiv 2503.14476), eq. 8. This and its like are named in `trimaran.choices.AGGREGATIONS`.
     """
     total = sum(num_tokens_B)
     return [1.0 / total if count else 0.0 for count in num_tokens_B]
@@ -93,6 +94,26 @@ class LossSums:
     importance: torch.Tensor
     importance_max: torch.Tensor
     divergence: torch.Tensor
+
+
+class Loss(Protocol):
+    """What `algorithm.loss` names: a pure function, called once a micro-batch on every rank.
+
+    def reinforce(logprobs_M, values, algorithm):
+        loss = -(values.weights * values.advantages * logprobs_M).sum()
+        zero = loss.new_zeros(())
+        return LossSums(loss, clipped=zero, importance=zero, importance_max=zero, divergence=zero)
+    """
+
+    def __call__(
+        self, logprobs_M: torch.Tensor, values: TokenValues, algorithm: AlgorithmSection, /
+    ) -> LossSums:
+        """`logprobs_M`: natural logarithms of the policy's probabilities, float32 [M], with gradient.
+
+        `LossSums.loss` is a sum over tokens in which each counts with its weight: then micro-batches
+        and ranks add up to the mini-batch's loss. M is not the same from call to call.
+        """
+        ...
 
 
 def grpo_loss(

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
-from trimaran.model_folder import FAMILIES, ModelFacts, read_model_folder
+from trimaran.model_folder import Family, ModelFacts, read_model_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def read_architecture(folder: Path) -> Architecture:
     facts = read_model_folder(folder)
     source = folder / "config.json"
     config = json.loads(source.read_text(encoding="utf-8"))
-    family = FAMILIES[facts.family]
+    family: Family = FAMILIES.load(facts.family)
     variants = {
         "attention_bias": not family.qkv_bias and config.get("attention_bias"),
         "mlp_bias": config.get("mlp_bias"),

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 from services.weight_sync.data.manifest import digest_bytes
-from trimaran.choices import DIGESTS, load
+from trimaran.choices import DIGESTS
 
 P = 2**31 - 1
 LANES = 4
@@ -50,13 +50,13 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest_tensor(name: str, piece: torch.Tensor) -> str:
-    """Hex digest of a contiguous uint8 tensor; `name` is one of `trimaran.choices.DIGESTS`."""
+    """Hex digest of a contiguous uint8 tensor; `name` is one in `trimaran.choices.DIGESTS`."""
     return _function(name)(piece)
 
 
 @functools.cache
 def _function(name: str) -> Callable[[torch.Tensor], str]:
-    return load(DIGESTS[name])
+    return DIGESTS.load(name)
 
 
 def digest_value(name: str, tensor: torch.Tensor) -> str:

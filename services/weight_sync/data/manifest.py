@@ -166,10 +166,10 @@ def _check_cuts(tensor: TensorInfo) -> None:
 
 def check_manifest(manifest: Manifest, root: str) -> None:
     """Raises TransferError unless the manifest is whole and is that of the version with `root`."""
-    if manifest.digest_name not in DIGESTS:
+    if manifest.digest_name not in DIGESTS.names():
         raise TransferError(
             f"the manifest's digests are {manifest.digest_name};"
-            f" this side computes {' and '.join(DIGESTS)}"
+            f" this side computes {' and '.join(DIGESTS.names())}"
         )
     try:
         check_tensors(manifest.tensors)

@@ -1,0 +1,120 @@
+"""The recipes of a loss and of an advantage, in real steps of a tiny model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extending.recipes import Recipe
+from trimaran.choices import ADVANTAGES
+from trimaran.config import RunConfig, parse_config
+
+torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
+
+Follow = Callable[[str], Recipe]
+STANDSTILL = 1e-30
+"""A learning rate."""
+
+
+def configure(**algorithm: Any) -> RunConfig:
+    return parse_config(
+        {
+            "run": {"groups_per_step": 4},
+            "model": {"path": "unused"},
+            "data": {"train": "unused"},
+            "reward": {"rules": {"exact_match": 1}},
+            "trainer": {"learning_rate": STANDSTILL},
+            "algorithm": algorithm,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    from tests.trainer.models import make_model
+
+    return make_model("llama")
+
+
+def step(model: Any, **algorithm: Any) -> tuple[dict[str, float], Any]:
+    """The metrics and the gradient of one step."""
+    from services.trainer.learner import train_step
+    from tests.trainer.batches import random_batch
+    from tests.trainer.plain_policy import PlainPolicy
+
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, random_batch(1), configure(**algorithm)).metrics
+    return metrics, policy.gradients()
+
+
+def test_the_loss_trains_and_has_the_gradient_that_the_recipe_promises(
+    follow: Follow, model: Any
+) -> None:
+    usual, usual_gradient = step(model)
+    named = follow("A loss").run["algorithm"]["loss"]
+    metrics, gradient = step(model, loss=named)
+    torch.testing.assert_close(gradient, usual_gradient, rtol=0, atol=1e-6)
+    assert gradient.abs().max() > 1e-2
+    # Its value is not: it has logprobs where grpo has ratios, which are 1.
+    assert abs(metrics["trainer/loss"] - usual["trainer/loss"]) > 0.01
+    assert metrics["trainer/grad_norm"] == pytest.approx(usual["trainer/grad_norm"], rel=1e-5)
+    key = "trainer/computed/importance_weight/mean"
+    assert metrics[key] == usual[key]
+
+
+def test_the_aggregation_weighs_tokens(follow: Follow, model: Any) -> None:
+    from services.trainer.batch import count_trained
+    from tests.trainer.batches import random_batch
+
+    named = follow("A loss").run["algorithm"]["aggregation"]
+    _, usual = step(model)
+    _, gradient = step(model, aggregation=named)
+    groups = random_batch(1).groups
+    num_scored = sum(len(group.verdicts_G) for group in groups) - 1  # one is faulted
+    scale = count_trained(groups) / (num_scored * 1024)
+    torch.testing.assert_close(gradient, usual * scale, rtol=1e-4, atol=1e-8)
+
+
+def test_the_advantage_is_the_rewards_distance_from_the_others(follow: Follow, model: Any) -> None:
+    named = follow("An advantage").run["algorithm"]["advantage"]
+    advantage = ADVANTAGES.load(named)
+    assert advantage([1.0, 0.0, 0.5], [True] * 3, True).tolist() == [0.75, -0.75, 0.0]
+    assert advantage([1.0, 0.0, 9.0], [True, True, False], True).tolist() == [1.0, -1.0, 0.0]
+    assert advantage([0.1] * 3, [True] * 3, True).tolist() == [0.0] * 3
+    assert advantage([1.0, 0.0], [True, False], True).tolist() == [0.0, 0.0]
+    _, usual = step(model)
+    _, gradient = step(model, advantage=named)
+    assert (gradient - usual).abs().max() > 1e-3
+
+
+def test_both_and_the_aggregation_together(follow: Follow, model: Any) -> None:
+    named = follow("A loss").run["algorithm"] | follow("An advantage").run["algorithm"]
+    assert named.keys() == {"loss", "advantage", "aggregation"}
+    metrics, gradient = step(model, **named, updates_per_batch=2, kl_coefficient=0.1)
+    assert metrics["trainer/nonfinite_updates"] == 0
+    assert gradient.isfinite().all() and gradient.abs().max() > 0
+
+
+def test_a_broken_loss_ends_the_trainer_before_it_builds_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from services.trainer.rank import TrainerRank
+    from tests.extending.packages import install
+    from trimaran.errors import InputError
+
+    monkeypatch.syspath_prepend(install(tmp_path, {"trimaran.losses": {"mine": "nowhere:loss"}}))
+    rank = TrainerRank(configure(loss="mine"), tmp_path / "run", 0)
+
+    async def start() -> None:
+        try:
+            await rank.start(lambda: pytest.fail("the model was built"))
+        finally:
+            await rank.close()
+
+    with pytest.raises(InputError, match=r"trimaran\.losses: mine = nowhere:loss cannot be loaded"):
+        asyncio.run(start())

@@ -1,0 +1,84 @@
+"""The recipes of a reward rule and of a metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.controller.step_metrics import describe_terms
+from services.reward.allowed import ALLOW_VARIABLE
+from tests.extending.recipes import RECIPES
+from tests.reward.groups import group_of
+from tests.reward.test_server import SECONDS, configure, while_serving
+from trimaran import metrics
+from trimaran.clients import RewardClient
+from trimaran.errors import InputError, InternalError
+from trimaran.metrics import METRICS, Metric, find_metric, markdown
+from trimaran.telemetry import MetricsWriter, read_json_lines
+from trimaran.types import Score, Verdict
+
+
+def write_rule(folder: Path) -> dict[str, dict[str, object]]:
+    """The recipe's section of rules, with the path that reading its run.yaml makes of it."""
+    recipe = RECIPES["A reward rule"]
+    (folder / "style.py").write_text(recipe.files["style.py"])
+    ((name, rule),) = recipe.run["reward"]["rules"].items()
+    return {name: {**rule, "function": f"{folder}/{rule['function']}"}}
+
+
+def test_the_rule_judges_and_its_other_numbers_are_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = write_rule(tmp_path)
+    monkeypatch.setenv(ALLOW_VARIABLE, str(rules["style"]["function"]))
+    found: list[Verdict] = []
+
+    async def use(client: RewardClient) -> None:
+        found.extend(await client.score_group(group_of(["a b c d", "a b"]), SECONDS))
+
+    while_serving(configure(rules), tmp_path, use)
+    assert found == [
+        Score(0.0, {"style": 0.0, "style.words": 4.0}),
+        Score(0.2, {"style": 1.0, "style.words": 2.0}),
+    ]
+    writer = MetricsWriter(tmp_path)
+    writer.write("step", 1, describe_terms(found))
+    writer.close()
+    (row,) = read_json_lines(tmp_path / "metrics.jsonl")
+    key = "reward/term/style.words/mean"
+    assert row[key] == 3.0
+    assert f"`{key}`" in RECIPES["A metric"].text
+
+
+def test_the_rule_is_refused_where_nobody_allowed_it(tmp_path: Path) -> None:
+    rules = write_rule(tmp_path)
+
+    async def use(client: RewardClient) -> None: ...
+
+    with pytest.raises(InputError, match=r"reward\.rules\.style\.function: .*--allow"):
+        import asyncio
+
+        from services.reward.server import serve
+
+        asyncio.run(serve(configure(rules), tmp_path))
+
+
+def test_a_metric_that_is_declared_and_computed_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = RECIPES["A metric"].parts
+    (declared,) = eval(parts["trimaran/metrics.py"], {"Metric": Metric})
+    (key, value), *_ = eval(
+        f"{{{parts['services/controller/step_metrics.py']}}}", {"lengths": [3, 2], "min": min}
+    ).items()
+    with pytest.raises(InternalError, match="is not declared"):
+        find_metric(key)
+    monkeypatch.setattr(metrics, "METRICS", (*METRICS, declared))
+    writer = MetricsWriter(tmp_path)
+    writer.write("step", 1, {key: value})
+    writer.close()
+    find_metric.cache_clear()
+    (row,) = read_json_lines(tmp_path / "metrics.jsonl")
+    assert row[key] == 2
+    assert f"| `{key}` | tokens | {declared.meaning} |" in list(markdown())
