@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -130,9 +131,22 @@ class SqliteStore:
         self._connection = sqlite3.connect(
             self._path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None
         )
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._use_write_ahead_log()
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(SCHEMA)
+
+    def _use_write_ahead_log(self) -> None:
+        """Waits for another process that opens the file: for this statement SQLite does not."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def put(self, key: str, value: Any) -> None:
         self._execute(PUT, (key, _dump(value)))

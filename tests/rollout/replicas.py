@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import WeightSyncSection, dump_config, parse_config
 from trimaran.device import pick
+from trimaran.launch.endpoints import free_address
 from trimaran.launch.environment import service_environment
 from trimaran.types import (
     Caller,
@@ -188,11 +188,11 @@ def stop(replica: RunningReplica) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    return ports
+    """Outside of the range from which the kernel serves an engine's own sockets."""
+    taken: set[str] = set()
+    while len(taken) < count:
+        taken.add(free_address(taken))
+    return [int(address.rpartition(":")[2]) for address in taken]
 
 
 async def generate(client, sampling, *, number=0, prompt=PROMPT, least=ANY_VERSION, into=None):

@@ -95,6 +95,20 @@ def test_records_are_written_under_the_newest_epoch_only(tmp_path):
         store.close()
 
 
+def test_a_store_that_another_process_opens_too_is_waited_for(tmp_path):
+    """SQLite says "database is locked" at once when both turn the write-ahead log on."""
+    path = tmp_path / "store.sqlite"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    letting_go = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    letting_go.start()
+    store = SqliteStore(path)
+    store.put("key", 1)
+    store.close()
+    letting_go.join()
+    other.close()
+
+
 def test_no_epoch_is_drawn_between_the_comparison_and_the_write(tmp_path):
     """Or two controllers would both believe that theirs was the newest when they published."""
     path = tmp_path / "store.sqlite"
