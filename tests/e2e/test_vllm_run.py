@@ -57,9 +57,12 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
         log = run / "logs" / f"{service}.log" if run else None
         return log.read_text().count(text) if log and log.exists() else 0
 
+    def returns() -> int:
+        """Proven by a publication or by a catch-up, whichever met it first."""
+        return times("rollout-1 is routable again", "controller")
+
     def wait_until_back(after: int) -> None:
-        back = "rollout-1 holds version"
-        runs.wait_for(lambda: times(back) > after, process, "rollout-1 to be proven again")
+        runs.wait_for(lambda: returns() > after, process, "rollout-1 to be proven again")
 
     runs.wait_for(lambda: times("rollout-1 holds version"), process, "a proven rollout-1")
     first = replica_1(tmp_path)
@@ -67,18 +70,18 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
 
     core.suspend()
     runs.wait_for(lambda: times("rollout-1 is not routable"), process, "a commit that failed")
-    seen = times("rollout-1 holds version")
+    seen = returns()
     core.resume()
     wait_until_back(seen)
     assert first.is_running(), "what only stood still need not be started again"
 
-    seen = times("rollout-1 holds version")
+    seen = returns()
     core.suspend()
     runs.wait_for(lambda: not first.is_running(), process, "the end of the replica")
     assert times("rollout-1 lives but cannot load weights", "rollout-1")
     wait_until_back(seen)
 
-    seen = times("rollout-1 holds version")
+    seen = returns()
     (core,) = replica_1(tmp_path).children()
     core.kill()
     wait_until_back(seen)
