@@ -96,7 +96,7 @@ def test_every_group_of_entry_points_is_in_the_document() -> None:
 
 
 def test_the_methods_of_the_rpc_recipe_use_what_their_classes_have() -> None:
-    """They run only once protoc has made their messages; tests/trimaran has a service that does."""
+    """They run once protoc has made their messages: in test_rpc.py."""
     recipe = RECIPES["An RPC"]
     for path, code in recipe.parts.items():
         (method,) = ast.parse(code).body
