@@ -49,9 +49,10 @@ def _permutation(seed: int, epoch: int, length: int) -> list[int]:
 class Read(Protocol):
     """What `trimaran.choices.DATASET_FORMATS` names: reads a file of one format.
 
-    def read_csv(path):
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from enumerate(csv.DictReader(file), start=2)
+    Example:
+        def read_csv(path):
+            with path.open(encoding="utf-8", newline="") as file:
+                yield from enumerate(csv.DictReader(file), start=2)
     """
 
     def __call__(self, path: Path, /) -> Iterator[tuple[int, Any]]:

@@ -70,7 +70,7 @@ class Engine(Protocol):
     It starts without weights: nothing is generated before the first `load_weights`. Methods are
     called from one event loop and must not block it. Where one raises, the server tells the caller.
 
-    In short; docs/extending.md has a small engine whole:
+    In short (docs/extending.md has a small engine whole):
 
         class SmallestEngine:
             def __init__(self, config: RunConfig, device: Device) -> None: ...

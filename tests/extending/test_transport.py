@@ -37,7 +37,7 @@ def test_the_carrier_fills_a_shadow_and_names_what_is_wrong(
 
     monkeypatch.setattr(types, "DiskSource", DiskSource, raising=False)
     names: dict[str, Any] = {}
-    exec(RECIPES["A transport"].files["services/weight_sync/transports/disk_carrier.py"], names)
+    exec(RECIPES["A transport"].parts["disk_carrier.py"], names)
     make_carrier: Callable[[], Any] = names["DiskCarrier"]
 
     snapshot = make_snapshot()

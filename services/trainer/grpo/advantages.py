@@ -19,9 +19,10 @@ def has_signal(rewards_G: Sequence[float], scored_G: Sequence[bool]) -> bool:
 class Advantage(Protocol):
     """What `algorithm.advantage` names: a pure function, called once a group on every rank.
 
-    def centred(rewards_G, scored_G, normalize_std):
-        rewards = torch.tensor(rewards_G, dtype=torch.float64)
-        return rewards - rewards[torch.tensor(scored_G)].mean()
+    Example:
+        def centred(rewards_G, scored_G, normalize_std):
+            rewards = torch.tensor(rewards_G, dtype=torch.float64)
+            return rewards - rewards[torch.tensor(scored_G)].mean()
     """
 
     def __call__(

@@ -99,10 +99,11 @@ class LossSums:
 class Loss(Protocol):
     """What `algorithm.loss` names: a pure function, called once a micro-batch on every rank.
 
-    def reinforce(logprobs_M, values, algorithm):
-        loss = -(values.weights * values.advantages * logprobs_M).sum()
-        zero = loss.new_zeros(())
-        return LossSums(loss, clipped=zero, importance=zero, importance_max=zero, divergence=zero)
+    Example:
+        def reinforce(logprobs_M, values, algorithm):
+            loss = -(values.weights * values.advantages * logprobs_M).sum()
+            zero = loss.new_zeros(())
+            return LossSums(loss, zero, importance=zero, importance_max=zero, divergence=zero)
     """
 
     def __call__(

@@ -1,0 +1,75 @@
+"""The recipe of a model family: a tiny Mistral trains as plain transformers trains it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extending.recipes import Recipe
+from trimaran.config import parse_config
+from trimaran.errors import InputError
+from trimaran.model_folder import read_model_folder
+
+torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+pytestmark = pytest.mark.e2e
+
+
+def save_mistral(folder: Path) -> Any:
+    from tests.trainer.models import SHAPE
+
+    torch.manual_seed(0)
+    shape = {**SHAPE, "vocab_size": 96, "tie_word_embeddings": False, "sliding_window": None}
+    model = transformers.MistralForCausalLM(transformers.MistralConfig(**shape))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else 0.05))
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return model
+
+
+def test_a_family_like_llama_trains(follow: Callable[[str], Recipe], tmp_path: Path) -> None:
+    from tests.trainer.batches import proofs_for, random_batch
+    from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+    from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
+    from tests.trainer.test_parity import whole_root
+
+    folder = tmp_path / "model"
+    model = save_mistral(folder)
+    with pytest.raises(InputError, match="family 'mistral'; supported are llama, qwen2"):
+        read_model_folder(folder)
+    follow("A model family")
+    assert read_model_folder(folder).family == "mistral"
+    config = parse_config(
+        {
+            "run": {"groups_per_step": 4},
+            "model": {"path": str(folder), "dtype": "float32"},
+            "data": {"train": "unused"},
+            "reward": {"rules": {"unused": 1}},
+            "rollout": {"max_tokens": 32, "max_prompt_tokens": 32, "temperature": 0.7},
+            "trainer": {"learning_rate": 1e-3, "weight_decay": 0.1, "device": "cpu"},
+            "endpoints": {"trainer": free_addresses(1)},
+        }
+    )
+    reference = ReferenceTrainer(model, config)
+
+    async def train() -> None:
+        async with running_ranks(config, tmp_path / "run") as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert start.root == whole_root(folder, tied=False)
+            for step in (1, 2):
+                batch = with_rollout_logprobs(model, random_batch(step), 0.7)
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                loss, norm = reference.step(batch)
+                assert answer.metrics["trainer/computed/logprob_diff/mean"] < 4e-6
+                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=2e-6)
+                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
+
+    asyncio.run(train())

@@ -1,0 +1,112 @@
+"""What the recipes that edit the tree tell a reader to open is there; and each recipe is complete."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.extending.recipes import RECIPES, ROOT
+from trimaran import choices
+from trimaran.choices import Choices
+
+TITLES = (
+    *("A loss", "An advantage", "A reward rule", "A transport", "An inference engine"),
+    *("A metric", "An RPC", "A store", "A model family", "A dataset format"),
+)
+
+NAMES = {
+    "A loss": {"services/trainer/grpo/loss.py": "Loss LossSums TokenValues"},
+    "An advantage": {"services/trainer/grpo/advantages.py": "Advantage"},
+    "A reward rule": {
+        "trimaran/rewards.py": "Sample ReferenceUnusableError",
+        "services/reward/rules/__init__.py": "RULES",
+    },
+    "A transport": {
+        "trimaran/types.py": "Transport Source Offer",
+        "trimaran/wire.py": "encode_source decode_source",
+        "trimaran/config.py": "TransportName",
+        "services/weight_sync/transports/carrier.py": "Carrier",
+        "services/weight_sync/transports/__init__.py": "make_carriers",
+        "services/weight_sync/control/plan.py": "plan_stage",
+        "services/weight_sync/data/receiver.py": "WeightReceiver",
+    },
+    "An inference engine": {"services/rollout/engine.py": "Engine"},
+    "A metric": {
+        "trimaran/metrics.py": "METRICS",
+        "services/controller/step_metrics.py": "describe_batch",
+        "services/trainer/learner.py": "_token_metrics",
+    },
+    "An RPC": {
+        "services/reward/server.py": "RewardServicer",
+        "trimaran/clients/reward.py": "RewardClient",
+    },
+    "A store": {
+        "trimaran/store.py": "Store open_store find_store issued_epoch",
+        "tests/extending/memory_store.py": "MemoryStore",
+    },
+    "A model family": {
+        "trimaran/model_folder.py": "Family ModelFacts",
+        "services/trainer/megatron/architecture.py": "Architecture",
+        "services/trainer/megatron/tensors.py": "tensor_shapes",
+        "services/trainer/megatron/mapping.py": "rule_for",
+        "services/weight_sync/data/grid.py": "RULES",
+    },
+    "A dataset format": {"services/controller/datasets.py": "Read load_prompts"},
+}
+"""Recipe -> file -> what it defines, of what the recipe names."""
+
+
+def defined(path: str) -> set[str]:
+    """The names at the top of a module."""
+    found: set[str] = set()
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+    return found
+
+
+def test_there_are_the_ten_recipes_and_each_says_all_that_a_reader_needs() -> None:
+    assert tuple(RECIPES)[1:] == TITLES
+    for title in TITLES:
+        text = RECIPES[title].text
+        for mark in ("**Contract.**", "**Test.**", "**Not yet.**"):
+            assert mark in text, (title, mark)
+        assert "**When.**" in text, title
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_what_a_recipe_names_is_there(title: str) -> None:
+    for path, names in NAMES[title].items():
+        for name in names.split():
+            assert re.search(rf"\b{name}\b", RECIPES[title].text), name
+            assert name in defined(path), (path, name)
+
+
+def test_every_group_of_entry_points_is_in_the_document() -> None:
+    groups = {value.group for value in vars(choices).values() if isinstance(value, Choices)}
+    text = "".join(recipe.text for recipe in RECIPES.values())
+    shown = set(re.findall(r'^ *\[project\.entry-points\."([\w.]+)"\]$', text, re.MULTILINE))
+    assert shown == groups - {"trimaran.digests"}  # it has no recipe
+
+
+def test_the_methods_of_the_rpc_recipe_use_what_their_classes_have() -> None:
+    """They run once protoc has made their messages: in test_rpc.py."""
+    recipe = RECIPES["An RPC"]
+    for path, code in recipe.parts.items():
+        (method,) = ast.parse(code).body
+        assert isinstance(method, ast.AsyncFunctionDef)
+        source = (ROOT / path).read_text(encoding="utf-8")
+        own = {
+            node.attr
+            for node in ast.walk(method)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+        }
+        assert own and all(re.search(rf"self\.{name}\b.*=", source) for name in own), (path, own)
