@@ -7,7 +7,7 @@ valid in every process of a run:
     mine = "my_package.engine:MyEngine"
 
 Only what the operator installed can be named so: a run.yaml brings no code along. docs/extending.md
-has a recipe for each group.
+has the recipes.
 """
 
 from __future__ import annotations

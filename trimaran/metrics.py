@@ -107,7 +107,7 @@ METRICS = (
     Metric(
         "rollout/completion/lag/mean",
         "steps",
-        "age of a completion's oldest token as it trains: optimizer steps since its weights",
+        "age of a completion's oldest token as it trains: training steps since its weights",
     ),
     Metric(LAG_MAX, "steps", "greatest age of the same; `run.max_lag` at most"),
     Metric("trainer/learning_rate", "1", "learning rate of the step"),
@@ -129,7 +129,7 @@ METRICS = (
     Metric(
         "trainer/clipped/share",
         "share",
-        "trained tokens whose probability ratio was clipped; one that is not computed never is",
+        "trained tokens whose probability ratio was clipped; a token without a forward pass counts as not clipped",
     ),
     Metric("trainer/packed_tokens", "tokens", "tokens of the forward passes, prompts included"),
     Metric("trainer/trained_tokens", "tokens", "tokens that count in the loss"),
@@ -171,7 +171,11 @@ METRICS = (
         "pause of generation for the switch, longest of the replicas",
     ),
     Metric("weight_sync/replicas", "replicas", "replicas that serve the new version"),
-    Metric("weight_sync/relayed", "replicas", "replicas that copied it from other replicas"),
+    Metric(
+        "weight_sync/relayed",
+        "replicas",
+        "replicas that pulled it, or a part of it, by relay: from other replicas or from the trainer",
+    ),
     Metric("weight_sync/bytes", "bytes", "bytes that the replicas received"),
     Metric(
         "weight_sync/bytes/<transport>", "bytes", "the part of these that came by this transport"

@@ -56,7 +56,9 @@ def status_of(error: Exception) -> Status | None:
     """
     for kind, code in CODES.items():
         if isinstance(error, kind):
-            text = str(error).encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+            data = str(error).encode(errors="backslashreplace")
+            text = data[:MAX_TEXT_BYTES].decode(errors="ignore")
+            text += " …" if len(data) > MAX_TEXT_BYTES else ""
             return Status(code, text, ((TRAILER, kind.name),))
     return None
 

@@ -206,9 +206,9 @@ class SqliteStore:
     def newest_epoch(self, name: str) -> int:
         return self._call(lambda: _newest_epoch(self._connection, name))
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    def close(self) -> None:
         """Waits for the calls under way: SQLite would crash the process. A disk that hangs for
-        `timeout` seconds keeps the connection; nothing uses it any more."""
+        `close_timeout` seconds keeps the connection; nothing uses it any more."""
         if not self._is_closed:
             self._is_closed = True
             self._thread.stop(self._connection.close, self.close_timeout)
@@ -244,8 +244,10 @@ class SqliteStore:
         return self._call(lambda: self._connection.execute(statement, values).fetchall())
 
 
-def issued_epoch(path: Path, name: str) -> int | None:
-    """The newest epoch of `name` in another process's store; None where there is no store yet."""
+def issued_epoch(run_folder: Path, name: str) -> int | None:
+    """The newest epoch of `name` in a run's store, read without opening the store for writing;
+    None where there is no store yet."""
+    path = run_folder / STORE_NAME
     if not path.exists():
         return None
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:

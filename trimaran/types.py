@@ -1,4 +1,4 @@
-"""The nouns that travel between services.
+"""The types that travel between services.
 
 Each stage wraps the one before it, so a type says which stage you are in:
 Prompt -> Group -> ScoredGroup -> TrainingBatch, and PolicyVersion on the way back.
@@ -406,6 +406,13 @@ class Completion:
     segments: tuple[Segment, ...]
     """Cover 0..T without gaps."""
 
+    @property
+    def is_covered(self) -> bool:
+        """Whether the segments say of every token who made it."""
+        starts = [segment.start for segment in self.segments]
+        ends = [segment.end for segment in self.segments]
+        return [*starts, len(self.token_ids_T)] == [0, *ends]
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -481,7 +488,8 @@ class ScoredGroup:
 
     Example:
         prompt = Prompt("train.jsonl:1", (Message("user", "1 + 2?"),), "addition", "3")
-        answers = (Completion((28, 2), (-0.1, -0.0), "3", "stop", ()),) * 2
+        segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
+        answers = (Completion((28, 2), (-0.1, -0.0), "3", "stop", segments),) * 2
         ScoredGroup(Group(17, 1, prompt, (33,), answers), (Score(1.0), Faulted("timeout")))
     """
 

@@ -1,6 +1,6 @@
-"""Nouns <-> protobuf. Nobody else builds or takes apart these messages.
+"""Our types <-> protobuf. Nobody else builds or takes apart these messages.
 
-`encode_x(noun) -> message` and `decode_x(message) -> noun`. Token ids are
+`encode_x(value) -> message` and `decode_x(message) -> value`. Token ids are
 little-endian int32 and log-probabilities little-endian float32, so a
 log-probability comes back as the nearest float32.
 """
@@ -270,9 +270,10 @@ def encode_staged(staged: types.Staged) -> types_pb2.Staged:
 
 
 def decode_staged(message: types_pb2.Staged) -> types.Staged:
-    by_transport = {
-        types.Transport(name): size for name, size in message.bytes_by_transport.items()
-    }
+    try:
+        by_transport = {types.Transport(n): size for n, size in message.bytes_by_transport.items()}
+    except ValueError as error:
+        raise InputError(f"staged bytes: {error}; run one version of Trimaran everywhere") from None
     return types.Staged(message.root, message.num_blocks, by_transport)
 
 
@@ -566,7 +567,7 @@ def decode_event(message: run_pb2.RunEvent) -> types.RunEvent:
 
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:
-    """The same bytes for the same noun, so that their digest can name a payload."""
+    """The same bytes for the same value, so that their digest can name a payload."""
     return encode_scored_group(scored).SerializeToString(deterministic=True)
 
 

@@ -14,8 +14,8 @@ class RunLog:
 
     Example:
         log = RunLog("addition-20261120-120000", num_steps=20)
-        log.emit("skipped", text="train.jsonl:7: prompt too long")
-        async for event in log.watch():  # ends behind the event of kind "finished"
+        log.emit(EventKind.SKIPPED, text="train.jsonl:7: prompt too long")
+        async for event in log.watch():  # ends behind the one of kind FINISHED
             print(event.kind, event.text)
     """
 

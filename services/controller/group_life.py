@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.controller.ledger import read_records
-from services.controller.records import Committed, Consumed, GroupRecord, Record, encode
+from services.controller.records import Committed, Consumed, GroupRecord, Record, Replayed, encode
 from trimaran.errors import InputError
 from trimaran.store import STORE_NAME, find_store
 
@@ -21,7 +21,7 @@ def life_of(group: int, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         elif isinstance(record, Consumed) and group in dict(record.groups):
             step = record.step
             yield {"kind": "consumed", "step": step}
-        elif isinstance(record, Committed) and record.version.step == step:
+        elif isinstance(record, Committed | Replayed) and record.version.step == step:
             yield encode(record)
 
 

@@ -66,8 +66,9 @@ class ProofCheck:
         poll: float = POLL_SECONDS,
         retry: float = RETRY_SECONDS,
     ) -> None:
-        """All in seconds. `patience`: `outage_timeout`, for which a weight sync that is away is waited for, asked
-        each `retry`. `settle`: for how long a proof that is missing is, asked each `poll`."""
+        """All in seconds. `patience`: `outage_timeout`, for which a weight sync that is away is
+        waited for; it is asked each `retry`. `settle`: for how long a missing proof is waited for;
+        it is asked for each `poll`."""
         self._weight_sync, self._patience = weight_sync, patience
         self._settle, self._poll, self._retry = settle, poll, retry
         self._good: dict[Maker, Proof] = {}

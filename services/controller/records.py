@@ -182,7 +182,9 @@ def decode(tree: Tree) -> Record:
     content = {name: value for name, value in tree.items() if name not in ("kind", "hash")}
     kind = TYPES.get(tree.get("kind", ""))
     if kind is None or content.keys() != {field.name for field in fields(kind)}:
-        raise LedgerError(f"{dict(tree)} is no record of this version of trimaran")
+        raise LedgerError(
+            f"{dict(tree)} is no record of this version of Trimaran; read it with the one that wrote it"
+        )
     return kind(**{name: _READ.get(name, _as_it_is)(value) for name, value in content.items()})
 
 

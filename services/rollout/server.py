@@ -224,7 +224,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         try:
             await asyncio.to_thread(receiver.start)
             service = rollout_service(RolloutServicer(name, config, engine, weights))
-            issued = partial(issued_epoch, run_folder / "store.sqlite")
+            issued = partial(issued_epoch, run_folder)
             server = rpc.Server(config.endpoints.rollout[index], [service], issued)
             await server.start()
             try:

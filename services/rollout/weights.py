@@ -60,8 +60,12 @@ counted, not timed: in a process that stood still itself, everything is late for
 
 
 class ReplicaWeights:
-    """Example: `await weights.stage(version, manifest, sources, 1 << 26, 120.0)`, then
-    `await weights.commit(version, maker)`; `weights.live` is the version from then on."""
+    """The version that a replica's engine has loaded, and the one that it stages.
+
+    Example:
+        await weights.stage(version, manifest, sources, limits)
+        await weights.commit(version, maker)  # from here on, `weights.live` is this version
+    """
 
     def __init__(
         self,

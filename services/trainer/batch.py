@@ -15,6 +15,7 @@ from services.trainer.grpo.advantages import Advantage
 from services.trainer.packing import GroupLengths
 from trimaran.choices import ADVANTAGES, AGGREGATIONS
 from trimaran.config import AlgorithmSection
+from trimaran.errors import InputError
 from trimaran.types import Completion, Score, ScoredGroup
 
 T = TypeVar("T")
@@ -62,7 +63,13 @@ def prepare_mini_batch(
     advantage: Advantage = ADVANTAGES.load(algorithm.advantage)
     drafts = [_draft(scored, advantage, algorithm.normalize_std) for scored in groups]
     counts = [len(completion.token_ids_T) for draft in drafts for completion, _ in draft]
-    weights = iter(AGGREGATIONS.load(algorithm.aggregation)(counts))
+    per_token = AGGREGATIONS.load(algorithm.aggregation)(counts)
+    if len(per_token) != len(counts):
+        raise InputError(
+            f"algorithm.aggregation: {algorithm.aggregation} gives {len(per_token)} weights for"
+            f" {len(counts)} completions; it must give one for each"
+        )
+    weights = iter(per_token)
     return [
         tuple(
             TrainingSample(scored.group.prompt_token_ids, completion, advantage, weight)

@@ -19,6 +19,11 @@ def check_proofs(
     """
     by_maker = {(proof.version, proof.replica): proof for proof in proofs}
     for scored in batch.groups:
+        if not all(completion.is_covered for completion in scored.group.completions_G):
+            raise UnprovenError(
+                f"step {batch.step}, group {scored.group.number}: some tokens do not say which"
+                " replica and version made them; reissue the group"
+            )
         for version, replica in sorted(scored.group.makers):
             proof = by_maker.get((version, replica))
             if reason := _why_not(proof, recorded_roots(version)):

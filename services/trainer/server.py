@@ -215,7 +215,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
-    issued = partial(issued_epoch, run_folder / "store.sqlite")
+    issued = partial(issued_epoch, run_folder)
     server = rpc.Server(addresses[index], [service], issued)
     try:
         if rank.exports:

@@ -17,7 +17,7 @@ def test_without_normalisation_only_the_mean_is_taken_off() -> None:
     assert group_advantages([0.0, 0.0, 3.0], [True] * 3, False).tolist() == [-1.0, -1.0, 2.0]
 
 
-def test_an_faulted_completion_is_in_no_statistic_and_has_no_advantage() -> None:
+def test_a_faulted_completion_is_in_no_statistic_and_has_no_advantage() -> None:
     advantages = group_advantages([0.0, 99.0, 1.0], [True, False, True], True).tolist()
     # of 0 and 1: mean 1/2, sample deviation sqrt(1/2)
     want = 0.5 / (math.sqrt(0.5) + 1e-4)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import pytest
 import torch
 
 from services.trainer.batch import pack, prepare_mini_batch
 from services.trainer.packing import GroupLengths
 from tests.trainer.batches import completion, scored_group
 from trimaran.config import AlgorithmSection
+from trimaran.errors import InputError
 
 CPU = torch.device("cpu")
 
@@ -34,7 +38,21 @@ def test_an_empty_completion_counts_in_the_group_and_trains_nothing() -> None:
     assert packed.advantages_M.tolist() == [0.5, 0.5]
 
 
-def test_an_faulted_completion_is_left_out_of_the_denominator() -> None:
+def test_an_aggregation_that_gives_too_few_weights_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.trainer.batch.AGGREGATIONS", Few())
+    group = scored_group([4], [completion([7]), completion([8])], [1.0, 0.0])
+    with pytest.raises(InputError, match="gives 1 weights for 2 completions"):
+        prepare_mini_batch([group], AlgorithmSection())
+
+
+class Few:
+    def load(self, name: str) -> Callable[[Sequence[int]], list[float]]:
+        return lambda num_tokens_B: [1.0] * (len(num_tokens_B) - 1)
+
+
+def test_a_faulted_completion_is_left_out_of_the_denominator() -> None:
     answers = [completion([7]), completion([8]), completion([9, 9, 9])]
     group = scored_group([4], answers, [1.0, 0.0, None])
     (samples,) = prepare_mini_batch([group], AlgorithmSection())

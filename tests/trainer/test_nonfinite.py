@@ -172,7 +172,7 @@ def test_groups_that_are_not_finite_only_together_are_named_together(
 
 
 def test_what_does_not_train_is_not_looked_at(policy: PlainPolicy, make_config: MakeConfig) -> None:
-    """An faulted completion, and a group whose rewards are equal."""
+    """A faulted completion, and a group whose rewards are equal."""
     batch = random_batch(1)
     batch = change(batch, 2, with_logprob(batch.groups[2], NAN))
     result = train_step(policy, batch, make_config(trainer=FAST))

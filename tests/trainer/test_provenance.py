@@ -40,6 +40,23 @@ def test_proven_tokens_may_train() -> None:
 
 
 @pytest.mark.parametrize(
+    "segments",
+    [
+        (),
+        (Segment(0, 1, FIRST, "r0"),),
+        (Segment(1, 2, FIRST, "r0"),),
+        (Segment(0, 1, FIRST, "r0"), Segment(0, 2, FIRST, "r0")),
+        (Segment(0, 3, FIRST, "r0"),),
+    ],
+)
+def test_tokens_of_nobody_may_not_train(segments: tuple[Segment, ...]) -> None:
+    batch = batch_of((FIRST, "r0"), (FIRST, "r0"))
+    object.__setattr__(batch.groups[0].group.completions_G[0], "segments", segments)
+    with pytest.raises(UnprovenError, match="group 7: some tokens do not say which"):
+        check(batch, proof(FIRST, "r0", "one"))
+
+
+@pytest.mark.parametrize(
     ("proofs", "reason"),
     [
         ([], "there is no proof that the replica held it"),

@@ -82,3 +82,13 @@ def test_a_logprob_that_is_not_finite_is_refused_with_its_replica(bad):
     for event in (chunk(0, 1, [4], V2, "rollout-1"), finished(0)):
         assembly.take(event)
     assert assembly.completions()[0].token_ids_T == (1, 4)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_logprobs"), [(2, 3), (3, 2), (4, 4)])
+def test_a_chunk_that_says_more_or_less_than_it_holds_is_refused(num_tokens, num_logprobs):
+    """Tokens that no segment covers would have no maker, and so no proof."""
+    event = chunk(0, 0, [1] * 3, V1)
+    event.chunk.token_ids = wire.encode_token_ids([1] * num_tokens)
+    event.chunk.logprobs = wire.encode_logprobs([-0.5] * num_logprobs)
+    with pytest.raises(InternalError, match="rollout-0: a chunk of .* tokens 0 to 3"):
+        GroupAssembly(1).take(event)

@@ -1,4 +1,4 @@
-"""The examples in docstrings are Python, and those that need nothing else run."""
+"""Examples of several lines in docstrings are Python; those of the types and the errors run."""
 
 from __future__ import annotations
 

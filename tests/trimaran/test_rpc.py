@@ -158,6 +158,13 @@ def test_a_text_longer_than_grpc_carries_is_cut_and_keeps_its_class(letter):
     error = error_from(FakeReward(errors.TransferError("block 7: " + letter * 20_000)))
     assert type(error) is errors.TransferError
     assert str(error).startswith("block 7: " + letter * 900)
+    assert str(error).endswith("…")
+
+
+def test_a_text_that_is_no_unicode_arrives_all_the_same():
+    error = error_from(FakeReward(errors.TransferError("block 7: \ud800")))
+    assert type(error) is errors.TransferError
+    assert str(error) == "block 7: \\ud800"
 
 
 def test_a_narrower_error_arrives_as_what_it_derives_from():
@@ -230,7 +237,7 @@ def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
     fake = FakeReward()
 
     async def run():
-        issued = partial(issued_epoch, tmp_path / "store.sqlite")
+        issued = partial(issued_epoch, tmp_path)
         async with (
             serving(reward_service(fake), issued=issued) as address,
             RewardClient(address, Caller("run", epoch)) as stranger,
@@ -260,7 +267,7 @@ def test_a_store_that_cannot_be_read_is_unavailable(tmp_path):
     path.write_bytes(b"no database" * 100)
 
     async def run():
-        issued = partial(issued_epoch, path)
+        issued = partial(issued_epoch, tmp_path)
         async with (
             serving(reward_service(FakeReward()), issued=issued) as address,
             RewardClient(address, Caller("run", 1)) as client,

@@ -137,13 +137,13 @@ def test_no_epoch_is_drawn_between_the_comparison_and_the_write(tmp_path):
 def test_the_newest_epoch_is_read_without_opening_the_store(tmp_path, folder):
     path = tmp_path / folder / "store.sqlite"
     path.parent.mkdir()
-    assert issued_epoch(path, "run") is None and not path.exists()
+    assert issued_epoch(path.parent, "run") is None and not path.exists()
     store = SqliteStore(path)
-    assert issued_epoch(path, "run") == 0
+    assert issued_epoch(path.parent, "run") == 0
     store.next_epoch("run")
     store.next_epoch("run")
-    assert issued_epoch(path, "run") == 2
-    assert issued_epoch(path, "another") == 0
+    assert issued_epoch(path.parent, "run") == 2
+    assert issued_epoch(path.parent, "another") == 0
     store.close()
     assert [entry.name for entry in tmp_path.iterdir()] == [folder]
 
@@ -190,7 +190,7 @@ def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
     disk = hang(store, "")
     with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
         CALLS[call](store)
-    store.close(timeout=0.05)  # nor does it hold the end
+    store.close()  # nor does it hold the end
     disk.let_go.set()
 
 

@@ -179,7 +179,7 @@ def test_a_group_is_judged_by_its_texts_tokens_and_prompt(group):
         assert sample.messages == expected  # without images
 
 
-def test_an_faulted_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
+def test_a_faulted_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
     verdict = types.Faulted("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
     message = wire.encode_verdict(verdict)
     assert wire.decode_verdict(type(message).FromString(message.SerializeToString())) == verdict
@@ -218,6 +218,10 @@ def limits(bucket_bytes, timeout_seconds=1.0):
 
 
 HOSTILE = {
+    "bytes by a transport that we do not know": (
+        wire.decode_staged,
+        types_pb2.Staged(bytes_by_transport={"pigeon": 4}),
+    ),
     "a shape of 2^63": (wire.decode_manifest, tensor(shape=[2**63])),
     "a product of 2^64": (wire.decode_manifest, tensor(shape=[2**32, 2**32])),
     "a product of 2^80 that is 0": (wire.decode_manifest, tensor(shape=[2**40, 2**40, 0])),

@@ -180,7 +180,12 @@ def _add_reward(commands: Any) -> None:
     add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
     add("--tls-key", metavar="FILE", help="its private key")
     add("--option", action="append", default=[], metavar="key=value", help="keyword argument")
-    add("--minimum", type=float, metavar="SCORE", help="what an answer gets that cannot be judged")
+    add(
+        "--minimum",
+        type=float,
+        metavar="SCORE",
+        help="least score; also what an answer gets that crashes or hangs its checker twice",
+    )
     add("--maximum", type=float, metavar="SCORE", help="a score above it is not believed")
     add("--nondeterministic", action="store_true", help="equal samples may get unequal scores")
     add("--workers", type=int, default=2, metavar="N", help="processes (default 2)")

@@ -1,4 +1,4 @@
-"""One small client a service; they speak nouns, not messages.
+"""One small client a service; they speak our types, not messages.
 
 `RunClient` is the public one. The others take the controller's `Caller` once.
 """

@@ -80,7 +80,13 @@ class GroupAssembly:
                     f"{segment.replica} at version {segment.version}: the log-probability of token"
                     f" {place} of completion {chunk.index} is {logprob}"
                 )
-        completion.token_ids_T.extend(wire.decode_token_ids(chunk.token_ids))
+        token_ids = wire.decode_token_ids(chunk.token_ids)
+        if not segment.end - segment.start == len(token_ids) == len(logprobs):
+            raise errors.InternalError(
+                f"{segment.replica}: a chunk of {len(token_ids)} tokens and {len(logprobs)}"
+                f" log-probabilities says that it is tokens {segment.start} to {segment.end}"
+            )
+        completion.token_ids_T.extend(token_ids)
         completion.logprobs_T.extend(logprobs)
         last = completion.segments[-1] if completion.segments else None
         if last and (last.version, last.replica) == (segment.version, segment.replica):

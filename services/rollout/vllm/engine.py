@@ -5,7 +5,7 @@ request with n samples; completions that continue a prefix are a request each.
 
 How a completion that crosses an update knows its versions: `load_weights` pauses
 the core, lets the outputs made before the pause pass, and notes in every running
-`Stream` how many tokens each completion has. What comes after that mark is the
+`VllmStream` how many tokens each completion has. What comes after that mark is the
 new version's, whenever its reader takes it.
 """
 

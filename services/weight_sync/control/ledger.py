@@ -37,7 +37,7 @@ class VersionLedger:
 
     Example:
 
-        ledger = VersionLedger(SqliteStore(folder / "store.sqlite"), "addition-20261120-120000")
+        ledger = VersionLedger(open_store(folder), "addition-20261120-120000")
         ledger.live  # None until a version is committed
         await ledger.list_versions(limit=5)
     """
