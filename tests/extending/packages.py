@@ -19,7 +19,8 @@ def install(
     for path, text in (files or {}).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    information = folder / f"{name}-0.1.dist-info"
+    # As installers escape it: what stands before the first "-" is taken for the name.
+    information = folder / f"{name.replace('-', '_')}-0.1.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     lines = [
