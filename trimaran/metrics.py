@@ -72,7 +72,8 @@ METRICS = (
     Metric(
         "reward/completion/faulted/share",
         "share",
-        "completions without a score because of a fault of ours; they do not train",
+        "completions of the batch without a score, because the scoring failed and not the answer;"
+        " groups that were filtered do not count",
     ),
     Metric(
         "reward/completion/indigestible/share",
