@@ -113,7 +113,11 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class TransferGroup:
-    """One sender (rank 0) and its receivers (ranks 1 to world_size - 1)."""
+    """One sender (rank 0) and its receivers (ranks 1 to world_size - 1).
+
+    Example:
+        TransferGroup(group_id=3, nonce="a1b2", world_size=3, rendezvous="127.0.0.1:40000")
+    """
 
     group_id: int
     nonce: str
@@ -124,7 +128,11 @@ class TransferGroup:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The data door of a process that holds weights: a trainer rank or a replica."""
+    """The data door of a process that holds weights: a trainer rank or a replica.
+
+    Example:
+        Peer(relay="127.0.0.1:40001", key="secret", host="machine-1")
+    """
 
     relay: str
     """host:port of its relay server."""
@@ -136,7 +144,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Changed elements only, against the version with `base_root`; one piece a block."""
+    """Changed elements only, against the version with `base_root`; one piece a block.
+
+    Example:
+        assert Delta(base_root="5f0c…", sizes=(0, 4096, 0, 12)).num_bytes == 4108
+    """
 
     base_root: str
     sizes: tuple[int, ...]
@@ -149,7 +161,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one trainer rank can send of the version that it holds."""
+    """What one trainer rank can send of the version that it holds.
+
+    Example:
+        peer = Peer("127.0.0.1:40001", "secret", "machine-1")
+        Offer(peer, blocks=((0, 694),), memory="/proc/4711/fd/12")
+    """
 
     peer: Peer
     blocks: Ranges
@@ -273,7 +290,12 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
-    """What weight sync remembers of a version."""
+    """What weight sync remembers of a version.
+
+    Example:
+        policy = PolicyVersion("addition-1", VersionId(0, 7), "5f0c…")
+        VersionRecord(policy, num_blocks=694, num_bytes=269_060_736, committed_at=1_763_640_000.0)
+    """
 
     policy: PolicyVersion
     num_blocks: int
@@ -285,6 +307,12 @@ class VersionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
+    """An inference engine with its server.
+
+    Example:
+        Replica("rollout-0", "127.0.0.1:20001")
+    """
+
     name: str
     address: str
 
@@ -381,7 +409,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PartialCompletion:
-    """What an interrupted completion has so far. Another replica goes on from there."""
+    """What an interrupted completion has so far. Another replica goes on from there.
+
+    Example:
+        segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
+        PartialCompletion((28, 2), (-0.11, -0.02), segments)
+    """
 
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]

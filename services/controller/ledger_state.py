@@ -55,7 +55,11 @@ COMES_FROM: dict[Stage, tuple[Stage, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """Where a group stands now."""
+    """Where a group stands now.
+
+    Example:
+        ledger.state.groups[17].stage is Stage.SCORED
+    """
 
     attempt: int
     stage: Stage

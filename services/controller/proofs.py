@@ -28,7 +28,11 @@ Maker = tuple[VersionId, str]
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A version on a replica without a good proof, and why."""
+    """A version on a replica without a good proof, and why.
+
+    Example:
+        str(Unproven(VersionId(0, 7), "rollout-1", "block 5 differs"))
+    """
 
     version: VersionId
     replica: str

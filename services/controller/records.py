@@ -26,7 +26,11 @@ class LedgerError(TrimaranError):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A controller has taken over the run. One with an older epoch can write no more."""
+    """A controller has taken over the run. One with an older epoch can write no more.
+
+    Example:
+        Opened(epoch=2)
+    """
 
     epoch: int
     """Fencing epoch, drawn from the run's store."""
@@ -34,7 +38,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The weights before the first step."""
+    """The weights before the first step.
+
+    Example:
+        Began(VersionId(0, 0), root="5f0c…")
+    """
 
     version: VersionId
     root: str
@@ -55,7 +63,11 @@ class Reissue:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A replica has been asked to generate the group."""
+    """A replica has been asked to generate the group.
+
+    Example:
+        Issued(17, 1, "train.jsonl:3")
+    """
 
     group: int
     attempt: int
@@ -67,7 +79,11 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """All completions of the group have arrived, from proven weights."""
+    """All completions of the group have arrived, from proven weights.
+
+    Example:
+        Generated(17, 1, digest="9c41…")
+    """
 
     group: int
     attempt: int
@@ -77,7 +93,11 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The group has its rewards and waits to be trained on."""
+    """The group has its rewards and waits to be trained on.
+
+    Example:
+        Scored(17, 1, payload="77ab…")
+    """
 
     group: int
     attempt: int
@@ -87,7 +107,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The end of a group that was generated and could not be scored."""
+    """The end of a group that was generated and could not be scored.
+
+    Example:
+        Filtered(17, 3, "style: connection refused (5 of 8 completions)")
+    """
 
     group: int
     attempt: int
@@ -96,7 +120,11 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The end of a group that could not be generated."""
+    """The end of a group that could not be generated.
+
+    Example:
+        Skipped(17, 3, "the prompt has 80 tokens; rollout.max_prompt_tokens is 72")
+    """
 
     group: int
     attempt: int
@@ -105,7 +133,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A batch was chosen. From here on it trains, also when the step is replayed."""
+    """A batch was chosen. From here on it trains, also when the step is replayed.
+
+    Example:
+        Consumed(8, ((16, 1), (17, 2)), proofs)
+    """
 
     step: int
     groups: tuple[tuple[int, int], ...]
@@ -116,7 +148,11 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The batch was trained. Its step is `version.step`."""
+    """The batch was trained. Its step is `version.step`.
+
+    Example:
+        Committed(VersionId(0, 8), root="02d7…")
+    """
 
     version: VersionId
     """After the step."""
@@ -127,7 +163,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The new weights are live and the step's row is written."""
+    """The new weights are live and the step's row is written.
+
+    Example:
+        Timed(8, seconds=5.2)
+    """
 
     step: int
     seconds: float
@@ -136,7 +176,11 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Branched:
-    """A replay did not reach the recorded root: the weights of this and later steps are others."""
+    """A replay did not reach the recorded root: the weights of this and later steps are others.
+
+    Example:
+        Branched(step=6, lineage=1)
+    """
 
     step: int
     lineage: int
@@ -145,7 +189,11 @@ class Branched:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a step of a replay that branched has reached; takes the place of its `Committed`."""
+    """What a step of a replay that branched has reached; takes the place of its `Committed`.
+
+    Example:
+        Replayed(VersionId(1, 6), root="e90a…")
+    """
 
     version: VersionId
     root: str
@@ -154,7 +202,11 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """The trainer's state after `step` is on the disk."""
+    """The trainer's state after `step` is on the disk.
+
+    Example:
+        Checkpointed(10, "checkpoints/step-00010")
+    """
 
     step: int
     path: str

@@ -27,12 +27,20 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class NotApplicable:
-    """The function answered None: its term is left out of this completion's sum."""
+    """The function answered None: its term is left out of this completion's sum.
+
+    Example:
+        outcomes = [Value(1.0), NotApplicable()]  # of two completions
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Indigestible:
-    """The answer is to blame: it crashed or hung the checker twice."""
+    """The answer is to blame: it crashed or hung the checker twice.
+
+    Example:
+        Indigestible("TimeoutError: no result in 10 s, twice")
+    """
 
     reason: str
     score: float | None = None
@@ -41,7 +49,11 @@ class Indigestible:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The answer is not to blame: whatever it was, it could not have been judged."""
+    """The answer is not to blame: whatever it was, it could not have been judged.
+
+    Example:
+        Fault("rewards.example:8443: connection refused")
+    """
 
     reason: str
 

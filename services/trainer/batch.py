@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A scored completion."""
+    """A scored completion.
+
+    Example:
+        TrainingSample(prompt_token_ids, completion, advantage=0.5, weight=1 / 240)
+    """
 
     prompt_token_ids: tuple[int, ...]
     completion: Completion
@@ -109,7 +113,12 @@ def _draft(
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """The tensors of one micro-batch."""
+    """The tensors of one micro-batch.
+
+    Example:
+        packed = pack(samples, torch.device("cpu"))
+        logprobs_M = policy.logprobs(packed)
+    """
 
     token_ids_N: torch.Tensor
     """Group by group: the prompt, then the completions, each up to before its last trained token."""

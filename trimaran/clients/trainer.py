@@ -26,7 +26,12 @@ from trimaran.v1 import trainer_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class TrainAnswer:
-    """What a training step made."""
+    """What a training step made.
+
+    Example:
+        answer = await trainer.train_batch(batch, timeout=1800.0, proofs=proofs)
+        answer.metrics["trainer/loss"]
+    """
 
     version: PolicyVersion
     metrics: dict[str, float]

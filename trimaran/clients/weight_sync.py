@@ -24,7 +24,12 @@ from trimaran.v1 import weight_sync_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a replica is told when it registers."""
+    """What a replica is told when it registers.
+
+    Example:
+        registration = await weight_sync.register_replica(replica, peer, timeout=10.0)
+        await asyncio.sleep(registration.heartbeat_seconds)
+    """
 
     incarnation: int
     """Counts the name's registrations; stands in every heartbeat."""

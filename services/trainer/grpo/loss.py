@@ -86,7 +86,12 @@ class TokenValues:
 
 @dataclass(frozen=True, slots=True)
 class LossSums:
-    """Sums over the tokens of a micro-batch, from which the metrics are made."""
+    """Sums over the tokens of a micro-batch, from which the metrics are made.
+
+    Example:
+        zero = torch.zeros(())
+        LossSums(loss, clipped=zero, importance=zero, importance_max=zero, divergence=zero)
+    """
 
     loss: torch.Tensor
     """Scalar; its gradient is the micro-batch's part of the mini-batch's gradient."""

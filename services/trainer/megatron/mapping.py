@@ -40,7 +40,11 @@ LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 
 
 class Share(NamedTuple):
-    """Elements start..stop of a Hugging Face tensor, along the dimension that is split."""
+    """Elements start..stop of a Hugging Face tensor, along the dimension that is split.
+
+    Example:
+        Share(0, 288, weight)  # rank 0 of 2 holds the first 288 of 576 rows
+    """
 
     start: int
     stop: int
