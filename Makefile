@@ -1,8 +1,8 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
-# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 15 minutes
-# make unit   the quick tests: about 75 seconds on two cores. Without real engines, whole runs, installations, sweeps
-# make e2e    the tests that `make unit` leaves out: about 12 minutes
+# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 16 minutes
+# make unit   the quick tests: about 85 seconds on two cores. Without real engines, whole runs, installations, sweeps
+# make e2e    the tests that `make unit` leaves out: about 13 minutes
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
@@ -46,7 +46,7 @@ test: lint unit e2e
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 unit: install
-	$(PYTEST) -m "not e2e" -n 2 --dist loadfile
+	$(PYTEST) -m "not e2e" -n 3 --dist worksteal
 
 e2e: install
 	$(PYTEST) -m e2e

@@ -39,6 +39,8 @@ from tests.weight_sync.ends import (
 from trimaran.errors import TransferError
 from trimaran.types import Transport, VersionId
 
+pytestmark = pytest.mark.e2e  # real processes, most of which are killed or wait
+
 
 def transfer(
     pool, sender, receivers, snapshot, group, timeout=LONG, blocks=ALL, bucket_bytes=BUCKET
@@ -345,7 +347,6 @@ def _receive_once(manifest, source):
     time.sleep(LONG)
 
 
-@pytest.mark.e2e
 def test_nothing_leaks_over_hundreds_of_groups(monkeypatch):
     """In a process of its own, where nothing else comes and goes."""
     # torch asks the name server about every address that it connects to; not to wait for it.

@@ -26,6 +26,8 @@ from tests.reward import unruly
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 
+pytestmark = pytest.mark.e2e  # real processes, most of which are killed or wait
+
 T = TypeVar("T")
 
 ANSWER = FunctionSpec("tests.reward.unruly:answer")
@@ -125,7 +127,6 @@ def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
         assert first != second
 
 
-@pytest.mark.e2e
 def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(log: Path) -> None:
     texts = ["disarm", "deafen", "right"]
     outcomes = judge(texts, log, num_workers=2, timeout=SHORT, grace_seconds=0.1)
@@ -174,7 +175,6 @@ def test_a_function_that_closes_our_files_harms_itself_alone(log: Path) -> None:
     assert right == RIGHT
 
 
-@pytest.mark.e2e
 def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
     kinds = {
         "right": RIGHT,
@@ -248,7 +248,6 @@ def test_a_function_that_loses_its_own_connection_is_a_fault_unless_it_took_too_
     assert late == Indigestible("TimeoutError: too long")
 
 
-@pytest.mark.e2e
 def test_a_long_queue_that_moves_is_judged_to_its_end(log: Path) -> None:
     texts = [*["hang"] * 5, *["right"] * 3]  # takes 5 s at least
     outcomes = judge(texts, log, timeout=SHORT, patience=3.0)
@@ -305,7 +304,6 @@ def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> N
     with_pool(use, num_workers=2)
 
 
-@pytest.mark.e2e
 def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
     async def use(pool: WorkerPool) -> None:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
