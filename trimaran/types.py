@@ -27,7 +27,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionId:
-    """The weights after `step` optimizer steps in one lineage of a run.
+    """The weights after `step` training steps in one lineage of a run.
 
     A resume that cannot reach the recorded weights again begins a new lineage.
 

@@ -52,7 +52,7 @@ def draw_curve(run_folder: Path) -> Path:
     _draw_line(bottom, steps, metrics.LENGTH_MEAN, "mean completion length", color=ORANGE)
     top.set_ylabel("reward")
     bottom.set_ylabel("length (tokens)")
-    bottom.set_xlabel("optimizer step")
+    bottom.set_xlabel("training step")
     longest = max((row.get(metrics.LENGTH_MEAN) or 0 for row in steps), default=0)
     bottom.set_ylim(0, 1.15 * (longest or 1))
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -4,7 +4,7 @@ The kind is the type's name in lower case. `Issued(17, 1, "train.jsonl:3")` is w
 {"kind": "issued", "group": 17, "attempt": 1, "prompt": "train.jsonl:3", "reissue": null}.
 
 Units: `group` is a number in prompt order, from 0 on. `attempt` counts the tries of one group, from
-1 on. `step` counts optimizer steps, from 1 on. Digests and roots are hexadecimal.
+1 on. `step` counts training steps, from 1 on. Digests and roots are hexadecimal.
 """
 
 from __future__ import annotations

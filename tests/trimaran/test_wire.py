@@ -116,7 +116,7 @@ runs = st.builds(types.Run, texts, st.sampled_from(types.RunState), uint32, uint
 kinds = st.sampled_from(sorted(wire.EVENT_KINDS.values()))
 events = st.builds(types.RunEvent, uint32, kinds, runs, terms, texts)
 
-NOUNS = {
+TYPES = {
     "caller": callers,
     "version": versions,
     "policy": policies,
@@ -145,10 +145,10 @@ NOUNS = {
 }
 
 
-@pytest.mark.parametrize("noun", NOUNS)
+@pytest.mark.parametrize("kind", TYPES)
 @given(data=st.data())
-def test_round_trip(noun, data):
-    value = data.draw(NOUNS[noun])
+def test_round_trip(kind, data):
+    value = data.draw(TYPES[kind])
     message = getattr(wire, f"encode_{noun}")(value)
     received = type(message).FromString(message.SerializeToString())
     assert getattr(wire, f"decode_{noun}")(received) == value

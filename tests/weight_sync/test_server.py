@@ -32,7 +32,7 @@ def config_at(address: str | None):
     )
 
 
-def test_the_service_speaks_nouns(monkeypatch, tmp_path, unused_port):
+def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     world = World(shares=(((0, 3),), ((3, 5),)))
     monkeypatch.setattr(
         weight_sync,
