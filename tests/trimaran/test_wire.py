@@ -1,4 +1,4 @@
-"""Every noun comes back from the wire as it went."""
+"""Every kind comes back from the wire as it went."""
 
 import struct
 from itertools import pairwise
@@ -149,9 +149,9 @@ TYPES = {
 @given(data=st.data())
 def test_round_trip(kind, data):
     value = data.draw(TYPES[kind])
-    message = getattr(wire, f"encode_{noun}")(value)
+    message = getattr(wire, f"encode_{kind}")(value)
     received = type(message).FromString(message.SerializeToString())
-    assert getattr(wire, f"decode_{noun}")(received) == value
+    assert getattr(wire, f"decode_{kind}")(received) == value
 
 
 @given(scored_groups)
