@@ -1,4 +1,4 @@
-"""Every kind comes back from the wire as it went."""
+"""Every value comes back from the wire as it went."""
 
 import struct
 from itertools import pairwise
