@@ -114,14 +114,11 @@ class SqliteStore:
     may still reach the disk, should it come back; no later one does.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        disk_timeout: float = DISK_SECONDS,
-        close_timeout: float = CLOSE_SECONDS,
-    ) -> None:
+    def __init__(self, path: Path, close_timeout: float = CLOSE_SECONDS) -> None:
         self._path = path
-        self.disk_timeout, self.close_timeout = disk_timeout, close_timeout
+        self.close_timeout = close_timeout
+        self.disk_timeout = DISK_SECONDS
+        """Of a call, in seconds. No argument: to open the store may take this long, too."""
         self._thread = CallThread(f"store {path.name}")
         self._is_closed = False
         self._call(self._open)

@@ -48,8 +48,7 @@ def _heldout_table(before: Rewards, after: Rewards) -> Table:
 
 
 def _describe(summary: Mapping[str, Any]) -> str:
-    # Runs of an older version do not say it.
-    shares = {kind: summary.get(f"{kind}_share", 0.0) for kind in ("faulted", "indigestible")}
+    shares = {kind: summary[f"{kind}_share"] for kind in ("faulted", "indigestible")}
     faulted = "".join(
         f", {share:.1%} of the answers {kind}" for kind, share in shares.items() if share
     )
