@@ -11,6 +11,8 @@ import glob
 import importlib
 import importlib.util
 import os
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +30,19 @@ NPU_NODES = "/dev/davinci[0-9]*"
 """One node a die; the kernel driver makes them, with or without CANN."""
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 """Set by CANN's set_env.sh."""
+DERIVED = "torch_npu would make the groups in which weights travel out of the trainer's own ranks"
+"""ProcessGroupHCCL.cpp, createHCCLCommEx and createHCCLCommOrigin: a group that names its ranks, as
+each of ours does, becomes a part of the default group's communicator, where there is one."""
+SILENT = "a failed collective of Megatron or of the engine would go unnoticed"
+"""ProcessGroupHCCL.cpp: only 1 and 3 end the process after an error; work.wait() never raises it."""
+REFUSED_ON_NPU: dict[str, tuple[Callable[[str], bool], str]] = {
+    "RANK_TABLE_FILE": (bool, DERIVED),
+    "ROOTINFO_SUBCOMM_ENABLE": (lambda value: _number(value) != 0, DERIVED),
+    "HCCL_ASYNC_ERROR_HANDLING": (lambda value: _number(value) in (0, 2), SILENT),
+}
+"""By variable: which values are refused, and what would happen."""
+EXACT_KINDS = ("cpu", "cuda")
+"""Where torch is known to compare int16 and to divide int64 with rest; not yet known of an NPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,7 @@ def pick(name: DeviceName) -> Device:
     Call it before the process imports torch: with torch-npu installed and no
     CANN even `import torch` fails while plugins load by themselves, so this
     turns that off and `activate` imports the plugin on purpose.
-    Raises InputError when a named device is not there.
+    Raises InputError when a named device is not there, and as `check_environment` does.
     """
     has_plugin = importlib.util.find_spec("torch_npu") is not None
     if has_plugin:
@@ -101,7 +116,31 @@ def pick(name: DeviceName) -> Device:
             "device cuda: torch finds none; install the cuda extra and check"
             " CUDA_VISIBLE_DEVICES, or choose device cpu or auto"
         )
+    check_environment(name, os.environ)
     return Device(name, BACKENDS[name])
+
+
+def check_environment(name: DeviceName, environment: Mapping[str, str]) -> None:
+    """Raises InputError, with one line, for a variable that would harm a run on an NPU.
+
+    Imports nothing; "auto" counts as npu where `pick` would take one.
+    """
+    if name == "auto" and not _missing_for_npu(importlib.util.find_spec("torch_npu") is not None):
+        name = "npu"
+    if name != "npu":
+        return
+    for variable, (is_refused, consequence) in REFUSED_ON_NPU.items():
+        value = environment.get(variable)
+        if value is not None and is_refused(value):
+            raise InputError(
+                f"device npu: {variable}={value} is set, with which {consequence}; unset it"
+            )
+
+
+def _number(value: str) -> int:
+    """As C's strtol, by which torch_npu reads it: 0 for what is no number."""
+    found = re.match(r"\s*[+-]?\d+", value)
+    return int(found[0]) if found else 0
 
 
 def _best(has_plugin: bool) -> Literal["npu", "cuda", "cpu"]:

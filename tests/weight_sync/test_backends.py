@@ -18,6 +18,7 @@ from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP, end_process_group
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
+from tests.weight_sync.accelerators import StandIn
 from tests.weight_sync.ends import LONG, TENSORS, make_snapshot
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
@@ -71,8 +72,8 @@ def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
     assert sorted(vars(options)) == sorted(facts["options"])
     assert options.global_ranks_in_group == [0, 1, 2]
     assert (options.group_id, options.is_high_priority_stream) == ("trimaran-7-nonce", False)
-    end_process_group(made, abort=False)
-    end_process_group(made, abort=True)
+    end_process_group("hccl", made, abort=False)
+    end_process_group("hccl", made, abort=True)
     assert made.events == facts["ends_with"]
 
 
@@ -81,31 +82,15 @@ def test_nccl_outlives_our_deadline(monkeypatch):
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
     made = MAKE_PROCESS_GROUP["nccl"](STORE, 2, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert made.arguments["options"]._timeout > timedelta(minutes=1)
-    end_process_group(made, abort=True)
+    end_process_group("nccl", made, abort=True)
     assert made.events == ["abort"]
-
-
-class StandIn:
-    """A device whose tensors do not lie in the host's buffer, made of host memory."""
-
-    backend = "gloo"
-    on_host = False
-
-    def __init__(self):
-        self.threads = []
-
-    def activate(self, index):
-        self.threads.append((threading.current_thread().name, index))
-
-    def torch_device(self, index):
-        return torch.device("cpu")
 
 
 @pytest.mark.parametrize("num_buckets", [1, 2, 5])
 @pytest.mark.parametrize("wanted", [((0, 9),), ((1, 3), (6, 8))])
 def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
     # An accelerator's group is shut down; gloo's ends with its last reference.
-    monkeypatch.setattr(collective, "end_process_group", lambda group, abort: None)
+    monkeypatch.setattr(collective, "end_process_group", lambda *_, abort: None)
     device: Any = StandIn()
     snapshot = make_snapshot()
     layout = snapshot.layout

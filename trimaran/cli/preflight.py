@@ -5,18 +5,22 @@ Each check raises one InputError that names the key or the file and what would b
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from trimaran.config import RunConfig
+from trimaran.device import check_environment
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
 from trimaran.rpc import check_loopback
 
 
 def check_run(config: RunConfig) -> None:
+    for device in (config.rollout.device, config.trainer.device):
+        check_environment(device, os.environ)
     facts = read_model_folder(config.model.path)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")

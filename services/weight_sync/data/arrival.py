@@ -84,7 +84,8 @@ class Intake:
     stop: Stop
 
     def fill(self, buffer: torch.Tensor, layout: Layout, landed: Callable[[int], None]) -> None:
-        """Carry every source's stream into the buffer, all at the same time.
+        """Carry every source's stream into the buffer, all at the same time but for those of a
+        transport that takes one at a time.
 
         `landed` checks a block that has its bytes; it is called from several
         threads. The first failure stops the other sources. Raises that failure,
@@ -141,13 +142,24 @@ class Intake:
         return all(carrier.settled for carrier in self.carriers.values())
 
 
-def _run(jobs: Sequence[tuple[Carrier[Any], Job[Any]]], stop: Stop) -> None:
+Jobs = Sequence[tuple[Carrier[Any], Job[Any]]]
+
+
+def _run(jobs: Jobs, stop: Stop) -> None:
     if not jobs:
         return
-    with ThreadPoolExecutor(len(jobs), "stage") as threads:
-        futures = [threads.submit(carrier.carry, job) for carrier, job in jobs]
+    in_turn = [(carrier, job) for carrier, job in jobs if carrier.one_at_a_time]
+    lanes = [[(carrier, job)] for carrier, job in jobs if not carrier.one_at_a_time]
+    lanes += [in_turn] if in_turn else []
+    with ThreadPoolExecutor(len(lanes), "stage") as threads:
+        futures = [threads.submit(_carry, lane) for lane in lanes]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         error = next((error for future in done if (error := future.exception())), None)
         if error is not None:
             stop.set(f"another source failed: {error}")
             raise error
+
+
+def _carry(jobs: Jobs) -> None:
+    for carrier, job in jobs:
+        carrier.carry(job)

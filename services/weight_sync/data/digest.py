@@ -4,7 +4,8 @@ Both find faults; neither stops a forger, because their coefficients are public.
 
 **xxh3-128** is XXH3 of the bytes (https://github.com/Cyan4973/xxHash).
 
-**polynomial-m31** uses torch operations only. All arithmetic is modulo the
+**polynomial-m31** uses torch operations only, where the device is known to have
+them with the right types (`trimaran.device.EXACT_KINDS`), and else on the host. All arithmetic is modulo the
 Mersenne prime p = 2^31 - 1, in four lanes that differ in their coefficients.
 The bytes, with zeros up to a multiple of 2 * ROW, are read as little-endian
 words w of 16 bits, in m rows of ROW words. A lane has coefficients a_0..a_(ROW-1)
@@ -38,6 +39,7 @@ import torch
 
 from services.weight_sync.data.manifest import digest_bytes
 from trimaran.choices import DIGESTS
+from trimaran.device import EXACT_KINDS
 
 P = 2**31 - 1
 LANES = 4
@@ -51,7 +53,7 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def digest_tensor(name: str, piece: torch.Tensor) -> str:
     """Hex digest of a contiguous uint8 tensor; `name` is one in `trimaran.choices.DIGESTS`."""
-    return _function(name)(piece)
+    return _function(name)(_exact(piece))
 
 
 @functools.cache
@@ -61,7 +63,12 @@ def _function(name: str) -> Callable[[torch.Tensor], str]:
 
 def digest_value(name: str, tensor: torch.Tensor) -> str:
     """Hex digest of a tensor's elements, row-major, with -0 as +0, whatever its strides."""
-    return digest_tensor(name, _to_bytes(tensor.detach()))
+    return digest_tensor(name, _to_bytes(_exact(tensor.detach())))
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    """The same, where it can be computed with."""
+    return tensor if tensor.device.type in EXACT_KINDS else tensor.cpu()
 
 
 def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:

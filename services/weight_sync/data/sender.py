@@ -18,6 +18,7 @@ from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.stock import Holding, Stock, contents_of
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
+from services.weight_sync.transports.turns import Turn
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import OutOfOrderError, TransferError
@@ -46,6 +47,7 @@ class WeightSender:
         self._config = config
         self._lock = threading.Lock()
         self._ends: dict[int, Collective] = {}
+        self._turn = Turn()
         self._newest = 0
         self._stock = Stock()
         self._key = secrets.token_hex(32)
@@ -95,7 +97,7 @@ class WeightSender:
                     self._ends.pop(group_id).close()
             self._newest = group.group_id
             address = self._config.address
-            end = Collective.host(self._device, self._index, address, group, timeout)
+            end = Collective.host(self._device, self._index, address, group, timeout, self._turn)
             self._ends[group.group_id] = end
             return end.group
 

@@ -64,6 +64,11 @@ class Carrier(ABC, Generic[OneSource]):
                     job.land(piece.block.number)
     """
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """The jobs of a stage run one after another, in the order of its sources."""
+        return False
+
     def prepare(self, sources: Sequence[OneSource]) -> None:
         """A stage begins, with these sources of this transport, if any.
 
@@ -73,7 +78,8 @@ class Carrier(ABC, Generic[OneSource]):
 
     @abstractmethod
     def carry(self, job: Job[OneSource]) -> None:
-        """Blocks until every piece of the job has landed. Several jobs may run at once.
+        """Blocks until every piece of the job has landed. Several jobs may run at once, unless
+        `one_at_a_time`.
 
         Raises TransferError, naming the culprit, when that fails, the deadline
         passes or the job's stop is set (at once).

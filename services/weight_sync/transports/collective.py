@@ -34,6 +34,7 @@ from services.weight_sync.transports.process_groups import (
     IN_FLIGHT,
     MAKE_PROCESS_GROUP,
     end_process_group,
+    end_work,
 )
 from services.weight_sync.transports.rendezvous import (
     GroupStore,
@@ -43,6 +44,7 @@ from services.weight_sync.transports.rendezvous import (
 )
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
+from services.weight_sync.transports.turns import Turn, meet
 from trimaran.call_thread import CallThread
 from trimaran.device import Device
 from trimaran.errors import TransferError
@@ -57,6 +59,8 @@ CLOSE_SECONDS = 10.0
 CONDEMNED_SECONDS = 0.2
 """The same for a group that has failed: whoever waits for the next one must not wait for this one."""
 DRAIN_SECONDS = 5.0
+TURN_SECONDS = 10.0
+"""What the group before this one may take to end; its members wait for us meanwhile."""
 POLL_SECONDS = 0.002
 SENDER = 0
 
@@ -76,14 +80,16 @@ class Collective:
         address: str,
         group: TransferGroup,
         rank: int,
+        turn: Turn | None = None,
         grace: float = GRACE_SECONDS,
         drain: float = DRAIN_SECONDS,
     ) -> None:
         """Touches nothing yet: the first broadcast joins the group.
 
-        `address`: of the interface on which this end listens. `grace`: seconds that torch may
-        take beyond its own deadline before its thread is given up. `drain`: seconds that gloo may
-        take beyond the deadline, which is its own too, to end the work under way.
+        `address`: of the interface on which this end listens. `turn`: of an accelerator's groups
+        in this process. `grace`: seconds that torch may take beyond its own deadline before its
+        thread is given up. `drain`: seconds that gloo may take beyond the deadline, which is its
+        own too, to end the work under way.
         """
         self.group = group
         self.rank = rank
@@ -100,13 +106,23 @@ class Collective:
         """What the process group finds the others by; it lives as long as the group."""
         self._process_group: Any = None
         self._thread = CallThread(f"transfer-{group.group_id}-rank-{rank}")
+        self._turn = turn or Turn()
+        self._has_turn = False
+        self._transfers = 0
+        """Begun so far."""
         self._closed = False
         self._unended: list[Any] = []
         """Works that gloo was given up on."""
 
     @classmethod
     def host(
-        cls, device: Device, index: int, address: str, group: TransferGroup, timeout: float
+        cls,
+        device: Device,
+        index: int,
+        address: str,
+        group: TransferGroup,
+        timeout: float,
+        turn: Turn | None = None,
     ) -> Collective:
         """Rank 0, with its rendezvous open; `group` of the result holds its address.
 
@@ -120,7 +136,7 @@ class Collective:
                 f" ({error.strerror}); check weight_sync.address"
             ) from None
         opened = replace(group, rendezvous=f"{address}:{listener.getsockname()[1]}")
-        end = cls(device, index, address, opened, SENDER)
+        end = cls(device, index, address, opened, SENDER, turn)
 
         def run() -> None:
             if device.on_host:
@@ -150,9 +166,11 @@ class Collective:
         deadline = time.monotonic() + timeout
 
         def run() -> None:
+            self._begin(deadline)
             self._join(deadline)
             self._agree(terms, deadline)
             self._pump(stream, terms.bucket_bytes, deadline, arrived)
+            self._end()
 
         self._guarded("broadcast", run, timeout)
 
@@ -207,14 +225,32 @@ class Collective:
                 f"{self._label}: could not {action} within {timeout:.3g} s: {_first_line(error)}"
             ) from error
 
+    def _begin(self, deadline: float) -> None:
+        """Returns once this group may be used, and on an accelerator once all members are here."""
+        if self._device.on_host:
+            self._store = self._store or GroupStore(self.group, deadline)
+            return
+        left = _left(deadline)
+        self._turn.take(min(left.total_seconds(), TURN_SECONDS))
+        self._has_turn = True  # after a failure `_release` gives it back
+        if self._store is None:
+            self._store = connect_tcp_store(self.group, left)
+        self._transfers += 1
+        meet(
+            *(self._store, self.rank, self.group.world_size, self._transfers),
+            check_alive=lambda: self._check_alive(deadline),
+        )
+
+    def _end(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turn.give()
+
     def _join(self, deadline: float) -> None:
         if self._process_group is not None:
             return
+        assert self._store is not None, "_begin connects it"
         self._device.activate(self._index)
-        if self._device.on_host:
-            self._store = GroupStore(self.group, deadline)
-        else:
-            self._store = connect_tcp_store(self.group, _left(deadline))
         make = MAKE_PROCESS_GROUP[self._device.backend]
         self._process_group = make(
             self._store, self.rank, self.group, self._address, _left(deadline)
@@ -285,14 +321,14 @@ class Collective:
 
         An accelerator's wait() only queues, and the copy after it would block
         for ever; and a thread that is inside torch when the process ends
-        brings it down with an abort.
+        brings it down with an abort. Raises RuntimeError when the work has failed.
         """
         if self._device.on_host:
             self._drain([work], deadline)
         while not work.is_completed():
             self._check_alive(deadline)
             time.sleep(POLL_SECONDS)
-        work.wait()
+        end_work(self._device.backend, work)
 
     def _check_alive(self, deadline: float) -> None:
         if not self.healthy:
@@ -307,8 +343,12 @@ class Collective:
     def _release(self) -> None:
         self._close_rendezvous()
         process_group, self._process_group, self._store = self._process_group, None, None
-        if process_group is not None and not self._device.on_host:
-            end_process_group(process_group, abort=not self.healthy)
+        try:
+            if process_group is not None and not self._device.on_host:
+                end_process_group(self._device.backend, process_group, abort=not self.healthy)
+            del process_group
+        finally:
+            self._end()
 
 
 class _Staging:

@@ -11,6 +11,7 @@ from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockErro
 from services.weight_sync.transports.collective import SENDER, Collective
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
+from services.weight_sync.transports.turns import Turn
 from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import CollectiveSource
@@ -23,9 +24,15 @@ class GroupCarrier(Carrier[CollectiveSource]):
         self._device = device
         self._index = index
         self._address = address
+        self._turn = Turn()
         self._lock = threading.Lock()
         self._ends: dict[int, Collective] = {}
         self._unsettled: list[Collective] = []
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """On an accelerator; `turns.py` says why."""
+        return not self._device.on_host
 
     def prepare(self, sources: Sequence[CollectiveSource]) -> None:
         groups = [source.group for source in sources]
@@ -84,7 +91,7 @@ class GroupCarrier(Carrier[CollectiveSource]):
                 return end
             if end is not None:
                 self._drop(group.group_id)
-            end = Collective(self._device, self._index, self._address, group, rank)
+            end = Collective(self._device, self._index, self._address, group, rank, self._turn)
             self._ends[group.group_id] = end
             return end
 

@@ -4,11 +4,24 @@ For HCCL this is torch_npu's process group, not the PyHcclCommunicator of
 vLLM-Ascend: that one offers broadcast and all-reduce and has no way to destroy
 a communicator, so that every rebuilt group would hold its driver resources
 until the process ends. Only broadcast is relied on, which both of them have.
+
+What the backends do after an error was read in torch 2.13 (ProcessGroupGloo,
+ProcessGroupNCCL) and in torch_npu 2.10 (ProcessGroupHCCL, OptionsManager):
+
+    ASYNC_ERROR_HANDLING  0 does nothing, 1 and 3 end the whole process from the
+                          watchdog's thread, 2 only logs. NCCL's default is 3,
+                          HCCL's 1. A group reads it when it is made.
+    Work.is_completed()   also True after an error
+    Work.wait()           Gloo and NCCL raise the error; HCCL says nothing
+    Work.is_success()     tells on HCCL; on NCCL it raises NotImplementedError
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +33,10 @@ from trimaran.types import TransferGroup
 IN_FLIGHT = 2
 """Buckets under way at the same time: one is copied or digested while the other travels."""
 WATCHDOG_MARGIN = timedelta(minutes=10)
-"""An accelerator group's watchdog ends the whole process; our own deadline and abort come first."""
+"""Our own deadline and abort come before those of an accelerator group's watchdog."""
+LOG_ONLY = "2"
+"""Of the variables named ASYNC_ERROR_HANDLING."""
+_making = threading.Lock()
 
 
 def _make_gloo(
@@ -42,7 +58,8 @@ def _make_nccl(
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout + WATCHDOG_MARGIN
-    return ProcessGroupNCCL(store, rank, group.world_size, options)
+    with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", LOG_ONLY):
+        return ProcessGroupNCCL(store, rank, group.world_size, options)
 
 
 def _make_hccl(
@@ -56,7 +73,27 @@ def _make_hccl(
     options._timeout = timeout + WATCHDOG_MARGIN
     options.global_ranks_in_group = list(range(group.world_size))
     options.group_id = f"trimaran-{group.group_id}-{group.nonce}"
-    return ProcessGroupHCCL(store, rank, group.world_size, options)
+    with _variable("HCCL_ASYNC_ERROR_HANDLING", LOG_ONLY):
+        return ProcessGroupHCCL(store, rank, group.world_size, options)
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Of the environment, while a group is made.
+
+    Not for the whole process: nobody looks whether the collectives of Megatron
+    or of the engine have failed, so there an error has to end the process.
+    """
+    with _making:
+        former = os.environ.get(name)
+        os.environ[name] = value
+        try:
+            yield
+        finally:
+            if former is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = former
 
 
 MAKE_PROCESS_GROUP: dict[str, Callable[[Store, int, TransferGroup, str, timedelta], Any]] = {
@@ -67,11 +104,21 @@ MAKE_PROCESS_GROUP: dict[str, Callable[[Store, int, TransferGroup, str, timedelt
 """(store, rank, group, address of the interface, timeout); accelerators choose their interface."""
 
 
-def end_process_group(process_group: Any, abort: bool) -> None:
-    """Of an accelerator. A gloo group ends with its last reference."""
+def end_work(backend: str, work: Any) -> None:
+    """Of a work that is completed. Raises RuntimeError when it has failed."""
+    if backend == "hccl" and not work.is_success():
+        raise RuntimeError("HCCL reports a failed collective; torch_npu's log has its reason")
+    work.wait()
+
+
+def end_process_group(backend: str, process_group: Any, abort: bool) -> None:
+    """Of an accelerator. A gloo group ends with its last reference.
+
+    So does an aborted HCCL group: its destructor destroys the communicators
+    without waiting for their streams, as `abort_hccl_comm` does. But that one
+    keeps Python's global lock meanwhile, and where it hangs the whole process hangs.
+    """
     if not abort:
         process_group.shutdown()
-    elif hasattr(process_group, "abort_hccl_comm"):
-        process_group.abort_hccl_comm("trimaran")
-    else:
+    elif backend == "nccl":
         process_group.abort()
