@@ -159,6 +159,16 @@ def test_a_folder_for_runs_that_cannot_be_made(
     assert "run.folder" in refused("train", write_run(), "run.folder=file")
 
 
+@pytest.mark.parametrize("service", ["rollout", "trainer"])
+def test_a_variable_that_would_harm_the_groups_of_an_npu(
+    write_run: WriteRun, refused: Refused, monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    monkeypatch.setenv("RANK_TABLE_FILE", "/etc/hccl.json")
+    message = refused("train", write_run(**{service: {"device": "npu"}}))
+    assert message.startswith("error: device npu: RANK_TABLE_FILE=/etc/hccl.json is set")
+    assert len(message.splitlines()) == 1
+
+
 def test_resuming_what_is_no_run(refused: Refused, tmp_path: Path) -> None:
     assert "is not a run folder" in refused("train", "--resume", tmp_path)
     message = refused("train", "--resume", tmp_path, "run.steps=3")

@@ -33,6 +33,7 @@ class Mutation:
 
 COORDINATOR = "services/weight_sync/control/coordinator.py"
 LEDGER = "services/weight_sync/control/ledger.py"
+PROCESS_GROUPS = "services/weight_sync/transports/process_groups.py"
 PUBLISHING = "services/weight_sync/control/publishing.py"
 RECEIVER = "services/weight_sync/data/receiver.py"
 IN_ORDER = "test_a_version_is_staged_recorded_committed_and_proven_in_this_order"
@@ -215,6 +216,55 @@ MUTATIONS = (
         '    if not hmac.compare_digest(proof, _prove(key, b"server" + code, nonces)):\n',
         "    if not proof:\n",
         ("tests/weight_sync/test_relay.py::test_a_server_must_prove_itself_too",),
+    ),
+    Mutation(
+        "a work of HCCL that failed is not taken for one that has ended",
+        PROCESS_GROUPS,
+        '    if backend == "hccl" and not work.is_success():\n',
+        "    if False:\n",
+        ("tests/weight_sync/test_hccl.py::test_a_work_that_failed_condemns_its_group",),
+    ),
+    Mutation(
+        "an error of an HCCL transfer group does not end the process",
+        PROCESS_GROUPS,
+        '    with _variable("HCCL_ASYNC_ERROR_HANDLING", LOG_ONLY):\n',
+        "    if True:\n",
+        ("tests/weight_sync/test_hccl.py::test_an_error_of_our_groups_does_not_end_the_process",),
+    ),
+    Mutation(
+        "on an accelerator a receiver takes its senders one after the other",
+        "services/weight_sync/transports/group_carrier.py",
+        "        return not self._device.on_host\n",
+        "        return False\n",
+        ("tests/weight_sync/test_hccl.py::test_a_receiver_is_in_one_group_at_a_time",),
+    ),
+    Mutation(
+        "nobody enters a collective of an accelerator before all members are there",
+        "services/weight_sync/transports/turns.py",
+        "        while not has_come(key):\n",
+        "        while False:\n",
+        ("tests/weight_sync/test_hccl.py::test_nobody_enters_a_collective_before_all_are_there",),
+    ),
+    Mutation(
+        "an accelerator's next group waits until torch has left the one before it",
+        "services/weight_sync/transports/collective.py",
+        "        self._turn.take(min(left.total_seconds(), TURN_SECONDS))\n"
+        "        self._has_turn = True  # after a failure `_release` gives it back\n",
+        "",
+        (
+            "tests/weight_sync/test_hccl.py::test_the_next_group_waits_until_torch_has_left_the_last_one",
+        ),
+    ),
+    Mutation(
+        "a variable that makes HCCL's groups out of the trainer's ranks is refused",
+        "trimaran/device.py",
+        "        if value is not None and is_refused(value):\n",
+        "        if False:\n",
+        (
+            "tests/trimaran/test_device.py"
+            "::test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused",
+            "tests/cli/test_bad_input.py::test_a_variable_that_would_harm_the_groups_of_an_npu",
+        ),
     ),
     Mutation(
         "the number of a transfer group is never given twice",

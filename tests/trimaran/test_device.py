@@ -179,6 +179,41 @@ def test_a_missing_device_says_what_would_help(machine, name, scene, remedy):
         pick(name)
 
 
+GROUP = NPU["process_group"]
+HARMFUL = [
+    *((variable, "1") for variable in GROUP["derived_from_the_default_group_by"]),
+    *(
+        (GROUP["async_error_handling"]["variable"], str(value))
+        for value in range(4)
+        if value not in GROUP["async_error_handling"]["ends_the_process"]
+    ),
+]
+
+
+@pytest.mark.parametrize(("variable", "value"), HARMFUL)
+@pytest.mark.parametrize("name", ["npu", "auto"])
+def test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused(
+    machine, monkeypatch, name, variable, value
+):
+    machine(plugin=True, nodes=1)
+    monkeypatch.setenv(variable, value)
+    for look in (pick, lambda name: device.check_environment(name, device.os.environ)):
+        with pytest.raises(InputError, match=f"^device npu: {variable}={value} is set.*unset it$"):
+            look(name)
+
+
+def test_variables_that_do_no_harm_are_left_alone(machine, monkeypatch):
+    events = machine(plugin=True, nodes=1)
+    harmless = {"RANK_TABLE_FILE": "", "ROOTINFO_SUBCOMM_ENABLE": "0"}
+    for value in GROUP["async_error_handling"]["ends_the_process"]:
+        harmless[GROUP["async_error_handling"]["variable"]] = str(value)
+        device.check_environment("npu", harmless)
+    monkeypatch.setenv("RANK_TABLE_FILE", "/etc/hccl.json")
+    assert pick("cpu").kind == "cpu"
+    device.check_environment("cuda", device.os.environ)
+    assert not events
+
+
 def test_the_module_loads_no_torch():
     check = "import sys, trimaran.device; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)

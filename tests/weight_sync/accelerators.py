@@ -6,7 +6,6 @@ import sys
 import threading
 import types
 from collections import defaultdict
-from typing import Any
 
 import pytest
 import torch
@@ -88,7 +87,7 @@ class NcclWork(Work):
         return True
 
 
-def _process_group(wire: Wire, work: type[Work], name: str) -> type:
+def _process_group(wire: Wire, work: type[Work]) -> type:
     class ProcessGroup:
         class Options:
             pass
@@ -121,20 +120,17 @@ def _process_group(wire: Wire, work: type[Work], name: str) -> type:
         def _record(self, what):
             wire.events[self._rank].append(f"{what} {self._key}")
 
-    ProcessGroup.__name__ = name
     return ProcessGroup
 
 
-@pytest.fixture
-def wire(monkeypatch) -> Wire:
-    """Of groups that `MAKE_PROCESS_GROUP` makes for hccl and nccl in this test."""
-    made = Wire()
-    hccl: Any = _process_group(made, HcclWork, "ProcessGroupHCCL")
-    nccl: Any = _process_group(made, NcclWork, "ProcessGroupNCCL")
+def install(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """What `MAKE_PROCESS_GROUP` finds for hccl and nccl until the test ends."""
+    wire = Wire()
     path = "torch_npu._C._distributed_c10d"
     for end in range(len(path.split("."))):
         name = ".".join(path.split(".")[: end + 1])
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    hccl, nccl = (_process_group(wire, work) for work in (HcclWork, NcclWork))
     monkeypatch.setattr(sys.modules[path], "ProcessGroupHCCL", hccl, raising=False)
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", nccl, raising=False)
-    return made
+    return wire

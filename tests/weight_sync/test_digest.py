@@ -1,4 +1,6 @@
 import hashlib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -130,3 +132,28 @@ def test_scalars_and_nothing_have_digests(name):
 
 def test_xxh3_is_that_of_the_bytes():
     assert digest_tensor("xxh3-128", as_tensor(b"abc")) == digest_bytes(b"abc")
+
+
+class OnAnNpu:
+    """Of a tensor there, only what needs no arithmetic of the device."""
+
+    device = SimpleNamespace(type="npu")
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self._tensor
+
+
+@pytest.mark.parametrize("name", DIGESTS.built_in)
+def test_an_npu_computes_no_digest(name):
+    """Whether it has the types that the arithmetic needs is not known."""
+    tensor = torch.tensor([-0.0, 1.5, 3.25])
+    there: Any = OnAnNpu(tensor)
+    assert digest_value(name, there) == digest_value(name, tensor)
+    there = OnAnNpu(tensor.view(torch.uint8))
+    assert digest_tensor(name, there) == digest_tensor(name, tensor.view(torch.uint8))

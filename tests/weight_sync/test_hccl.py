@@ -28,7 +28,7 @@ from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
 from services.weight_sync.transports.turns import Turn
-from tests.weight_sync.accelerators import StandIn, wire  # noqa: F401  # pyright: ignore
+from tests.weight_sync.accelerators import StandIn, Wire, install
 from tests.weight_sync.ends import (
     CONFIG,
     LONG,
@@ -58,6 +58,11 @@ from trimaran.types import (
 SNAPSHOT = make_snapshot()
 LAYOUT = SNAPSHOT.layout
 TERMS = Terms.of(SNAPSHOT.manifest.root, "", LAYOUT, 256)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    return install(monkeypatch)
 
 
 def a_stream() -> Stream:
@@ -101,7 +106,7 @@ class Ends:
     ("backend", "reason"),
     [("hccl", "HCCL reports a failed collective"), ("nccl", "NCCL error: remote process exited")],
 )
-def test_a_work_that_failed_condemns_its_group(wire, backend, reason, rank):  # noqa: F811
+def test_a_work_that_failed_condemns_its_group(wire, backend, reason, rank):
     wire.failing.add((rank, 2))  # the first one carries the terms
     both = Ends(backend)
     pair = both.open()
@@ -119,7 +124,7 @@ def test_a_work_that_failed_condemns_its_group(wire, backend, reason, rank):  # 
         end.close()
 
 
-def test_an_error_of_our_groups_does_not_end_the_process(wire, monkeypatch):  # noqa: F811
+def test_an_error_of_our_groups_does_not_end_the_process(wire, monkeypatch):
     """And one of the trainer's own groups does, as it would without us."""
     monkeypatch.delenv("HCCL_ASYNC_ERROR_HANDLING", raising=False)
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
@@ -138,7 +143,7 @@ def test_an_error_of_our_groups_does_not_end_the_process(wire, monkeypatch):  # 
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
 
 
-def test_a_healthy_group_is_shut_down_and_a_condemned_one_dropped(wire):  # noqa: F811
+def test_a_healthy_group_is_shut_down_and_a_condemned_one_dropped(wire):
     both = Ends("hccl")
     pair = both.open()
     assert both.transfer(pair) == [None, None]
@@ -151,7 +156,7 @@ def test_a_healthy_group_is_shut_down_and_a_condemned_one_dropped(wire):  # noqa
     assert "shutdown" not in " ".join(wire.events[0])
 
 
-def test_nobody_enters_a_collective_before_all_are_there(wire):  # noqa: F811
+def test_nobody_enters_a_collective_before_all_are_there(wire):
     """A member that is dead or frozen before a transfer costs a deadline, not a stuck device."""
     both = Ends("hccl")
     sender = Collective.host(both.device, 0, "127.0.0.1", group_of(1, world_size=3), LONG)
@@ -163,7 +168,7 @@ def test_nobody_enters_a_collective_before_all_are_there(wire):  # noqa: F811
     receiver.close()
 
 
-def test_the_next_group_waits_until_torch_has_left_the_last_one(wire):  # noqa: F811
+def test_the_next_group_waits_until_torch_has_left_the_last_one(wire):
     both = Ends("hccl")
     wire.never_ending.add((1, 1))
     wire.may_end.clear()  # the communicator's end hangs, as it may while a broadcast is stuck
@@ -199,7 +204,7 @@ def shards(num_senders: int, num_receivers: int):
             end.close()
 
 
-def test_a_receiver_is_in_one_group_at_a_time(wire):  # noqa: F811
+def test_a_receiver_is_in_one_group_at_a_time(wire):
     whole = make_snapshot()
     digests = dict(enumerate(list_digests(whole.manifest)))
     with shards(3, 4) as (senders, receivers, ranges):
