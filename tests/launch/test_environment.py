@@ -51,6 +51,16 @@ def test_only_what_computes_keeps_freed_memory(config: RunConfig) -> None:
     assert "MALLOC_MMAP_MAX_" not in service_environment(config, "controller", {})
 
 
+def test_what_an_error_of_a_collective_does_is_left_to_torch(config: RunConfig) -> None:
+    """Megatron and the engine do not look whether their collectives have failed, so there the
+    process has to end; transfer groups set it for themselves, when they are made."""
+    for kind in ("rollout", "trainer"):
+        names = service_environment(config, kind, {})
+        assert not [name for name in names if name.endswith("ASYNC_ERROR_HANDLING")]
+        names = service_environment(config, kind, {"HCCL_ASYNC_ERROR_HANDLING": "3"})
+        assert names["HCCL_ASYNC_ERROR_HANDLING"] == "3"
+
+
 def test_every_kind_has_an_address_and_a_server_and_no_server_is_without_a_kind(
     config: RunConfig,
 ) -> None:

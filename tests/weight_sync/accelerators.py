@@ -111,7 +111,7 @@ def _process_group(wire: Wire, work: type[Work]) -> type:
             self._record("abort")
 
         def abort_hccl_comm(self, reason):
-            raise AssertionError("it keeps Python's lock while the communicators end")
+            self._record("abort_hccl_comm")
 
         def __del__(self):
             wire.may_end.wait(TIMEOUT)

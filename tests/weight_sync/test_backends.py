@@ -78,7 +78,7 @@ def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
 
 
 def test_nccl_outlives_our_deadline(monkeypatch):
-    """Its watchdog ends the process, so our own deadline must come first."""
+    """Our own deadline must come before that of its watchdog."""
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
     made = MAKE_PROCESS_GROUP["nccl"](STORE, 2, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert made.arguments["options"]._timeout > timedelta(minutes=1)
