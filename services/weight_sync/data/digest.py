@@ -4,9 +4,10 @@ Both find faults; neither stops a forger, because their coefficients are public.
 
 **xxh3-128** is XXH3 of the bytes (https://github.com/Cyan4973/xxHash).
 
-**polynomial-m31** uses torch operations only, where the device is known to have
-them with the right types (`trimaran.device.EXACT_KINDS`), and else on the host. All arithmetic is modulo the
-Mersenne prime p = 2^31 - 1, in four lanes that differ in their coefficients.
+**polynomial-m31** uses torch operations only; where a device is not known to have
+them for these types (`trimaran.device.EXACT_KINDS`), they run on the host. All
+arithmetic is modulo the Mersenne prime p = 2^31 - 1, in four lanes that differ in
+their coefficients.
 The bytes, with zeros up to a multiple of 2 * ROW, are read as little-endian
 words w of 16 bits, in m rows of ROW words. A lane has coefficients a_0..a_(ROW-1)
 and a point r; with N the number of bytes its value is
@@ -67,7 +68,7 @@ def digest_value(name: str, tensor: torch.Tensor) -> str:
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
-    """The same, where it can be computed with."""
+    """The same, on a device that is known to compute exactly with it."""
     return tensor if tensor.device.type in EXACT_KINDS else tensor.cpu()
 
 
