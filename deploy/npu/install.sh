@@ -249,7 +249,7 @@ check_requirements() {
 known='package `mindspeed`\|requires `triton\|requires `arctic-inference\|requires `torch==2.10.0+cpu'
 
 mkdir -p "$(dirname "$env")"
-[ ! -d "$env" ] || [ -e "$env/bin/python" ] || stop "$env is there and has no bin/python: remove it, or name another folder."
+[ ! -d "$env" ] || [ -e "$env/bin/python" ] || stop "$env is there and has no bin/python: name another folder, or link bin/python to the python3 there."
 check_machine
 check_glibc
 check_driver

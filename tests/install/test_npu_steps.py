@@ -70,6 +70,10 @@ def test_vllm_from_a_folder_is_built_for_the_empty_device(
         machine.home / "checkout", "vllm", {"empty": "0.23.0+empty", "any": "0.23.0"}
     )
     machine.variables["VLLM_SOURCE"] = str(source)
+    with (source / "backend.py").open(
+        "a"
+    ) as backend:  # it imports torch, which must not load torch-npu
+        backend.write("assert os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] == '0'\n")
 
     steps(machine)
     assert machine.version("vllm") == "0.23.0+empty"
@@ -87,6 +91,17 @@ def test_a_file_with_another_hash_is_refused(machine: NpuMachine, lock: str, pac
     assert done.returncode == 2
     assert "Hash mismatch" in done.stderr
     assert "as the lines above say" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("lock", ["npu", "npu-vllm", "npu-a2"])
+def test_a_lock_without_a_hash_is_refused(machine: NpuMachine, lock: str) -> None:
+    file = machine.requirements / f"{lock}.txt"
+    pin = file.read_text().split()[0]
+    file.write_text(f"{pin}\n")
+
+    done = machine.install()
+    assert done.returncode == 2
+    assert pin.partition("==")[0].replace("_", "-") in done.stderr and "hash" in done.stderr
 
 
 @pytest.mark.parametrize("package", ["vllm", "mindspeed"])
