@@ -23,7 +23,7 @@ INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/install.sh requirements/torch.txt requirements/cpu.txt pyproject.toml
+$(VENV)/.installed: requirements/install.sh requirements/shared.sh requirements/torch.txt requirements/cpu.txt pyproject.toml
 	$(INSTALL) $(VENV) cpu
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
@@ -81,11 +81,10 @@ check-protos: $(PROTO_VENV)/.installed
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --universal \
 	--python-version 3.11 --generate-hashes --no-annotate $(UPGRADE)
 CPU = --override requirements/cpu-overrides.txt --no-emit-package torch
-NOT_IN_NPU = torch torchvision torchaudio vllm
-# They have no wheels; the others must, for glibc 2.31.
+NOT_IN_NPU = torch torchvision torchaudio vllm vllm-ascend
+# They have no wheels; the others must: for glibc 2.31, and 2.34 beside an NPU.
 SOURCES = cellpylib pycosat zss
-DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes \
-	--only-binary :all: $(SOURCES:%=--no-binary %)
+DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes --only-binary :all:
 
 lock: install
 	$(LOCK) $(CPU) --extra cpu --extra demo --extra dev --extra reasoning-gym pyproject.toml -o requirements/cpu.txt
@@ -93,12 +92,17 @@ lock: install
 	$(LOCK) --extra cuda pyproject.toml -o requirements/cuda.txt
 	$(LOCK) --override requirements/npu-overrides.txt $(NOT_IN_NPU:%=--no-emit-package %) \
 	  --extra npu pyproject.toml requirements/npu.in -o requirements/npu.txt
+	echo vllm==0.23.0 | $(LOCK) --no-deps - -o requirements/npu-vllm.txt
+	echo vllm-ascend==0.23.0 | $(LOCK) --no-deps - -o requirements/npu-a2.txt
 	for machine in x86_64 aarch64; do for python in 3.11 3.12; do \
-	  $(DRY_RUN) --python-platform $$machine-manylinux_2_31 --python-version $$python -r requirements/cpu.txt || exit; \
+	  $(DRY_RUN) $(SOURCES:%=--no-binary %) --python-platform $$machine-manylinux_2_31 --python-version $$python \
+	    -r requirements/cpu.txt || exit; \
+	  $(DRY_RUN) --python-platform $$machine-manylinux_2_34 --python-version $$python \
+	    -r requirements/npu.txt -r requirements/npu-a2.txt || exit; \
 	done; done
 
 # TRL in an environment of its own.
-$(TRL_VENV)/.installed: requirements/install.sh requirements/torch.txt requirements/trl.txt
+$(TRL_VENV)/.installed: requirements/install.sh requirements/shared.sh requirements/torch.txt requirements/trl.txt
 	$(INSTALL) $(TRL_VENV) trl
 	touch $@
 

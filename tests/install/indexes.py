@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 PYTORCH = "download.pytorch.org:443"
+BESIDE = {".whl": ' data-core-metadata="true"'}
 
 
 class Server(ThreadingHTTPServer):
@@ -35,7 +36,10 @@ class Server(ThreadingHTTPServer):
 
 
 class Index(BaseHTTPRequestHandler):
-    """The simple repository API (PEP 503), with a wheel's metadata beside it (PEP 658)."""
+    """The simple repository API (PEP 503), with a wheel's metadata beside it (PEP 658).
+
+    It has source archives too.
+    """
 
     protocol_version = "HTTP/1.1"
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  # no other makes it
@@ -51,10 +55,10 @@ class Index(BaseHTTPRequestHandler):
 
     def _page(self) -> bytes:
         package = self.path.rstrip("/").rpartition("/")[2]
-        wheels = sorted(self._folder().glob(f"{package.replace('-', '_')}-*.whl"))
+        files = sorted(self._folder().glob(f"{package.replace('-', '_')}-*"))
         return "".join(
-            f'<a href="/files/{quote(wheel.name)}" data-core-metadata="true">{wheel.name}</a>\n'
-            for wheel in wheels
+            f'<a href="/files/{quote(file.name)}"{BESIDE.get(file.suffix, "")}>{file.name}</a>\n'
+            for file in files
         ).encode()
 
     def _file(self) -> bytes:

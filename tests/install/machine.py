@@ -26,7 +26,8 @@ class Machine:
         self.requirements.mkdir()
         (self.requirements / "cpu.txt").touch()
         (self.requirements / "torch.txt").write_text("torch==2.13.0\n")
-        shutil.copy(ROOT / "requirements" / "install.sh", self.requirements)
+        for script in ("install.sh", "shared.sh"):
+            shutil.copy(ROOT / "requirements" / script, self.requirements)
         self.variables = {
             "HOME": str(home),
             "PATH": f"{self.stubs}:{os.environ['PATH']}",

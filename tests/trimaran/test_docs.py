@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
-    *("benchmarks", "docs", "examples", "protos"),
+    *("benchmarks", "deploy", "docs", "examples", "protos"),
     *("requirements", "services", "tests", "trimaran"),
 )
 DOCUMENTS = sorted(
