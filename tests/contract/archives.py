@@ -18,13 +18,14 @@ import os
 import sys
 import tempfile
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PINS = tomllib.loads(Path(__file__).with_name("archives.toml").read_text(encoding="utf-8"))
-SHA256: dict[str, str] = PINS["sha256"]
 STACKS: dict[str, list[str]] = PINS["stacks"]
-CACHE = Path(__file__).parents[2] / ".cache" / "contract"
-TRY_AGAIN = 1
+RETRIES = 1
 TIMEOUT_SECONDS = 30
 
 
@@ -36,35 +37,42 @@ class DigestError(Exception):
     """A file of a pinned name with other bytes in it."""
 
 
-def place(file: str, cache: Path = CACHE) -> Path:
-    return cache / f"{SHA256[file][:16]}-{file}"
+@dataclass(frozen=True)
+class Cache:
+    folder: Path
+    sha256: Mapping[str, str]
+    """By file name."""
+
+    def place(self, file: str) -> Path:
+        return self.folder / f"{self.sha256[file][:16]}-{file}"
+
+    def find(self, file: str) -> Path | None:
+        """None when it is not there. Raises DigestError."""
+        path = self.place(file)
+        if not path.is_file():
+            return None
+        self._check(file, path.read_bytes())
+        return path
+
+    def keep(self, file: str, content: bytes) -> None:
+        """Whole or not at all. Raises DigestError."""
+        self._check(file, content)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as temporary:
+            temporary.write(content)
+        os.replace(temporary.name, self.place(file))
+
+    def _check(self, file: str, content: bytes) -> None:
+        found = hashlib.sha256(content).hexdigest()
+        if found != self.sha256[file]:
+            raise DigestError(
+                f"{file}: sha256 is {found}, not {self.sha256[file]} as archives.toml pins;"
+                f" remove it from {self.folder} if it is there, and distrust the package index if"
+                " it comes back"
+            )
 
 
-def verified(file: str, cache: Path = CACHE) -> Path | None:
-    """The archive in the cache; None when it is not there. Raises DigestError."""
-    path = place(file, cache)
-    if not path.is_file():
-        return None
-    check(file, path.read_bytes())
-    return path
-
-
-def check(file: str, content: bytes) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != SHA256[file]:
-        raise DigestError(
-            f"{file}: sha256 is {found}, archives.toml pins {SHA256[file]}; remove the file from"
-            f" {CACHE} if it is there, and ask who changed the index if it comes back"
-        )
-
-
-def keep(file: str, content: bytes, cache: Path = CACHE) -> None:
-    """Into the cache, whole or not at all. Raises DigestError."""
-    check(file, content)
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=cache, delete=False) as temporary:
-        temporary.write(content)
-    os.replace(temporary.name, place(file, cache))
+CACHE = Cache(Path(__file__).parents[2] / ".cache" / "contract", PINS["sha256"])
 
 
 def download(file: str) -> bytes:
@@ -74,7 +82,7 @@ def download(file: str) -> bytes:
     from pip._internal.models.link import Link
 
     command = create_command("download")
-    arguments = ["--quiet", f"--retries={TRY_AGAIN}", f"--timeout={TIMEOUT_SECONDS}"]
+    arguments = ["--quiet", f"--retries={RETRIES}", f"--timeout={TIMEOUT_SECONDS}"]
     options, _ = command.parse_args(arguments)
     session = command._build_session(options)  # pyright: ignore  # of pip's IndexGroupCommand
     collector = LinkCollector.create(session, options=options)
@@ -87,7 +95,7 @@ def download(file: str) -> bytes:
     raise OfflineError(f"no package index that pip knows could be reached or has {file}")
 
 
-def _read(session, url: str) -> bytes:
+def _read(session: Any, url: str) -> bytes:
     try:
         # Not to be unpacked on the way: the digest is of the file.
         answer = session.get(url, headers={"Accept-Encoding": "identity"})
@@ -97,12 +105,12 @@ def _read(session, url: str) -> bytes:
     return answer.content
 
 
-def main() -> int:
+def main(cache: Cache = CACHE) -> int:
     try:
-        for file in SHA256:
-            if not verified(file):
+        for file in cache.sha256:
+            if not cache.find(file):
                 print(f"downloading {file}", flush=True)
-                keep(file, download(file))
+                cache.keep(file, download(file))
     except OfflineError as error:
         print(f"{error}: the contract with the NPU packages is not checked", file=sys.stderr)
         return 2

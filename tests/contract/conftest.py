@@ -47,6 +47,12 @@ def installed() -> Stack:
 
 
 @pytest.fixture
+def candidate() -> Stack:
+    """The newest release candidate."""
+    return stack_of("0.30.0rc2")
+
+
+@pytest.fixture
 def with_mindspeed(installed: Stack) -> Stack:
     if mindspeed_source() is None:
         pytest.skip(f"MindSpeed is in no package index; set {MINDSPEED} to a checkout of it")

@@ -144,9 +144,7 @@ class Sources:
         keep = len(parts) - node.level + (module in self._packages)
         return ".".join([*parts[:keep], *([node.module] if node.module else [])])
 
-    def _follow(
-        self, module: str, name: str, node: ast.stmt, depth: int
-    ) -> Definition | None:
+    def _follow(self, module: str, name: str, node: ast.stmt, depth: int) -> Definition | None:
         if isinstance(node, ast.ImportFrom):
             base = self.imported_from(module, node)
             original = next(a.name for a in node.names if (a.asname or a.name) == name)
@@ -183,9 +181,16 @@ class Sources:
                 for node in ast.walk(self.tree(module)):
                     if isinstance(node, ast.Dict):
                         for key, value in zip(node.keys, node.values, strict=True):
-                            if isinstance(key, ast.Constant):
-                                table.setdefault(key.value, value)
+                            table.setdefault(string_of(key), value)
         return self._lazy[module]
+
+
+def string_of(node: ast.expr | None) -> str:
+    """Of a literal string; empty for anything else."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+    return ""
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -227,7 +232,8 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], str]]]:
                 file = tar.extractfile(member)
                 assert file
                 # All of it now: to go back in a compressed archive is to read it anew.
-                yield path, lambda content=file.read(): content.decode()
+                content = file.read()
+                yield path, lambda content=content: content.decode()
 
 
 def _is_wanted(path: str) -> bool:

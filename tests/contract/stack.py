@@ -9,10 +9,11 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.contract.archives import STACKS, verified
+from tests.contract.archives import CACHE, STACKS
 from tests.contract.calls import Def
+from tests.contract.facts import Fact
 from tests.contract.sources import Sources
-from tests.contract.uses import Fact, Uses
+from tests.contract.uses import Uses
 from tests.contract.values import Class, Types
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ PACKAGES = ("vllm", "vllm_ascend", "torch_npu", "megatron", "mindspeed")
 
 WORKER = ("vllm_ascend.worker.worker", "NPUWorker")
 EXTENSION = ("services.rollout.vllm.worker", "WorkerExtension")
-MIXED_INTO = {".".join(EXTENSION): WORKER}
+MIXED_INTO: dict[str, tuple[str, str]] = {".".join(EXTENSION): WORKER}
 """vLLM makes one class of its worker and ours."""
 
 HINTS = {
@@ -40,7 +41,7 @@ def read_packages(version: str, mindspeed: Path | None) -> Sources | None:
     `mindspeed`: a checkout of MindSpeed. With torch of this environment, for what classes inherit;
     its use is not what is checked.
     """
-    archives = [verified(file) for file in STACKS[version]]
+    archives = [CACHE.find(file) for file in STACKS[version]]
     there = [archive for archive in archives if archive]
     if len(there) < len(archives):
         return None
@@ -68,7 +69,8 @@ class Stack:
     def facts(self) -> list[Fact]:
         """Of everything that our sources import, call and read."""
         found = counterparts(self.types)
-        uses = Uses(self.types, PACKAGES, HINTS, found, self.types.class_of(*EXTENSION))
+        extension = self.types.class_of(*EXTENSION)
+        uses = Uses(self.types, PACKAGES, found, extension, HINTS)
         facts = uses.check(self.our_modules())
         assert uses.used_hints == set(HINTS), "a hint names a parameter that is gone"
         return facts
@@ -140,6 +142,8 @@ def counterparts(types: Types) -> dict[Class, Class]:
                 assert isinstance(value, ast.Name)
                 theirs = types.class_of(*imported[value.id])
                 for base in types.mro(theirs):
-                    if base.module.startswith("vllm.") and base.name == theirs.name.removeprefix("Ascend"):
+                    if base.module.startswith("vllm.") and base.name == theirs.name.removeprefix(
+                        "Ascend"
+                    ):
                         found[base] = theirs
     return found

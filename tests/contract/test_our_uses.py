@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.contract.calls import Arguments, Def, declared, parameters
+from tests.contract.calls import Arguments, Def, Parameters, declared, parameters
 from tests.contract.stack import EXTENSION, WORKER, Stack
 
 NOT_REACHED = {
@@ -25,14 +25,12 @@ def wrong_overrides(stack: Stack) -> list[str]:
     found = []
     for cls, _ in stack.our_subclasses():
         for name, members in stack.types.members(cls).items():
-            ours, *above = [m for m in members if isinstance(m.node, Def)] or [None]
-            if ours is None or ours.owner != cls or name.startswith("__"):
-                continue
-            for base in above:
-                assert isinstance(ours.node, Def) and isinstance(base.node, Def)
-                objection = _bound(ours.node).objection(_declared(base.node))
-                if objection:
-                    found.append(f"{cls}.{name} {objection}, as {base.owner} declares it")
+            methods = [(m.owner, m.node) for m in members if isinstance(m.node, Def)]
+            if methods and methods[0][0] == cls and not name.startswith("__"):
+                for base, node in methods[1:]:
+                    objection = _bound(methods[0][1]).objection(_declared(node))
+                    if objection:
+                        found.append(f"{cls}.{name} {objection}, as {base} declares it")
     return found
 
 
@@ -53,7 +51,7 @@ def collisions(stack: Stack) -> list[str]:
     return sorted(f"NPUWorker has {name} already" for name in ours & set(theirs))
 
 
-def _bound(node: Def):
+def _bound(node: Def) -> Parameters:
     return parameters(node, is_bound=not _is_static(node))
 
 
@@ -68,7 +66,9 @@ def _is_static(node: Def) -> bool:
 def test_every_use_holds(stack: Stack) -> None:
     broken = [fact for fact in stack.facts if not fact.holds]
     assert [str(fact) for fact in broken if fact.what not in NOT_REACHED[stack.version]] == []
-    assert {fact.what for fact in broken} == NOT_REACHED[stack.version], "an exception is not needed"
+    assert {fact.what for fact in broken} == NOT_REACHED[stack.version], (
+        "an exception is not needed"
+    )
 
 
 def test_enough_was_followed(stack: Stack) -> None:
@@ -95,7 +95,9 @@ def test_enough_was_followed(stack: Stack) -> None:
 
 
 def test_what_is_asked_by_name_is_followed_to_the_worker(stack: Stack) -> None:
-    asked = {fact.what.partition("(")[0] for fact in stack.facts if "by collective_rpc" in fact.what}
+    asked = {
+        fact.what.partition("(")[0] for fact in stack.facts if "by collective_rpc" in fact.what
+    }
     assert {
         "WorkerExtension.start_weight_update",
         "WorkerExtension.update_weights",

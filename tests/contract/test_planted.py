@@ -19,7 +19,7 @@ CHANGES = [
     ("rollout/vllm/load.py", "initialize_layerwise_reload(model)", "initialize_layerwise_reload()"),
     ("rollout/vllm/transfer.py", "def receive_weights(", "def take_weights("),
     ("rollout/vllm/transfer.py", "def init_transfer_engine(self, init_info:", "def init_transfer_engine(self, info, again:"),
-    ("rollout/vllm/worker.py", "def end_with_parent(", "def execute_model("),
+    ("rollout/vllm/worker.py", "def end_with_parent(", "def shutdown("),
     ("rollout/vllm/workers.py", 'kwargs={"update_info": update}', 'kwargs={"update": update}'),
     ("rollout/vllm/workers.py", 'call("finish_weight_update")', 'call("end_weight_update")'),
     ("rollout/vllm/workers.py", 'self._call("go_on_reading_back", SLICE', 'self._call("go_on_reading_back", 1, SLICE'),
@@ -30,7 +30,7 @@ CHANGES = [
     ("trainer/megatron/policy.py", "grad_reduce_in_fp32=True", "reduce_in_fp32=True"),
     ("weight_sync/transports/process_groups.py", "import ProcessGroupHCCL ", "import ProcessGroupHccl "),
 ]  # fmt: skip
-UNLISTED = '''
+UNLISTED = """
 from megatron.core import parallel_state
 from vllm.nowhere import nothing
 
@@ -44,7 +44,7 @@ class Engine:
     async def stop(self):
         await self.engine.shut_down()
         parallel_state.destroy_everything()
-'''
+"""
 # " … " stands for anything.
 FOUND = [
     "AsyncEngineArgs( … has no parameter gpu_memory_share",
@@ -99,7 +99,7 @@ def test_each_planted_error_is_found_and_nothing_else(installed: Stack) -> None:
     assert wrong_overrides(changed) == [
         f"{transfer}.init_transfer_engine needs again, as {base} declares it"
     ]
-    assert collisions(changed) == ["NPUWorker has execute_model already"]
+    assert collisions(changed) == ["NPUWorker has shutdown already"]
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
@@ -111,6 +111,8 @@ def test_what_one_version_lacks_may_be_used_where_our_code_asks_for_it(
     guard = 'if not hasattr(topk_topp_sampler, "compiled_random_sample"):'
     assert guard in text
     test = 'not hasattr(topk_topp_sampler, "gone")' if is_guarded else "True"
-    changed = installed.changed({path: text.replace(guard, f"topk_topp_sampler.gone()\n        if {test}:")})
+    changed = installed.changed(
+        {path: text.replace(guard, f"topk_topp_sampler.gone()\n        if {test}:")}
+    )
     (fact,) = [fact for fact in changed.facts if fact.what.endswith(".gone")]
     assert (fact.holds, fact.objection) == (is_guarded, "no such name")

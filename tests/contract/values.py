@@ -130,10 +130,10 @@ class Types:
             return ()
         found = self.named(module, node)
         if not found and isinstance(node, ast.Name):
-            alias = self.sources.find(module, node.id)
-            if alias and isinstance(alias.node, ast.Assign | ast.AnnAssign) and alias.node.value:
-                if not isinstance(alias.node.value, ast.Call | ast.Constant):
-                    return self.annotated(alias.module, alias.node.value, receiver)
+            match self.sources.find(module, node.id):
+                case Definition(module=home, node=ast.Assign() | ast.AnnAssign() as alias):
+                    if not isinstance(alias.value, ast.Call | ast.Constant):
+                        return self.annotated(home, alias.value, receiver)
         return tuple(Instance(value) for value in found if isinstance(value, Class))
 
     def _subscribed(self, module: str, node: ast.Subscript, receiver: Class | None) -> Values:
@@ -280,6 +280,6 @@ def _assigned_to_self(method: Def) -> Iterator[tuple[str, ast.stmt]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 for part in ast.walk(target):
-                    if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                        if isinstance(part.value, ast.Name) and part.value.id == "self":
-                            yield part.attr, node
+                    match part:
+                        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                            yield name, node
