@@ -1,6 +1,7 @@
 """The choice of a device, against facts recorded from the vendors' packages; no accelerator needed.
 
-`device_facts.json` says from which versions. The fakes record each import and call.
+`device_facts.json` says from which archives, and which tests read the facts in them again. The
+fakes record each import and call.
 """
 
 import importlib.abc
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.archives import CACHE
 from trimaran import device
 from trimaran.device import Device, pick
 from trimaran.errors import InputError
@@ -94,6 +96,13 @@ def machine(monkeypatch, tmp_path):
 def _parents(name):
     parts = name.split(".")
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def test_facts_cite_archives_that_are_read_again():
+    cited = [fact for fact in FACTS["recorded_from"].values() if "checked_by" in fact]
+    root = Path(__file__).parents[2]
+    assert cited and all((root / fact["checked_by"]).is_file() for fact in cited)
+    assert {fact["archive"] for fact in cited if "archive" in fact} <= set(CACHE.sha256)
 
 
 @pytest.mark.parametrize("kind", ["npu", "cuda", "cpu"])

@@ -1,0 +1,121 @@
+"""torch-npu: how it is imported, and its process groups. Its C++ is seen only in what it names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.archives import CACHE, STACKS
+from tests.contract.stack import ROOT, Stack
+
+FACTS = json.loads((ROOT / "tests" / "trimaran" / "device_facts.json").read_text(encoding="utf-8"))
+NPU = FACTS["npu"]
+GROUP = NPU["process_group"]
+REGISTRY = "torch_npu._init.registry.distributed"
+HELPER = "_new_process_group_hccl_helper"
+
+
+def assigned(function: ast.AST, target: str) -> list[str]:
+    """The attributes of the variable `target` that a function sets, in order."""
+    return [
+        part.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        for part in node.targets
+        if isinstance(part, ast.Attribute) and ast.unparse(part.value) == target
+    ]
+
+
+def calls(function: ast.AST, suffix: str) -> Iterator[ast.Call]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(suffix):
+            yield node
+
+
+def helper(installed: Stack) -> ast.AST:
+    found = installed.sources.find(REGISTRY, HELPER)
+    assert found and found.node
+    return found.node
+
+
+def test_facts_are_recorded_from_this_archive(installed: Stack) -> None:
+    (wheel,) = [file for file in STACKS[installed.version] if file.startswith("torch_npu")]
+    assert FACTS["recorded_from"]["torch_npu"]["archive"] == wheel
+
+
+def test_a_process_group_is_made_as_torch_npu_makes_its_own(installed: Stack) -> None:
+    theirs = helper(installed)
+    assert f"{REGISTRY.replace('.', '/')}.py, {HELPER}" == GROUP["source"]
+    assert assigned(theirs, "pg_options") == GROUP["options"]
+    (made,) = calls(theirs, "ProcessGroupHCCL")
+    assert ast.unparse(made.func) == GROUP["class"]
+    assert len(made.args) == len(GROUP["arguments"]) and not made.keywords
+
+    ours = installed.sources.find("services.weight_sync.transports.process_groups", "_make_hccl")
+    assert ours and ours.node
+    assert set(assigned(ours.node, "options")) <= set(GROUP["options"])
+    (made,) = calls(ours.node, "ProcessGroupHCCL")
+    assert len(made.args) == len(GROUP["arguments"]) and not made.keywords
+
+
+def test_a_communicator_is_aborted_with_one_word(installed: Stack) -> None:
+    """torch_npu's own Python calls it that way."""
+    module = "torch_npu.distributed.distributed_c10d"
+    (theirs,) = calls(installed.sources.tree(module), ".abort_hccl_comm")
+    assert [type(argument) for argument in theirs.args] == [ast.Constant]
+    ours = installed.sources.tree("services.weight_sync.transports.process_groups")
+    for call in calls(ours, ".abort_hccl_comm"):
+        assert len(call.args) == 1
+    assert GROUP["ends_with"][-1] == "abort_hccl_comm"
+
+
+@pytest.mark.parametrize("name", NPU["torch_npu.npu.__all__"])
+def test_torch_npu_npu_offers(installed: Stack, name: str) -> None:
+    exported = installed.sources.find("torch_npu.npu", "__all__")
+    assert exported and exported.node
+    assert f"'{name}'" in ast.unparse(exported.node)
+    assert installed.sources.find("torch_npu.npu", name)
+
+
+def test_a_device_is_set_by_its_number(installed: Stack) -> None:
+    """`Device.activate` calls torch.npu.set_device(index), `synchronize` takes nothing."""
+    assert installed.text("torch_npu.npu.utils", "set_device").startswith("def set_device(device)")
+    waits = installed.text("torch_npu.npu.utils", "synchronize")
+    assert waits.startswith("def synchronize(device=None)")
+
+
+def test_torch_gets_npu_as_a_device_module(installed: Stack) -> None:
+    text = ast.unparse(installed.sources.tree("torch_npu._init.registry.backend"))
+    for call in NPU["registered_as"]:
+        assert call in text
+
+
+def test_the_plugin_would_load_itself(installed: Stack) -> None:
+    """Which fails without CANN, so AUTOLOAD turns it off before torch is imported."""
+    group, _, entry = NPU["autoload_entry_point"].partition(": ")
+    (text,) = [t for p, t in installed.sources.metadata.items() if f"[{group}]" in t]
+    assert entry in text
+    assert installed.sources.find("torch_npu", "_autoload")
+    assert NPU["autoload_variable"] in installed.sources.text("torch_npu")
+
+
+def test_only_megatron_may_be_given_transfer_to_npu(installed: Stack) -> None:
+    """It replaces torch.cuda, TorchScript and has_triton for the whole process."""
+    text = ast.unparse(installed.sources.tree("torch_npu.contrib.transfer_to_npu"))
+    assert "torch.jit.script = " in text
+    assert "'has_triton', _patch_has_triton" in text
+    assert "torch.Tensor.cuda = torch.Tensor.npu" in text
+    assert "\n_init()" in text  # by its import alone
+
+
+def test_the_library_knows_the_words_that_we_hand_it(installed: Stack) -> None:
+    """What they do is C++, which these archives hold only compiled; their names are in it."""
+    (wheel,) = [file for file in STACKS[installed.version] if file.startswith("torch_npu")]
+    with zipfile.ZipFile(CACHE.place(wheel)) as archive:
+        library = archive.read(NPU["library"])
+    for word in NPU["words_of_the_library"]:
+        assert word.encode() in library, word
