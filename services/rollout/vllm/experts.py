@@ -59,7 +59,7 @@ def why_unreadable(layer: Any, parameter: str) -> str | None:
 
 
 def local_number(layer: Any, expert: int) -> int | None:
-    """Among this rank's experts, of the expert of that number in the model; None: it is elsewhere."""
+    """Among this rank's, of the expert of that number in the model; None: another rank has it."""
     local = layer._map_global_expert_id_to_local_expert_id(expert)  # as vLLM's loader asks
     return None if local == -1 else local
 
@@ -84,8 +84,11 @@ def _restore_of(method: Any) -> Restore | None:
 
 
 def renew_kernels(model: torch.nn.Module) -> None:
-    """Before a reload. On the host, vLLM packs experts only where it makes their kernel, which is once:
-    without this, later weights would be computed with as if they were packed."""
+    """Before the layers of a reload.
+
+    On the host vLLM packs experts when it makes their kernel, and it makes it once. So without
+    this, later weights would not be packed and yet be computed with as if they were.
+    """
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, UnquantizedFusedMoEMethod) and _is_on_host(method):
@@ -97,7 +100,7 @@ def _is_on_host(method: Any) -> bool:
 
 
 def _packed_for(method: Any) -> str | None:
-    """The instruction set for which the host's weights are packed; None where they are not, or not so."""
+    """The instruction set for which the host has packed them; None where it has not."""
     if not _is_on_host(method):
         return None
     # vLLM 0.23 has it in `cpu_fused_moe`.
