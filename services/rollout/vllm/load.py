@@ -17,6 +17,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from services.rollout.vllm.experts import renew_kernels
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.shadow import open_shadow
 
@@ -33,7 +34,8 @@ def load_shadow(
     path: str,
     description: dict[str, Any],
 ) -> None:
-    """Loads every tensor of the shadow. `description` is `Shadow.description()`.
+    """Loads every tensor of the shadow; `pack_heads` must follow. `description` is
+    `Shadow.description()`.
 
     Raises ValueError when the model has parameters that the shadow lacks; a later load of a
     whole version mends it.
@@ -46,7 +48,6 @@ def load_shadow(
         finally:
             # Also after a failure: it gives every layer back what a next load starts from.
             finalize_layerwise_reload(model, model_config)
-        pack_heads(model)
     check_missing(missing, model_config.hf_text_config)
 
 
@@ -60,18 +61,26 @@ def feed(
     model: torch.nn.Module, load_weights: Callable[[Tensors], set[str]], tensors: Tensors
 ) -> set[str]:
     """Returns what stayed without a value, inside a layerwise reload."""
-    missing = {name for name, _ in model.named_parameters()}
-    return (missing - load_weights(tensors)) | _half_loaded(model)
+    renew_kernels(model)
+    missing = {_as_loaded(name) for name, _ in model.named_parameters()}
+    return (missing - {_as_loaded(name) for name in load_weights(tensors)}) | _half_loaded(model)
+
+
+def _as_loaded(name: str) -> str:
+    """Some of vLLM's models leave out this level in the names of what they have loaded."""
+    return name.replace(".routed_experts.", ".")
 
 
 def pack_heads(model: torch.nn.Module) -> None:
-    """An output layer that is tied to the embedding is not reloaded itself.
+    """The last of every load, once the layerwise reload has ended, whoever ran it.
 
-    On the host it keeps a packed copy of the weight that would silently stay as it was.
+    An output layer that is tied to the embedding is not reloaded itself. On the host it keeps a
+    packed copy of the weight that would silently stay as it was.
     """
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
 
 
 def check_missing(missing: set[str], text_config: Any) -> None:
