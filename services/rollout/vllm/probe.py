@@ -5,10 +5,12 @@ graph that reads other memory, a packed or transposed copy, a gate that was fold
 So synthetic weights are loaded, the way of every version, and vLLM says what it makes of them.
 
 1. Load weights P. Take the log-probabilities of the likeliest next tokens of one prompt.
-2. Load P with another embedding. The answer must differ: else nothing that is loaded has an effect.
+2. Load P with the embeddings shifted by one token. The answer must differ: else nothing that is
+   loaded has an effect. (The output layer may be the embedding. Then all log-probabilities move by
+   one token; so those of the prompt's next token are compared in order of size, whoever has them.)
 3. Load M: other numbers in every tensor, but the same function as P (`synthetic.GAUGES`). The answer
    must be that of step 1. A tensor that stayed as it was in any earlier load, in one layer of any
-   number, does not fit the others any more: factors between P and M are 4 to 2^32.
+   number, does not fit the others any more: the factors between P and M are 4 to 2^48.
 
 Where step 3 fails, the same prompt is sent once more: what has changed then is the device's noise,
 and is allowed for. Then the gauges are tried one by one: those that fail tell the kind of tensor.
@@ -25,15 +27,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from services.rollout.vllm.synthetic import (
-    EMBEDDING,
     GAUGES,
     KINDS,
     SyntheticVersion,
+    gauges_of,
     kind_of,
     read_shapes,
 )
@@ -48,8 +50,6 @@ NUM_COMPARED = 8
 TOLERANCE = 0.05
 """Of a log-probability, besides noise. One layer of 80 that computes with the dummy weights is 0.1
 off, any other staleness more."""
-MIN_EFFECT = 0.5
-"""Of another embedding on a log-probability; 2 or 3 are usual."""
 PROMPT_TOKENS = 8
 NEW_TOKENS = 2
 """The first one comes from a prefill, the other from decoding, which has graphs of its own."""
@@ -99,26 +99,25 @@ class Probe:
                 unknown[0],
             )
             return
-        plus = dict.fromkeys(GAUGES, 1)
+        plus = dict.fromkeys(gauges_of(self._plain.shapes), 1)
         before = await self._answer_under(plus)
-        other = await self._answer_under(plus, embedding=1)
-        if distance(before, other) < MIN_EFFECT:
-            raise self._refusal("another embedding changes no log-probability")
-        after = await self._answer_under(dict.fromkeys(GAUGES, -1))
+        if effect(before, await self._answer_under(plus, shift=1)) <= TOLERANCE:
+            raise self._refusal("another embedding of the prompt changes nothing")
+        after = await self._answer_under(dict.fromkeys(plus, -1))
         if self._are_same(before, after):
             return
         self._tolerance += 4 * distance(after, await self._answer())
         if not self._are_same(before, after):
-            stale = await self._find_stale()
-            raise self._refusal(f"at least one of {', '.join(stale)} stays as it was")
+            stale = ", ".join(await self._find_stale())
+            raise self._refusal(f"something stays as it was, probably one of {stale}")
 
-    async def _answer_under(self, gauges: Mapping[str, int], embedding: int = 0) -> Answer:
-        await self._load(replace(self._plain, gauges=gauges, embedding=embedding))
+    async def _answer_under(self, gauges: Mapping[str, int], shift: int = 0) -> Answer:
+        await self._load(replace(self._plain, gauges=gauges, shift=shift))
         return await self._answer()
 
     async def _find_stale(self) -> list[str]:
         failed: set[str] = set()
-        for gauge in GAUGES:
+        for gauge in gauges_of(self._plain.shapes):
             answers = [await self._answer_under({gauge: sign}) for sign in (1, -1)]
             if not self._are_same(*answers):
                 failed.add(gauge)
@@ -183,18 +182,25 @@ def distance(left: Answer, right: Answer) -> float:
     return found
 
 
-def stale_kinds(failed: set[str], present: set[str]) -> list[str]:
-    """The kinds of tensors, of those in the model, that best explain why just these gauges failed.
+def effect(left: Answer, right: Answer) -> float:
+    """The largest difference between the log-probabilities of the first position, in descending
+    order: 0 also where each has only passed to another token."""
+    values = [
+        sorted(answer[0].logprobs.values(), reverse=True)[:NUM_COMPARED] for answer in (left, right)
+    ]
+    return max(abs(one - other) for one, other in zip(*values, strict=True))
 
-    Example: stale_kinds({"values", "residual stream"}, set(KINDS)) == ["o_proj.weight"]
+
+def stale_kinds(failed: Set[str], present: Set[str]) -> list[str]:
+    """The kinds of tensors, of those in the model, that may be stale when these gauges failed:
+    what all of them change, for one stale kind need not show in each of its gauges. Where they
+    have nothing in common, several kinds are stale.
+
+    Example: stale_kinds({"values", "residual stream"}, KINDS) == ["o_proj.weight"]
     """
-    gauges_of = {
-        kind: {gauge for gauge, exponents in GAUGES.items() if kind in exponents}
-        for kind in sorted(present)
-    }
-    found = {kind: gauges for kind, gauges in gauges_of.items() if gauges <= failed}
-    best = [kind for kind in found if not any(found[kind] < more for more in found.values())]
-    return best or sorted(present)
+    changed = [GAUGES[gauge].keys() & present for gauge in sorted(failed)]
+    common = set(present).intersection(*changed)
+    return sorted(common or set().union(*changed))
 
 
 def spread_prompt(vocab_size: int, max_tokens: int) -> tuple[int, ...]:

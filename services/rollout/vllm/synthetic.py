@@ -12,7 +12,7 @@ which is 10^-7 of what stands beside it here.) All of them together change every
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,30 +32,33 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
         "lm_head.weight": 1,
     },
     "attention's norm": {
-        "input_layernorm.weight": 12,
-        "q_proj.weight": -12,
-        "k_proj.weight": -12,
-        "v_proj.weight": -12,
+        "input_layernorm.weight": 16,
+        "q_proj.weight": -16,
+        "k_proj.weight": -16,
+        "v_proj.weight": -16,
     },
     "mlp's norm": {
-        "post_attention_layernorm.weight": 12,
-        "gate_proj.weight": -12,
-        "up_proj.weight": -12,
-        "gate.weight": -12,
+        "post_attention_layernorm.weight": 16,
+        "gate_proj.weight": -16,
+        "up_proj.weight": -16,
+        "gate.weight": -16,
     },
     "queries and keys": {
-        "q_proj.weight": 4,
-        "q_proj.bias": 4,
-        "q_norm.weight": 4,
-        "k_proj.weight": -4,
-        "k_proj.bias": -4,
-        "k_norm.weight": -4,
+        "q_proj.weight": 8,
+        "q_proj.bias": 8,
+        "k_proj.weight": -8,
+        "k_proj.bias": -8,
     },
+    "norms of queries and keys": {"q_norm.weight": 8, "k_norm.weight": -8},
     "values": {"v_proj.weight": 8, "v_proj.bias": 8, "o_proj.weight": -8},
     "mlp's channels": {"up_proj.weight": 8, "down_proj.weight": -8},
 }
 """Gauge -> kind of tensor -> exponent of two. The large ones make also a layer that still computes
 with vLLM's dummy weights, which are a thousandth of ours, stand out."""
+
+NEGATED = "attention's norm"
+"""Where this gauge is multiplied in, its tensors are negated as well: where queries and keys have
+norms of their own, these hide every other factor."""
 
 KINDS = frozenset(kind for exponents in GAUGES.values() for kind in exponents)
 """A tensor's kind is the end of its name: `q_proj.weight` of `model.layers.3.self_attn.q_proj.weight`.
@@ -84,12 +87,19 @@ class SyntheticVersion:
     """As torch calls it."""
     gauges: Mapping[str, int]
     """Gauge -> how often its factors are multiplied in; -1 divides by them."""
-    embedding: int = 0
-    """Another number is another embedding."""
+    shift: int = 0
+    """A token has the embedding that the one so many places behind it has without a shift."""
 
     def description(self) -> dict[str, Any]:
         """Plain values: what `synthetic_tensors` needs."""
         return asdict(self)
+
+
+def gauges_of(shapes: Collection[str]) -> list[str]:
+    """Those that leave the function of a model with these tensors as it is."""
+    has_norms = any(kind_of(name) == "q_norm.weight" for name in shapes)
+    # Behind a norm, queries have the same length whatever was multiplied in before it.
+    return [gauge for gauge in GAUGES if gauge != "queries and keys" or not has_norms]
 
 
 def kind_of(name: str) -> str:
@@ -111,7 +121,7 @@ def synthetic_tensors(description: dict[str, Any]) -> Iterator[tuple[str, torch.
     `description` is `SyntheticVersion.description()`.
     """
     version = SyntheticVersion(**description)
-    longest = max(sum(shape) for shape in version.shapes.values()) + NUM_OFFSETS
+    longest = max(sum(shape) for shape in version.shapes.values()) + NUM_OFFSETS + version.shift
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn(longest, generator=generator, device="cpu")
     scaled: dict[float, torch.Tensor] = {}
@@ -119,8 +129,9 @@ def synthetic_tensors(description: dict[str, Any]) -> Iterator[tuple[str, torch.
         scale = _scale(version, name, tuple(shape))
         if scale not in scaled:
             scaled[scale] = (scale * numbers).to(getattr(torch, version.dtype))
-        seed = version.embedding if kind_of(name) == EMBEDDING else 0
-        offset = zlib.crc32(f"{name} {seed}".encode()) % NUM_OFFSETS
+        offset = zlib.crc32(name.encode()) % NUM_OFFSETS
+        if kind_of(name) == EMBEDDING:
+            offset += version.shift
         yield name, scaled[scale].as_strided(shape, (1,) * len(shape), offset)
 
 
@@ -132,5 +143,9 @@ def _scale(version: SyntheticVersion, name: str, shape: tuple[int, ...]) -> floa
         gain = GAINS.get(kind, 1.0) * shape[-1] ** -0.5
     else:
         gain = 1.0
-    exponents = [n * GAUGES[gauge].get(kind, 0) for gauge, n in version.gauges.items()]
-    return gain * 2.0 ** sum(exponents)
+    for gauge, number in version.gauges.items():
+        exponent = GAUGES[gauge].get(kind)
+        if exponent is not None:
+            gain *= 2.0 ** (number * exponent)
+            gain = -gain if gauge == NEGATED and number > 0 else gain
+    return gain
