@@ -127,6 +127,9 @@ class RolloutSection(Section):
     """Room for keys and values on the CPU."""
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
+    eager: Literal["auto"] | bool = "auto"
+    """vLLM without captured graphs. auto: without on cpu and npu, where they have not been proven to
+    follow a load of weights; with them on cuda."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
 

@@ -59,6 +59,11 @@ class Device:
         """Tensors of this device lie in host memory."""
         return self.kind == "cpu"
 
+    @property
+    def eager(self) -> bool:
+        """Whether vLLM computes without captured graphs here, unless the configuration says."""
+        return self.kind != "cuda"
+
     def activate(self, index: int = 0, *, megatron: bool = False) -> None:
         """Make device `index` current in the calling thread.
 

@@ -26,6 +26,7 @@ import grpc
 from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
 from services.rollout.life import with_signs_of_life
 from services.rollout.registration import stay_registered
+from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
@@ -208,7 +209,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     """Serve replica `index` until cancelled.
 
-    Raises when the engine dies, when it can load nothing any more, and when nobody registers us.
+    Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
+    not follow the temperature, and when nobody registers us.
     """
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
@@ -220,7 +222,10 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     name = f"rollout-{index}"
     try:
         receiver = WeightReceiver(device, 0, config.weight_sync)
-        weights = ReplicaWeights(name, engine, receiver, config.weight_sync)
+        check_engine = partial(check_temperature, engine, config.rollout.max_prompt_tokens)
+        weights = ReplicaWeights(
+            name, engine, receiver, config.weight_sync, check_engine=check_engine
+        )
         try:
             await asyncio.to_thread(receiver.start)
             service = rollout_service(RolloutServicer(name, config, engine, weights))

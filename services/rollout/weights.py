@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,8 +74,13 @@ class ReplicaWeights:
         receiver: WeightReceiver,
         config: WeightSyncSection,
         thread_timeout: float = THREAD_SECONDS,
+        check_engine: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`check_engine`: awaited once, when the engine has loaded its first version and nobody
+        uses it yet. An InputError says that the engine is unfit, and the replica ends."""
         self._name = name
+        self._check_engine = check_engine
+        self._unfit: InputError | None = None
         self._thread_timeout = thread_timeout
         self._engine = engine
         self._receiver = receiver
@@ -104,12 +109,15 @@ class ReplicaWeights:
         return self._live
 
     def check(self) -> None:
-        """Call it once a second. Raises InternalError when nothing can be loaded any more.
+        """Call it once a second. Raises InternalError when nothing can be loaded any more, and
+        InputError when the engine is unfit.
 
         That is so when loads keep failing: one fails, and since the first that did there was time
         for a whole further try. And when a stage runs on beyond its deadline: its thread hangs, and
         no other stage can begin.
         """
+        if self._unfit:
+            raise self._unfit
         now = time.monotonic()
         overdue = any(now > deadline for deadline in self._stages.values())
         self._num_overdue = self._num_overdue + 1 if overdue else 0
@@ -181,7 +189,9 @@ class ReplicaWeights:
     async def _load(self, staged: StagedWeights, version: PolicyVersion) -> float:
         try:
             async with within(self._commit_timeout, f"{self._name}, loading {version.version}"):
-                return await self._engine.load_weights(staged.shadow, version.version)
+                pause = await self._engine.load_weights(staged.shadow, version.version)
+                await self._check_once()
+                return pause
         except BaseException as error:
             # Also when it is cut off: what the engine holds then, nobody knows.
             self._live = self._manifest = None
@@ -190,6 +200,16 @@ class ReplicaWeights:
             if isinstance(error, DeadlineError):
                 raise TransferError(str(error)) from error
             raise
+
+    async def _check_once(self) -> None:
+        if self._check_engine is None:
+            return
+        try:
+            await self._check_engine()
+        except InputError as error:
+            self._unfit = error
+            raise
+        self._check_engine = None
 
     def _note_failure(self, error: BaseException) -> None:
         now = time.monotonic()

@@ -57,7 +57,7 @@ class StandInEngine:
                     raise BehindError("the last load failed")
                 token, version = checksum(self._loaded), self._live
                 for index, start in list(made.items()):
-                    yield Chunk(index, start, version, (token,), (-1.0,))
+                    yield Chunk(index, start, version, (token,), (0.0,))
                     made[index] += 1
                     if made[index] >= request.sampling.max_tokens:
                         yield Ended(index, "length")

@@ -26,7 +26,7 @@ from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
 from services.rollout.vllm.ascend import check_processor, is_npu
-from services.rollout.vllm.plugin import BACKEND, register
+from services.rollout.vllm.plugin import BACKEND, SYNTHETIC, register
 from services.rollout.vllm.settings import (
     check_environment,
     engine_arguments,
@@ -47,6 +47,7 @@ from trimaran.launch.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
+    from services.rollout.vllm.synthetic import SyntheticVersion
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
@@ -91,7 +92,9 @@ class VllmEngine:
             inspect_models_here()
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
-        args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer))
+        eager = self._config.rollout.eager
+        eager = self._device.eager if eager == "auto" else eager
+        args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer, eager))
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.
@@ -103,11 +106,28 @@ class VllmEngine:
         await self._workers.start(start_timeout)
         if on_host and not await self._workers.install_fast_sampler(start_timeout):
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
+        up = time.monotonic()
+        async with within(start_timeout, "vllm, probed with synthetic weights"):
+            await self.probe(eager)
         logger.info(
-            "vllm is up: imports %.1f s, engine %.1f s",
+            "vllm is up: imports %.1f s, engine %.1f s, probe %.1f s",
             imported - started,
-            time.monotonic() - imported,
+            up - imported,
+            time.monotonic() - up,
         )
+
+    async def probe(self, eager: bool) -> None:
+        """Before the first version. Raises InputError as `Probe.run` does."""
+        from services.rollout.vllm.probe import probe_engine
+
+        remedy = "report it, and use another version of vllm" if eager else "set rollout.eager=true"
+        await probe_engine(self.llm, self._config, self._load_synthetic, remedy)
+
+    async def _load_synthetic(self, version: SyntheticVersion) -> None:
+        async with self._lock, self._workers.turn:
+            await self._pause()
+            await self._workers.load(SYNTHETIC, version.description())
+            await self.llm.resume_generation()
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._chat.tokenize(messages)

@@ -18,6 +18,8 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from services.rollout.vllm.experts import renew_kernels
+from services.rollout.vllm.plugin import SYNTHETIC
+from services.rollout.vllm.synthetic import synthetic_tensors
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.shadow import open_shadow
 
@@ -25,6 +27,13 @@ Tensors = Iterable[tuple[str, torch.Tensor]]
 
 READER = MemoryReader()
 """This worker's: the next version mostly lies in the same memory."""
+
+
+def open_tensors(path: str, description: dict[str, Any]) -> Tensors:
+    """Those of a shadow, or synthetic ones."""
+    if path == SYNTHETIC:
+        return synthetic_tensors(description)
+    return open_shadow(path, description, READER)
 
 
 def load_shadow(
@@ -44,7 +53,7 @@ def load_shadow(
         initialize_layerwise_reload(model)
         try:
             load_weights: Any = model.load_weights
-            missing = feed(model, load_weights, open_shadow(path, description, READER))
+            missing = feed(model, load_weights, open_tensors(path, description))
         finally:
             # Also after a failure: it gives every layer back what a next load starts from.
             finalize_layerwise_reload(model, model_config)

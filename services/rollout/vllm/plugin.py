@@ -12,6 +12,8 @@ import logging
 logger = logging.getLogger(__name__)
 
 BACKEND = "trimaran"
+SYNTHETIC = "synthetic"
+"""In the place of a shadow's path: the workers make the weights themselves."""
 ENGINE = ("services.rollout.vllm.transfer", "ShadowTransferEngine")
 
 

@@ -17,6 +17,9 @@ STREAM_TOKENS = 16
 BLOCK_TOKENS = 32
 """Tokens of one block of keys and values; what vLLM's attention on the host likes best."""
 
+LOGPROBS_MODE = "processed_logprobs"
+"""vLLM's name for log-probabilities at the sampling temperature."""
+
 
 def inspect_models_here() -> None:
     """vLLM looks at a model's class in a process of its own, lest it touch a GPU: 13 s on a first start."""
@@ -65,8 +68,11 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
-    """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
+def engine_arguments(
+    config: RunConfig, device: Device, transfer: str | None, eager: bool
+) -> dict[str, Any]:
+    """`transfer`: the weight-transfer engine to use; None where this vLLM has none. `eager`: no
+    captured graphs."""
     rollout = config.rollout
     arguments = {
         "model": str(config.model.path),
@@ -79,8 +85,9 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         "max_num_seqs": rollout.max_concurrency,
         "tensor_parallel_size": rollout.tensor_parallel,
         "gpu_memory_utilization": rollout.memory_fraction,
+        "enforce_eager": eager,
         "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
+        "logprobs_mode": LOGPROBS_MODE,
         "stream_interval": STREAM_TOKENS,
         "worker_extension_cls": "services.rollout.vllm.worker.WorkerExtension",
         "disable_log_stats": True,
@@ -94,7 +101,6 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         arguments["additional_config"] = ascend.ADDITIONAL_CONFIG
     if device.on_host:
         arguments |= {
-            "enforce_eager": True,
             "block_size": BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }

@@ -19,8 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from services.rollout.vllm.load import READER, check_missing, feed, load_shadow
-from services.weight_sync.data.shadow import open_shadow
+from services.rollout.vllm.load import check_missing, feed, load_shadow, open_tensors
 
 
 @dataclass
@@ -61,7 +60,7 @@ class ShadowTransferEngine(WeightTransferEngine[ShadowInitInfo, ShadowUpdateInfo
             load_shadow(self.model, self.model_config, self.device, path, description)
         else:
             model: Any = load_weights.__self__
-            missing = feed(model, load_weights, open_shadow(path, description, READER))
+            missing = feed(model, load_weights, open_tensors(path, description))
             check_missing(missing, model.config.get_text_config())
 
     def finish_weight_update(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from services.rollout.read_back import Reader, run_slice
+from services.rollout.vllm.settings import LOGPROBS_MODE
 from services.weight_sync.data.manifest import manifest_from_json
 from trimaran.launch.lifetime import die_with_parent
 
@@ -49,6 +50,26 @@ class WorkerExtension:
             return False
         topk_topp_sampler.compiled_random_sample = sample_inverse_cdf
         return True
+
+    def report_processed_logprobs(self) -> str:
+        """Log-probabilities at the sampling temperature from here on. Returns what is in the way,
+        "" when nothing is.
+
+        vLLM-Ascend (0.23, 0.30rc2) makes its samplers without the engine's `logprobs_mode`, so
+        they report raw ones. Both samplers read their mode at every step. vLLM's second model
+        runner has one sampler only, which takes the engine's mode itself.
+        """
+        sampler = getattr(self.model_runner, "sampler", None)
+        mode = getattr(sampler, "logprobs_mode", None)
+        inner = getattr(sampler, "topk_topp_sampler", None)
+        if mode is None:
+            return "model_runner.sampler has no logprobs_mode"
+        if inner is None and mode == LOGPROBS_MODE:
+            return ""
+        if getattr(inner, "logprobs_mode", None) is None:
+            return "model_runner.sampler.topk_topp_sampler has no logprobs_mode"
+        sampler.logprobs_mode = inner.logprobs_mode = LOGPROBS_MODE
+        return ""
 
     def load_shadow(self, path: str, description: dict[str, Any]) -> None:
         """For a vLLM without weight-transfer engines; see `load.load_shadow`."""

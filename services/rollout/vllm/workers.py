@@ -12,7 +12,7 @@ from services.rollout.deadlines import within
 from services.rollout.read_back import SLICE_SECONDS, join
 from services.rollout.vllm.plugin import BACKEND
 from services.weight_sync.data.manifest import manifest_to_json
-from trimaran.errors import InternalError
+from trimaran.errors import InputError, InternalError
 from trimaran.types import Manifest, Ranges
 
 
@@ -28,12 +28,20 @@ class VllmWorkers:
         """An update was started and is not known to have ended."""
 
     async def start(self, timeout: float) -> None:
-        """Raises DeadlineError when the workers do not answer within `timeout` seconds."""
+        """Raises DeadlineError when the workers do not answer within `timeout` seconds, and
+        InputError when their samplers cannot report log-probabilities at the sampling temperature.
+        """
         async with within(timeout, "the start of vllm's workers"):
             await self._llm.collective_rpc("end_with_parent")
             if self._transfer == BACKEND:
                 init = {"init_info": {}}
                 await self._llm.collective_rpc("init_weight_transfer_engine", kwargs=init)
+            for missing in await self._llm.collective_rpc("report_processed_logprobs"):
+                if missing:
+                    raise InputError(
+                        f"vllm: {missing}, so its log-probabilities would not be those of the"
+                        " sampling temperature; install a version that requirements/ names"
+                    )
 
     async def install_fast_sampler(self, timeout: float) -> bool:
         """Raises DeadlineError as `start` does."""

@@ -1,0 +1,264 @@
+"""The start's probe: on a model of transformers in which tensors stay as they were, one by one, and
+on a real vLLM engine in which layers go on computing with older weights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from services.rollout.vllm.probe import (
+    NEW_TOKENS,
+    NUM_LIKELIEST,
+    Likeliest,
+    Probe,
+    distance,
+    effect,
+    spread_prompt,
+    stale_kinds,
+)
+from services.rollout.vllm.synthetic import (
+    GAUGES,
+    KINDS,
+    SyntheticVersion,
+    gauges_of,
+    kind_of,
+    read_shapes,
+    synthetic_tensors,
+)
+from tests.tiny_model import SHAPE, write_tiny_model
+from trimaran.errors import InputError
+
+TIMEOUT = 300.0
+FAMILIES = {
+    "llama, tied": (transformers.LlamaConfig, transformers.LlamaForCausalLM, {}),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM, {"untied": True}),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, {"head_dim": 32}),
+}
+
+
+class Model:
+    """Of transformers. `stale` are tensors that keep what they hold."""
+
+    def __init__(self, family: str):
+        config_class, model_class, options = FAMILIES[family]
+        options = dict(options)
+        tied = not options.pop("untied", False)
+        shape = {**SHAPE, "num_hidden_layers": 3, "tie_word_embeddings": tied, **options}
+        self.model: Any = model_class(config_class(**shape)).eval()
+        self.shapes = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
+        self.stale: set[str] = set()
+        self.noise = 0.0
+        self.num_loads = 0
+
+    async def load(self, version: SyntheticVersion) -> None:
+        self.num_loads += 1
+        with torch.no_grad():
+            for name, tensor in synthetic_tensors(version.description()):
+                if name not in self.stale:
+                    self.model.get_parameter(name).copy_(tensor)
+
+    def load_dummies(self) -> None:
+        """Weights as vLLM's own before the first version."""
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.uniform_(-1e-3, 1e-3)
+
+    @torch.no_grad()
+    async def answer(self) -> list[Likeliest]:
+        tokens, found = list(spread_prompt(SHAPE["vocab_size"], 64)), []
+        for _ in range(NEW_TOKENS):
+            logits_V = self.model(torch.tensor([tokens])).logits[0, -1]
+            logits_V = logits_V + self.noise * torch.randn_like(logits_V)
+            values, best = logits_V.log_softmax(-1).topk(NUM_LIKELIEST)
+            logprobs = dict(zip(best.tolist(), values.tolist(), strict=True))
+            tokens.append(int(best[0]))
+            found.append(Likeliest(tokens[-1], logprobs))
+        return found
+
+    def probe(self) -> str:
+        plain = SyntheticVersion(self.shapes, "float32", {})
+        try:
+            asyncio.run(Probe(self.load, self.answer, plain, "the remedy").run())
+        except InputError as error:
+            return str(error)
+        return ""
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request) -> Model:
+    return Model(request.param)
+
+
+def test_a_model_that_loads_passes_after_three_loads(model):
+    assert model.probe() == ""
+    assert model.num_loads == 3
+
+
+def test_each_gauge_alone_changes_tensors_and_not_the_function(model):
+    async def answer(gauges):
+        await model.load(SyntheticVersion(model.shapes, "float32", gauges))
+        return await model.answer()
+
+    async def main():
+        plain = await answer({})
+        assert max(plain[0].logprobs.values()) - min(plain[0].logprobs.values()) > 1
+        for gauge in gauges_of(model.shapes):
+            for sign in (1, -1):
+                assert distance(plain, await answer({gauge: sign})) < 1e-3, gauge
+
+    asyncio.run(main())
+
+
+def test_all_gauges_together_change_every_kind_of_tensor():
+    for shapes in (KINDS - {"q_norm.weight"}, KINDS):
+        for kind in KINDS - {"q_proj.bias", "k_proj.bias", "k_norm.weight"}:
+            assert sum(GAUGES[gauge].get(kind, 0) for gauge in gauges_of(shapes)), kind
+
+
+@pytest.mark.parametrize("since", ["a version", "the start"])
+def test_one_stale_tensor_is_found(model, since):
+    names = [name for name in model.shapes if ".layers." not in name or ".layers.1." in name]
+    assert len(names) > 10
+    for name in names:
+        model.stale = set()
+        if since == "a version":
+            assert model.probe() == ""
+        else:
+            model.load_dummies()
+        model.stale = {name}
+        said = model.probe()
+        assert "does not compute with the weights that it has loaded" in said, name
+        assert said.endswith("; the remedy"), name
+        if since == "a version":
+            assert kind_of(name) in said or "another embedding" in said, (name, said)
+
+
+@pytest.mark.parametrize("since", ["a version", "the start"])
+def test_a_model_in_which_nothing_changes_is_refused(model, since):
+    if since == "the start":
+        model.load_dummies()
+    model.stale = set(model.shapes)
+    assert "another embedding of the prompt changes nothing" in model.probe()
+
+
+def test_noise_of_the_device_is_allowed_for():
+    torch.manual_seed(0)
+    model = Model("llama, tied")
+    model.noise = 0.04
+    for _ in range(5):
+        assert model.probe() == ""
+    model.stale = {"model.layers.1.self_attn.o_proj.weight"}
+    assert "o_proj.weight" in model.probe()
+
+
+def test_a_tensor_of_an_unknown_kind_is_named_in_a_warning(caplog):
+    model = Model("llama, tied")
+    model.shapes["model.layers.0.self_attn.sinks"] = (4,)
+    with caplog.at_level(logging.WARNING):
+        assert model.probe() == ""
+    assert "model.layers.0.self_attn.sinks" in caplog.text
+    assert not model.num_loads
+
+
+def test_the_kinds_that_explain_what_failed():
+    assert stale_kinds({"values", "residual stream"}, KINDS) == ["o_proj.weight"]
+    assert stale_kinds({"mlp's norm", "mlp's channels"}, KINDS) == ["up_proj.weight"]
+    assert stale_kinds({"values"}, KINDS - {"v_proj.bias"}) == ["o_proj.weight", "v_proj.weight"]
+    several = stale_kinds({"values", "mlp's channels"}, KINDS)
+    assert several == sorted(GAUGES["values"] | GAUGES["mlp's channels"])
+    assert stale_kinds(set(), KINDS) == sorted(KINDS)
+
+
+def test_the_distance_counts_tokens_that_are_missing_on_one_side():
+    one = [Likeliest(1, {1: -0.1, 2: -2.0})]
+    assert distance(one, one) == 0
+    assert distance(one, [Likeliest(1, {1: -0.1, 3: -1.0})]) == pytest.approx(1.0)
+    # Behind another token nothing can be compared.
+    further = Likeliest(5, {5: -1.0, 6: -1.5})
+    assert distance([*one, further], [Likeliest(2, {1: -0.2, 2: -1.9}), *one]) == pytest.approx(0.1)
+
+
+def test_a_prompt_has_tokens_from_all_over_the_vocabulary():
+    assert spread_prompt(16, 100) == (1, 3, 5, 7, 9, 11, 13, 15)
+    assert spread_prompt(16, 2) == (8,)
+
+
+def test_synthetic_tensors_take_hardly_any_memory(tmp_path):
+    folder = write_tiny_model(tmp_path / "model", "qwen2", tied=False)
+    shapes = read_shapes(folder)
+    assert shapes["model.layers.1.self_attn.q_proj.bias"] == (128,)
+    description = SyntheticVersion(shapes, "bfloat16", dict.fromkeys(GAUGES, 1)).description()
+    tensors = dict(synthetic_tensors(json.loads(json.dumps(description))))
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == shapes
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) <= len(KINDS)
+    again = dict(synthetic_tensors(description))
+    assert all(torch.equal(tensors[name], again[name]) for name in tensors)
+
+
+def test_an_output_layer_that_is_the_embedding_hides_no_stale_embedding():
+    """Each token gets the log-probability of the next one when hidden states stay as they were."""
+    one, shifted = Likeliest(1, {1: -0.1, 2: -2.0}), Likeliest(0, {0: -0.1, 1: -2.0})
+    assert effect([one], [shifted]) == 0
+    assert effect([one], [Likeliest(1, {1: -0.4, 2: -2.0})]) == pytest.approx(0.3)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory) -> dict[str, str]:
+    """By what was stale in a real engine; see `tests/rollout/probed.py`."""
+    folder = write_tiny_model(tmp_path_factory.mktemp("model"), "qwen2", True, "bfloat16")
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.rollout.probed", str(folder), "bfloat16"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@pytest.mark.e2e
+def test_vllm_passes(said):
+    assert said["nothing"] == said["nothing again"] == ""
+
+
+@pytest.mark.e2e
+def test_whatever_is_stale_in_vllm_is_found(said):
+    broken = {name: text for name, text in said.items() if " since " in name}
+    assert len(broken) == 22
+    for name, text in broken.items():
+        assert text.startswith("vllm does not compute with the weights"), name
+        assert text.endswith("report it, and use another version of vllm"), name
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("broken", "kinds"),
+    [
+        ("o", ("o_proj.weight",)),
+        ("qkv", ("v_proj.weight",)),
+        ("gate_up", ("up_proj.weight",)),
+        ("down", ("down_proj.weight",)),
+        ("bias", ("q_proj.bias", "v_proj.bias")),
+    ],
+)
+def test_the_kinds_that_are_stale_in_vllm_are_named(said, broken, kinds):
+    assert all(kind in said[f"{broken} since a version"] for kind in kinds), said
+
+
+@pytest.mark.e2e
+def test_raw_log_probabilities_of_vllm_are_refused_and_the_mode_mends_them(said):
+    assert "rollout.engine: its log-probabilities" in said["raw logprobs"]
+    assert said["processed logprobs"] == ""
