@@ -227,7 +227,7 @@ MUTATIONS = (
     Mutation(
         "an error of an HCCL transfer group does not end the process",
         PROCESS_GROUPS,
-        '    with _variable("HCCL_ASYNC_ERROR_HANDLING", LOG_ONLY):\n',
+        '    with _variable("HCCL_ASYNC_ERROR_HANDLING", SPARE_PROCESS):\n',
         "    if True:\n",
         ("tests/weight_sync/test_hccl.py::test_an_error_of_our_groups_does_not_end_the_process",),
     ),

@@ -5,12 +5,13 @@ vLLM-Ascend: that one offers broadcast and all-reduce and has no way to destroy
 a communicator, so that every rebuilt group would hold its driver resources
 until the process ends. Only broadcast is relied on, which both of them have.
 
-What the backends do after an error was read in torch 2.13 (ProcessGroupGloo,
-ProcessGroupNCCL) and in torch_npu 2.10 (ProcessGroupHCCL, OptionsManager):
+What the backends do after an error was read in torch (ProcessGroupNCCL; Gloo was
+run) and in torch_npu 2.10 (ProcessGroupHCCL, OptionsManager):
 
     ASYNC_ERROR_HANDLING  0 does nothing, 1 and 3 end the whole process from the
-                          watchdog's thread, 2 only logs. NCCL's default is 3,
-                          HCCL's 1. A group reads it when it is made.
+                          watchdog's thread, 2 logs, and on NCCL aborts the
+                          communicator. NCCL's default is 3, HCCL's 1. A group
+                          reads it when it is made.
     Work.is_completed()   also True after an error
     Work.wait()           Gloo and NCCL raise the error; HCCL says nothing
     Work.is_success()     tells on HCCL; on NCCL it raises NotImplementedError
@@ -34,7 +35,7 @@ IN_FLIGHT = 2
 """Buckets under way at the same time: one is copied or digested while the other travels."""
 WATCHDOG_MARGIN = timedelta(minutes=10)
 """Our own deadline and abort come before those of an accelerator group's watchdog."""
-LOG_ONLY = "2"
+SPARE_PROCESS = "2"
 """Of the variables named ASYNC_ERROR_HANDLING."""
 _making = threading.Lock()
 
@@ -58,7 +59,7 @@ def _make_nccl(
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout + WATCHDOG_MARGIN
-    with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", LOG_ONLY):
+    with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", SPARE_PROCESS):
         return ProcessGroupNCCL(store, rank, group.world_size, options)
 
 
@@ -73,7 +74,7 @@ def _make_hccl(
     options._timeout = timeout + WATCHDOG_MARGIN
     options.global_ranks_in_group = list(range(group.world_size))
     options.group_id = f"trimaran-{group.group_id}-{group.nonce}"
-    with _variable("HCCL_ASYNC_ERROR_HANDLING", LOG_ONLY):
+    with _variable("HCCL_ASYNC_ERROR_HANDLING", SPARE_PROCESS):
         return ProcessGroupHCCL(store, rank, group.world_size, options)
 
 
