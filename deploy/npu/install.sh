@@ -235,7 +235,7 @@ check() {
 }
 
 wrong() {
-  stop "After the installation $1: remove $env and start again, or tell us (docs/ascend.md)."
+  stop "After the installation $1: start again with a new environment, or tell us (docs/ascend.md)."
 }
 
 # What packages ask for and do not get, beside what is known.
