@@ -70,7 +70,6 @@ def test_a_communicator_is_aborted_with_one_word(installed: Stack) -> None:
     ours = installed.sources.tree("services.weight_sync.transports.process_groups")
     for call in calls(ours, ".abort_hccl_comm"):
         assert len(call.args) == 1
-    assert GROUP["ends_with"][-1] == "abort_hccl_comm"
 
 
 @pytest.mark.parametrize("name", NPU["torch_npu.npu.__all__"])

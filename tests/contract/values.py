@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from tests.contract.calls import Def, Parameters, fields, parameters
 from tests.contract.sources import Definition, Sources, bound_names, statements
@@ -274,7 +275,9 @@ def _method(node: ast.ClassDef, name: str) -> Def | None:
     return next((n for key, n in _body(node) if key == name and isinstance(n, Def)), None)
 
 
-def _assigned_to_self(method: Def) -> Iterator[tuple[str, ast.stmt]]:
+@cache  # a base's methods are looked at for each of its subclasses
+def _assigned_to_self(method: Def) -> list[tuple[str, ast.stmt]]:
+    found: list[tuple[str, ast.stmt]] = []
     for node in ast.walk(method):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -282,4 +285,5 @@ def _assigned_to_self(method: Def) -> Iterator[tuple[str, ast.stmt]]:
                 for part in ast.walk(target):
                     match part:
                         case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
-                            yield name, node
+                            found.append((name, node))
+    return found
