@@ -23,7 +23,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from vllm._custom_ops import cpu_prepack_moe_weight
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
@@ -51,8 +50,10 @@ Restore = Callable[[torch.Tensor], torch.Tensor]
 
 def why_unreadable(layer: Any, parameter: str) -> str | None:
     """None: `read_expert` gives what the layer computes with."""
-    if _restore_of(layer.quant_method) is None or not hasattr(layer, parameter):
-        return f"of {type(layer.quant_method).__name__}"
+    method = layer.quant_method
+    if _restore_of(method) is None or not hasattr(layer, parameter):
+        backend = getattr(method, "unquantized_backend", None)
+        return f"of {type(method).__name__}" + (f" for {backend.name}" if backend else "")
     if layer.moe_config.moe_parallel_config.enable_eplb or getattr(layer, "dynamic_eplb", False):
         return "whose experts move from rank to rank"
     return None
@@ -123,6 +124,8 @@ def _origins(shape: tuple[int, int], dtype: torch.dtype, isa: str) -> torch.Tens
     Packing only moves elements. So the numbers of the elements are packed, digit by digit: every
     dtype of weights holds whole numbers below 256 exactly.
     """
+    from vllm._custom_ops import cpu_prepack_moe_weight  # of vLLM on the host
+
     numbers = torch.arange(shape[0] * shape[1])
     origins, unit = torch.zeros_like(numbers), 1
     while unit < len(numbers):
