@@ -138,11 +138,12 @@ def _is_tied(greedy: Draw, draws_D: Sequence[Draw]) -> bool:
 async def _draw(engine: Engine, prompt: tuple[int, ...], sampling: Sampling) -> list[Draw]:
     """The first token of each completion."""
     request = GenerationRequest(0, prompt, sampling, dict.fromkeys(range(sampling.num_samples), ()))
-    found: list[Draw] = []
     async with aclosing(engine.generate(request)) as events:
-        async for event in events:
-            if isinstance(event, Chunk) and event.start == 0:
-                found.append(Draw(event.token_ids_T[0], event.logprobs_T[0]))
+        found = [
+            Draw(event.token_ids_T[0], event.logprobs_T[0])
+            async for event in events
+            if isinstance(event, Chunk) and event.start == 0
+        ]
     if len(found) != sampling.num_samples:
         raise InputError(
             f"rollout.engine: made {len(found)} completions where {sampling.num_samples} were asked"

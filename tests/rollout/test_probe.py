@@ -176,7 +176,7 @@ def test_the_kinds_that_explain_what_failed():
     assert stale_kinds({"mlp's norm", "mlp's channels"}, KINDS) == ["up_proj.weight"]
     assert stale_kinds({"values"}, KINDS - {"v_proj.bias"}) == ["o_proj.weight", "v_proj.weight"]
     several = stale_kinds({"values", "mlp's channels"}, KINDS)
-    assert several == sorted(GAUGES["values"] | GAUGES["mlp's channels"])
+    assert several == sorted([*GAUGES["values"], *GAUGES["mlp's channels"]])
     assert stale_kinds(set(), KINDS) == sorted(KINDS)
 
 

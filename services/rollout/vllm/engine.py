@@ -26,7 +26,12 @@ from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
 from services.rollout.vllm.plugin import BACKEND, SYNTHETIC, register
-from services.rollout.vllm.settings import engine_arguments, inspect_models_here, set_environment
+from services.rollout.vllm.settings import (
+    engine_arguments,
+    inspect_models_here,
+    is_eager,
+    set_environment,
+)
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import RunConfig
@@ -83,8 +88,7 @@ class VllmEngine:
             inspect_models_here()
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
-        eager = self._config.rollout.eager
-        eager = self._device.eager if eager == "auto" else eager
+        eager = is_eager(self._config, self._device)
         args = AsyncEngineArgs(**engine_arguments(self._config, on_host, transfer, eager))
         vllm_config = args.create_engine_config()
         if on_host:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimaran.config import RunConfig
+
+if TYPE_CHECKING:
+    from trimaran.device import Device
 
 STREAM_TOKENS = 16
 """vLLM hands out a completion's first token, then this many at a time: per token costs 5%."""
@@ -45,6 +48,12 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def is_eager(config: RunConfig, device: Device) -> bool:
+    """Whether vLLM is to compute without captured graphs."""
+    chosen = config.rollout.eager
+    return device.eager if chosen == "auto" else chosen
 
 
 def engine_arguments(

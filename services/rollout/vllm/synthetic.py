@@ -140,7 +140,8 @@ def _scale(version: SyntheticVersion, name: str, shape: tuple[int, ...]) -> floa
     if kind in (EMBEDDING, "lm_head.weight"):
         gain = STREAM
     elif len(shape) > 1 or kind == "norm.weight":
-        gain = GAINS.get(kind, 1.0) * shape[-1] ** -0.5
+        *_, num_inputs = shape
+        gain = GAINS.get(kind, 1.0) * num_inputs**-0.5
     else:
         gain = 1.0
     for gauge, number in version.gauges.items():

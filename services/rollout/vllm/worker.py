@@ -59,9 +59,9 @@ class WorkerExtension:
         they report raw ones. Both samplers read their mode at every step. vLLM's second model
         runner has one sampler only, which takes the engine's mode itself.
         """
-        sampler = getattr(self.model_runner, "sampler", None)
+        sampler: Any = getattr(self.model_runner, "sampler", None)
         mode = getattr(sampler, "logprobs_mode", None)
-        inner = getattr(sampler, "topk_topp_sampler", None)
+        inner: Any = getattr(sampler, "topk_topp_sampler", None)
         if mode is None:
             return "model_runner.sampler has no logprobs_mode"
         if inner is None and mode == LOGPROBS_MODE:
