@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -126,6 +127,7 @@ def test_all_gauges_together_change_every_kind_of_tensor():
             assert sum(GAUGES[gauge].get(kind, 0) for gauge in gauges_of(shapes)), kind
 
 
+@pytest.mark.e2e  # many models, not whole runs
 @pytest.mark.parametrize("since", ["a version", "the start"])
 def test_one_stale_tensor_is_found(model, since):
     names = [name for name in model.shapes if ".layers." not in name or ".layers.1." in name]
@@ -162,6 +164,18 @@ def test_noise_of_the_device_is_allowed_for():
     assert "o_proj.weight" in model.probe()
 
 
+def test_an_answer_that_is_no_number_is_no_noise():
+    model = Model("llama, tied")
+    right = model.answer
+
+    async def answer():
+        found = await right()
+        return found if model.num_loads < 3 else [Likeliest(0, {0: math.nan})] * len(found)
+
+    model.answer = answer
+    assert "does not compute with the weights" in model.probe()
+
+
 def test_a_tensor_of_an_unknown_kind_is_named_in_a_warning(caplog):
     model = Model("llama, tied")
     model.shapes["model.layers.0.self_attn.sinks"] = (4,)
@@ -184,6 +198,7 @@ def test_the_distance_counts_tokens_that_are_missing_on_one_side():
     one = [Likeliest(1, {1: -0.1, 2: -2.0})]
     assert distance(one, one) == 0
     assert distance(one, [Likeliest(1, {1: -0.1, 3: -1.0})]) == pytest.approx(1.0)
+    assert distance(one, [Likeliest(1, {1: math.nan, 2: -2.0})]) == math.inf
     # Behind another token nothing can be compared.
     further = Likeliest(5, {5: -1.0, 6: -1.5})
     assert distance([*one, further], [Likeliest(2, {1: -0.2, 2: -1.9}), *one]) == pytest.approx(0.1)

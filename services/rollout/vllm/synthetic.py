@@ -32,26 +32,26 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
         "lm_head.weight": 1,
     },
     "attention's norm": {
-        "input_layernorm.weight": 16,
-        "q_proj.weight": -16,
-        "k_proj.weight": -16,
-        "v_proj.weight": -16,
+        "input_layernorm.weight": 20,
+        "q_proj.weight": -20,
+        "k_proj.weight": -20,
+        "v_proj.weight": -20,
     },
     "mlp's norm": {
-        "post_attention_layernorm.weight": 16,
-        "gate_proj.weight": -16,
-        "up_proj.weight": -16,
-        "gate.weight": -16,
+        "post_attention_layernorm.weight": 20,
+        "gate_proj.weight": -20,
+        "up_proj.weight": -20,
+        "gate.weight": -20,
     },
     "queries and keys": {
-        "q_proj.weight": 8,
-        "q_proj.bias": 8,
-        "k_proj.weight": -8,
-        "k_proj.bias": -8,
+        "q_proj.weight": 10,
+        "q_proj.bias": 10,
+        "k_proj.weight": -10,
+        "k_proj.bias": -10,
     },
-    "norms of queries and keys": {"q_norm.weight": 8, "k_norm.weight": -8},
-    "values": {"v_proj.weight": 8, "v_proj.bias": 8, "o_proj.weight": -8},
-    "mlp's channels": {"up_proj.weight": 8, "down_proj.weight": -8},
+    "norms of queries and keys": {"q_norm.weight": 10, "k_norm.weight": -10},
+    "values": {"v_proj.weight": 12, "v_proj.bias": 12, "o_proj.weight": -12},
+    "mlp's channels": {"up_proj.weight": 12, "down_proj.weight": -12},
 }
 """Gauge -> kind of tensor -> exponent of two. The large ones make also a layer that still computes
 with vLLM's dummy weights, which are a thousandth of ours, stand out."""
@@ -140,8 +140,7 @@ def _scale(version: SyntheticVersion, name: str, shape: tuple[int, ...]) -> floa
     if kind in (EMBEDDING, "lm_head.weight"):
         gain = STREAM
     elif len(shape) > 1 or kind == "norm.weight":
-        *_, num_inputs = shape
-        gain = GAINS.get(kind, 1.0) * num_inputs**-0.5
+        gain = GAINS.get(kind, 1.0) * list(shape)[-1] ** -0.5
     else:
         gain = 1.0
     for gauge, number in version.gauges.items():
