@@ -14,7 +14,8 @@ Two kinds of prompts say nothing. Where the model is nearly certain at temperatu
 are about 0. Where the draws are about equally likely and as diverse as that says, several tokens
 are tied, or the whole model is uniform: temperature shows nowhere. An engine that samples at the
 temperature and reports raw numbers does not pass as such: it draws one token again and again and
-calls it unlikely. Rounding may tie tokens of a real model, so the majority of the prompts decides, and one alone never does.
+calls it unlikely. Rounding may tie tokens of a real model, so the majority of the prompts decides,
+and one alone never does.
 
 What it cannot tell: whether an engine that treats 0.02 right treats other temperatures alike, and
 what an engine does under a model that is certain or uniform everywhere (the log then says so).

@@ -209,6 +209,16 @@ def test_a_prompt_has_tokens_from_all_over_the_vocabulary():
     assert spread_prompt(16, 2) == (8,)
 
 
+def test_only_the_files_that_the_index_names_are_read(tmp_path):
+    import safetensors.torch
+
+    safetensors.torch.save_file({"norm.weight": torch.zeros(2)}, tmp_path / "model-1.safetensors")
+    safetensors.torch.save_file({"other": torch.zeros(2)}, tmp_path / "consolidated.safetensors")
+    index = {"weight_map": {"norm.weight": "model-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert read_shapes(tmp_path) == {"norm.weight": (2,)}
+
+
 def test_synthetic_tensors_take_hardly_any_memory(tmp_path):
     folder = write_tiny_model(tmp_path / "model", "qwen2", tied=False)
     shapes = read_shapes(folder)

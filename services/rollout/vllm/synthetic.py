@@ -11,6 +11,7 @@ which is 10^-7 of what stands beside it here.) All of them together change every
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+
+from trimaran.model_folder import WEIGHTS
 
 NUM_OFFSETS = 1 << 16
 EMBEDDING = "embed_tokens.weight"
@@ -108,9 +111,11 @@ def kind_of(name: str) -> str:
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Of all tensors in a model folder, from the headers of its safetensors."""
+    whole, index = (folder / name for name in WEIGHTS)
+    parts = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else ()
     shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
+    for name in sorted(parts) or [whole.name]:
+        with safe_open(folder / name, framework="pt") as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  no mapping
     return {name: shape for name, shape in shapes.items() if not name.endswith(".inv_freq")}
 
