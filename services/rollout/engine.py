@@ -46,7 +46,8 @@ class Chunk:
     version: VersionId
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
-    """At the sampling temperature; at temperature 1 when greedy."""
+    """At the sampling temperature; at temperature 1 when greedy. `temperature.check_temperature`
+    asks for it once, after the first load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Engine(Protocol):
 
             async def generate(self, request):
                 for index, start in request.starts.items():
-                    yield Chunk(index, len(start), self._live, (7,), (-0.5,))
+                    yield Chunk(index, len(start), self._live, (7,), (0.0,))
                     yield Ended(index, "length")
 
             async def load_weights(self, shadow, version):

@@ -14,7 +14,8 @@ Two kinds of prompts say nothing. Where the model is nearly certain at temperatu
 are about 0. Where the draws are about equally likely and as diverse as that says, several tokens
 are tied, or the whole model is uniform: temperature shows nowhere. An engine that samples at the
 temperature and reports raw numbers does not pass as such: it draws one token again and again and
-calls it unlikely. Rounding may tie tokens of a real model, so the majority of the prompts decides, and one alone never does.
+calls it unlikely. Rounding may tie tokens of a real model, so the majority of the prompts decides,
+and one alone never does.
 
 What it cannot tell: whether an engine that treats 0.02 right treats other temperatures alike, and
 what an engine does under a model that is certain or uniform everywhere (the log then says so).
@@ -138,11 +139,12 @@ def _is_tied(greedy: Draw, draws_D: Sequence[Draw]) -> bool:
 async def _draw(engine: Engine, prompt: tuple[int, ...], sampling: Sampling) -> list[Draw]:
     """The first token of each completion."""
     request = GenerationRequest(0, prompt, sampling, dict.fromkeys(range(sampling.num_samples), ()))
-    found: list[Draw] = []
     async with aclosing(engine.generate(request)) as events:
-        async for event in events:
-            if isinstance(event, Chunk) and event.start == 0:
-                found.append(Draw(event.token_ids_T[0], event.logprobs_T[0]))
+        found = [
+            Draw(event.token_ids_T[0], event.logprobs_T[0])
+            async for event in events
+            if isinstance(event, Chunk) and event.start == 0
+        ]
     if len(found) != sampling.num_samples:
         raise InputError(
             f"rollout.engine: made {len(found)} completions where {sampling.num_samples} were asked"

@@ -43,8 +43,7 @@ class ToyEngine:
     async def generate(self, request):
         temperature = request.sampling.temperature
         logits_V = self.logits(request.prompt_token_ids)
-        if temperature == 0:
-            token, reported_V = int(logits_V.argmax()), logits_V.log_softmax(-1)
+        token, reported_V = int(logits_V.argmax()), logits_V.log_softmax(-1)
         generator = torch.Generator().manual_seed(1)
         for index in request.starts:
             if temperature:
@@ -130,10 +129,12 @@ def test_one_number_for_every_token_is_refused():
 
 
 def test_an_engine_that_never_answers_ends_the_check():
-    class Hanging(ToyEngine):
-        async def generate(self, request):
-            await asyncio.Event().wait()
-            yield
+    engine: Any = ToyEngine(1.0, right)
 
+    async def hang(request):
+        await asyncio.Event().wait()
+        yield
+
+    engine.generate = hang
     with pytest.raises(DeadlineError, match="check of log-probabilities"):
-        asyncio.run(check_temperature(Hanging(1.0, right), 16, timeout=0.05))
+        asyncio.run(check_temperature(engine, 16, timeout=0.05))

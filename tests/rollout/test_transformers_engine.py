@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
+from services.rollout.temperature import check_temperature
 from services.rollout.transformers.batch import draws, inverse_cdf
 from services.weight_sync.data.manifest import list_digests
 from tests.rollout.versions import shadow_of
@@ -111,6 +112,11 @@ def test_what_is_loaded_reads_back_and_a_changed_element_is_found(with_engine, m
     right, wrong = with_engine(body)
     assert right == digests
     assert [number for number in digests if wrong[number] != digests[number]] == [5]
+
+
+def test_log_probabilities_follow_the_temperature(with_engine, caplog):
+    with_engine(lambda engine: check_temperature(engine, 16))
+    assert not caplog.records
 
 
 def test_a_read_back_beside_decoding_changes_no_token(with_engine, model):

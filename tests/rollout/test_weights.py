@@ -86,14 +86,16 @@ class Engine:
         return dict(enumerate(list_digests(self.loaded)))
 
 
-def run(body, thread_timeout=THREAD_SECONDS, **settings):
+def run(body, thread_timeout=THREAD_SECONDS, check_engine=None, **settings):
     config = WeightSyncSection(**settings)
 
     async def main():
         events: list[str] = []
         receiver: Any = Receiver(events)
         engine: Any = Engine(events)
-        weights = ReplicaWeights("rollout-0", engine, receiver, config, thread_timeout)
+        weights = ReplicaWeights(
+            "rollout-0", engine, receiver, config, thread_timeout, check_engine
+        )
         await body(weights, receiver, engine)
         return events
 
@@ -113,6 +115,55 @@ def test_a_version_is_staged_loaded_and_kept():
         assert await weights.commit(ONE, MAKER) == 0
 
     assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1"]
+
+
+def test_an_engine_is_checked_once_before_its_first_version_is_live():
+    checked = []
+
+    async def body(weights, receiver, engine):
+        async def check():
+            checked.append((engine.loaded, weights.live))
+
+        weights._check_engine = check
+        await publish(weights, ONE, FIRST)
+        await publish(weights, TWO, SECOND)
+        weights.check()
+
+    run(body)
+    assert checked == [(FIRST, None)]
+
+
+def test_an_unfit_engine_ends_its_replica_and_never_serves():
+    async def unfit():
+        raise InputError("its log-probabilities are raw")
+
+    async def body(weights, receiver, engine):
+        with pytest.raises(InputError, match="are raw"):
+            await publish(weights, ONE, FIRST)
+        assert weights.live is None
+        with pytest.raises(InputError, match="its log-probabilities are raw"):
+            weights.check()
+
+    run(body, check_engine=unfit)
+
+
+def test_a_check_that_does_not_end_fails_the_load_which_may_be_tried_again():
+    hangs = True
+
+    async def check():
+        if hangs:
+            await asyncio.Event().wait()
+
+    async def body(weights, receiver, engine):
+        nonlocal hangs
+        with pytest.raises(TransferError, match="no end after"):
+            await publish(weights, ONE, FIRST)
+        weights.check()
+        hangs = False
+        await publish(weights, ONE, FIRST)
+        assert weights.live == ONE
+
+    run(body, check_engine=check, commit_timeout=0.05)
 
 
 def test_a_live_version_that_is_staged_anew_is_loaded_anew():

@@ -31,6 +31,7 @@ from services.rollout.vllm.settings import (
     check_environment,
     engine_arguments,
     inspect_models_here,
+    is_eager,
     set_environment,
 )
 from services.rollout.vllm.stream import VllmStream, merge
@@ -92,8 +93,7 @@ class VllmEngine:
             inspect_models_here()
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
-        eager = self._config.rollout.eager
-        eager = self._device.eager if eager == "auto" else eager
+        eager = is_eager(self._config, self._device)
         args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer, eager))
         vllm_config = args.create_engine_config()
         if on_host:

@@ -68,6 +68,12 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         os.environ.setdefault(name, value)
 
 
+def is_eager(config: RunConfig, device: Device) -> bool:
+    """Whether vLLM is to compute without captured graphs."""
+    chosen = config.rollout.eager
+    return device.eager if chosen == "auto" else chosen
+
+
 def engine_arguments(
     config: RunConfig, device: Device, transfer: str | None, eager: bool
 ) -> dict[str, Any]:

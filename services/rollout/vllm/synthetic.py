@@ -11,6 +11,7 @@ which is 10^-7 of what stands beside it here.) All of them together change every
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+
+from trimaran.model_folder import WEIGHTS
 
 NUM_OFFSETS = 1 << 16
 EMBEDDING = "embed_tokens.weight"
@@ -32,26 +35,26 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
         "lm_head.weight": 1,
     },
     "attention's norm": {
-        "input_layernorm.weight": 16,
-        "q_proj.weight": -16,
-        "k_proj.weight": -16,
-        "v_proj.weight": -16,
+        "input_layernorm.weight": 20,
+        "q_proj.weight": -20,
+        "k_proj.weight": -20,
+        "v_proj.weight": -20,
     },
     "mlp's norm": {
-        "post_attention_layernorm.weight": 16,
-        "gate_proj.weight": -16,
-        "up_proj.weight": -16,
-        "gate.weight": -16,
+        "post_attention_layernorm.weight": 20,
+        "gate_proj.weight": -20,
+        "up_proj.weight": -20,
+        "gate.weight": -20,
     },
     "queries and keys": {
-        "q_proj.weight": 8,
-        "q_proj.bias": 8,
-        "k_proj.weight": -8,
-        "k_proj.bias": -8,
+        "q_proj.weight": 10,
+        "q_proj.bias": 10,
+        "k_proj.weight": -10,
+        "k_proj.bias": -10,
     },
-    "norms of queries and keys": {"q_norm.weight": 8, "k_norm.weight": -8},
-    "values": {"v_proj.weight": 8, "v_proj.bias": 8, "o_proj.weight": -8},
-    "mlp's channels": {"up_proj.weight": 8, "down_proj.weight": -8},
+    "norms of queries and keys": {"q_norm.weight": 10, "k_norm.weight": -10},
+    "values": {"v_proj.weight": 12, "v_proj.bias": 12, "o_proj.weight": -12},
+    "mlp's channels": {"up_proj.weight": 12, "down_proj.weight": -12},
 }
 """Gauge -> kind of tensor -> exponent of two. The large ones make also a layer that still computes
 with vLLM's dummy weights, which are a thousandth of ours, stand out."""
@@ -108,9 +111,11 @@ def kind_of(name: str) -> str:
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Of all tensors in a model folder, from the headers of its safetensors."""
+    whole, index = (folder / name for name in WEIGHTS)
+    parts = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else ()
     shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
+    for name in sorted(parts) or [whole.name]:
+        with safe_open(folder / name, framework="pt") as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  no mapping
     return {name: shape for name, shape in shapes.items() if not name.endswith(".inv_freq")}
 
@@ -140,7 +145,7 @@ def _scale(version: SyntheticVersion, name: str, shape: tuple[int, ...]) -> floa
     if kind in (EMBEDDING, "lm_head.weight"):
         gain = STREAM
     elif len(shape) > 1 or kind == "norm.weight":
-        gain = GAINS.get(kind, 1.0) * shape[-1] ** -0.5
+        gain = GAINS.get(kind, 1.0) * list(shape)[-1] ** -0.5
     else:
         gain = 1.0
     for gauge, number in version.gauges.items():

@@ -60,13 +60,12 @@ class WorkerExtension:
         runner has one sampler only, which takes the engine's mode itself.
         """
         sampler = getattr(self.model_runner, "sampler", None)
-        mode = getattr(sampler, "logprobs_mode", None)
         inner = getattr(sampler, "topk_topp_sampler", None)
-        if mode is None:
+        if sampler is None or not hasattr(sampler, "logprobs_mode"):
             return "model_runner.sampler has no logprobs_mode"
-        if inner is None and mode == LOGPROBS_MODE:
+        if inner is None and sampler.logprobs_mode == LOGPROBS_MODE:
             return ""
-        if getattr(inner, "logprobs_mode", None) is None:
+        if inner is None or not hasattr(inner, "logprobs_mode"):
             return "model_runner.sampler.topk_topp_sampler has no logprobs_mode"
         sampler.logprobs_mode = inner.logprobs_mode = LOGPROBS_MODE
         return ""

@@ -1,0 +1,36 @@
+"""Captured graphs: which device has them, and what the configuration says of it."""
+
+import pytest
+
+from services.rollout.vllm.settings import engine_arguments, is_eager
+from trimaran.config import parse_config
+from trimaran.device import Device
+from trimaran.errors import InputError
+
+TREE = {
+    "model": {"path": "m"},
+    "data": {"train": "t"},
+    "reward": {"rules": {"exact": 1}},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "eager"),
+    [
+        ("npu", "auto", True),
+        ("cpu", "auto", True),
+        ("cuda", "auto", False),
+        ("npu", False, False),
+        ("cuda", True, True),
+    ],
+)
+def test_graphs_are_captured_on_cuda_and_where_they_are_asked_for(kind, chosen, eager):
+    config = parse_config(TREE | {"rollout": {"eager": chosen}})
+    assert is_eager(config, Device(kind, "any")) is eager
+    arguments = engine_arguments(config, kind == "cpu", None, eager)
+    assert arguments["enforce_eager"] is eager
+
+
+def test_the_key_takes_nothing_else():
+    with pytest.raises(InputError, match="rollout.eager"):
+        parse_config(TREE | {"rollout": {"eager": "sometimes"}})
