@@ -49,6 +49,17 @@ def _check_interface(address: str) -> str:
     return address
 
 
+def _check_devices(value: Any) -> Any:
+    numbers = cast(list[Any], value) if isinstance(value, list | tuple) else []
+    good = all(type(number) is int and number >= 0 for number in numbers)
+    if value != "auto" and not (numbers and good and len(set(numbers)) == len(numbers)):
+        raise ValueError(
+            f"must be auto or a list of device numbers, each once, such as [0, 1] (given: {value!r})"
+        )
+    return value
+
+
+Devices = Annotated[Literal["auto"] | tuple[int, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 LAST_PORT = 65535
 Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
@@ -113,6 +124,9 @@ class RolloutSection(Section):
     """vllm or transformers, or the name of an installed package's engine; docs/extending.md."""
     replicas: Positive = 1
     device: DeviceName = "auto"
+    devices: Devices = "auto"
+    """Numbers as nvidia-smi shows them, or npu-smi its logical ones: replicas x tensor_parallel of
+    them, the first replica's first. auto: the first of those in sight that the trainer leaves."""
     threads: Positive = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
@@ -220,6 +234,8 @@ class TrainerSection(Section):
     """Ranks, batches and AdamW. `trainer: {data_parallel: 2, learning_rate: 1.0e-6}`"""
 
     device: DeviceName = "auto"
+    devices: Devices = "auto"
+    """As of rollout: tensor_parallel x data_parallel of them, one a rank, rank 0's first."""
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
     threads: Positive = 1
@@ -341,7 +357,20 @@ class RunConfig(Section):
         ):
             if have not in (0, want):
                 raise ValueError(f"endpoints.{key} names {have} addresses; {want} are needed")
+        for key, devices, want in (
+            ("rollout", self.rollout.devices, self.num_rollout_devices),
+            ("trainer", self.trainer.devices, self.num_trainer_ranks),
+        ):
+            if devices != "auto" and len(devices) != want:
+                raise ValueError(
+                    f"{key}.devices names {len(devices)} devices; {want} are needed"
+                    f" ({DEVICES_NEEDED[key]})"
+                )
         return self
+
+    @property
+    def num_rollout_devices(self) -> int:
+        return self.rollout.replicas * self.rollout.tensor_parallel
 
     @property
     def num_trainer_ranks(self) -> int:
@@ -352,6 +381,10 @@ class RunConfig(Section):
         return self.rollout.max_prompt_tokens + self.rollout.max_tokens
 
 
+DEVICES_NEEDED = {
+    "rollout": "rollout.replicas x rollout.tensor_parallel",
+    "trainer": "trainer.tensor_parallel x trainer.data_parallel",
+}
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 
 

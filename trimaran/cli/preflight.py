@@ -5,6 +5,7 @@ Each check raises one InputError that names the key or the file and what would b
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from services.controller.datasets import load_prompts
@@ -12,6 +13,8 @@ from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.launch.devices import place
+from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
 from trimaran.rpc import check_loopback
 
@@ -26,6 +29,7 @@ def check_run(config: RunConfig) -> None:
     if config.data.validation:
         check_dataset(config.data.validation, config)
     check_endpoints(config)
+    place(config, read_machine(os.environ))
 
 
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
