@@ -50,13 +50,19 @@ def _check_interface(address: str) -> str:
 
 
 def _check_devices(value: Any) -> Any:
-    numbers = cast(list[Any], value) if isinstance(value, list | tuple) else []
-    good = all(type(number) is int and number >= 0 for number in numbers)
-    if value != "auto" and not (numbers and good and len(set(numbers)) == len(numbers)):
+    if value != "auto" and not _is_device_list(value):
         raise ValueError(
             f"must be auto or a list of device numbers, each once, such as [0, 1] (given: {value!r})"
         )
     return value
+
+
+def _is_device_list(value: object) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    numbers = cast(list[Any], value)
+    good = all(type(number) is int and number >= 0 for number in numbers)
+    return good and len(set(numbers)) == len(numbers)
 
 
 Devices = Annotated[Literal["auto"] | tuple[int, ...], BeforeValidator(_check_devices)]
@@ -125,8 +131,8 @@ class RolloutSection(Section):
     replicas: Positive = 1
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """Numbers as nvidia-smi shows them, or npu-smi its logical ones: replicas x tensor_parallel of
-    them, the first replica's first. auto: the first of those in sight that the trainer leaves."""
+    """Numbers of replicas x tensor_parallel devices, the first replica's first; or auto: those in
+    sight that the trainer leaves, in order. docs/architecture.md has the rules (Devices)."""
     threads: Positive = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
@@ -235,7 +241,8 @@ class TrainerSection(Section):
 
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """As of rollout: tensor_parallel x data_parallel of them, one a rank, rank 0's first."""
+    """Numbers of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
+    in sight."""
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
     threads: Positive = 1

@@ -105,8 +105,9 @@ def resolve(name: DeviceName, machine: Machine) -> Kind:
     """What `name` means there; a named kind is not checked."""
     if name != "auto":
         return name
-    kinds: tuple[Kind, ...] = ("npu", "cuda")
-    return next((kind for kind in kinds if not find_missing(kind, machine)), "cpu")
+    if not find_missing("npu", machine):
+        return "npu"
+    return "cpu" if find_missing("cuda", machine) else "cuda"
 
 
 def find_visible(kind: Kind, machine: Machine) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from trimaran.launch.local import run_services
 from trimaran.machine import Machine
 
 NPU_VARIABLES = {"ASCEND_HOME_PATH": "/usr/local/Ascend/cann", "ATB_HOME_PATH": "/usr/local/nnal"}
+APART = {"trainer": {"device": "cuda"}, "rollout": {"device": "npu"}}
 NPU_PACKAGES = frozenset(["torch_npu", "vllm_ascend", "mindspeed", "scipy", "triton"])
 
 
@@ -34,9 +35,13 @@ def gpu_machine(num_gpus: int = 8, shown: str | None = None) -> Machine:
 
 
 def make_config(
-    replicas: int = 1, rollout_tp: int = 1, ranks: int = 1, **sections: dict[str, Any]
+    replicas: int = 1,
+    rollout_tp: int = 1,
+    ranks: int = 1,
+    sections: Mapping[str, dict[str, Any]] = {},
 ) -> RunConfig:
-    given = {
+    """`sections` replace keys that the numbers give."""
+    given: dict[str, dict[str, Any]] = {
         "rollout": {"replicas": replicas, "tensor_parallel": rollout_tp},
         "trainer": {"data_parallel": ranks},
         "run": {"groups_per_step": ranks},
@@ -76,18 +81,22 @@ def test_gpus_with_uuids_are_shared_out_by_auto() -> None:
 
 
 def test_lists_are_taken_as_they_stand_and_auto_takes_what_they_leave() -> None:
-    config = make_config(2, 2, trainer={"devices": [6]}, rollout={"devices": [4, 5, 0, 2]})
+    config = make_config(
+        2, 2, sections={"trainer": {"devices": [6]}, "rollout": {"devices": [4, 5, 0, 2]}}
+    )
     placement = place(config, npu_machine())
     assert (shares(placement, "trainer"), shares(placement, "rollout")) == (["6"], ["4,5", "0,2"])
-    placement = place(make_config(2, 2, rollout={"devices": [0, 1, 4, 5]}), npu_machine())
+    placement = place(
+        make_config(2, 2, sections={"rollout": {"devices": [0, 1, 4, 5]}}), npu_machine()
+    )
     assert shares(placement, "trainer") == ["2"]
 
 
 def test_pools_on_different_kinds_take_each_their_own() -> None:
-    on_host = place(make_config(trainer={"device": "cpu"}), npu_machine(1))
+    on_host = place(make_config(sections={"trainer": {"device": "cpu"}}), npu_machine(1))
     assert shares(on_host, "rollout") == ["0"]
     assert on_host.variables("trainer", 0) == {PLACED: "trainer-0"}
-    config = make_config(trainer={"device": "cuda"}, rollout={"device": "npu"})
+    config = make_config(sections=APART)
     apart = place(config, npu_machine(1, num_gpus=1))
     assert apart.variables("trainer", 0)["CUDA_VISIBLE_DEVICES"] == "0"
     assert apart.variables("rollout", 0)["ASCEND_RT_VISIBLE_DEVICES"] == "0"
@@ -130,7 +139,7 @@ def test_shares_are_disjoint_in_order_and_of_the_right_size(
     for pool in listed:
         lists[pool] = {"devices": left[-needed[pool] :]}
         left = left[: -needed[pool]]
-    pools = place(make_config(replicas, rollout_tp, ranks, **lists), machine).pools
+    pools = place(make_config(replicas, rollout_tp, ranks, lists), machine).pools
     assert [len(share) for share in pools["trainer"].shares] == [1] * ranks
     assert [len(share) for share in pools["rollout"].shares] == [rollout_tp] * replicas
     trainer, rollout = (list(map(int, chain(*pools[p].shares))) for p in ("trainer", "rollout"))
@@ -184,7 +193,7 @@ def test_what_cannot_be_is_refused_in_a_line_with_its_key_and_a_remedy(
     sections: dict[str, Any], machine: Machine, fault: str
 ) -> None:
     with pytest.raises(InputError, match=fault) as caught:
-        place(make_config(**sections), machine)
+        place(make_config(sections=sections), machine)
     assert "\n" not in str(caught.value)
 
 
@@ -206,13 +215,13 @@ def test_lists_of_the_wrong_length_or_form_are_refused_as_they_are_read(
     sections: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(InputError, match=fault) as caught:
-        make_config(**sections)
+        make_config(sections=sections)
     assert "\n" not in str(caught.value)
 
 
 def test_both_pools_may_share_a_device_where_no_collective_is_to_join_them() -> None:
-    shared = {"rollout": {"devices": [0]}, "trainer": {"devices": [0]}}
-    config = make_config(**shared, weight_sync={"transport": "relay"})
+    lists = {"rollout": {"devices": [0]}, "trainer": {"devices": [0]}}
+    config = make_config(sections=lists | {"weight_sync": {"transport": "relay"}})
     placement = place(config, gpu_machine(1))
     assert shares(placement, "trainer") == shares(placement, "rollout") == ["0"]
 
@@ -235,7 +244,7 @@ def test_each_part_is_told_what_it_misses_on_an_npu(
     machine = Machine(variables, NPU_PACKAGES - {package}, 8, 0)
     named = {"trainer": {"device": "npu"}, "rollout": {"device": "npu"}}
     with pytest.raises(InputError) as caught:
-        place(make_config(**named), machine)
+        place(make_config(sections=named), machine)
     lines = str(caught.value).splitlines()
     assert len(lines) == len(faults)
     assert all(line.startswith(fault) for line, fault in zip(lines, faults, strict=True)), lines
@@ -244,7 +253,7 @@ def test_each_part_is_told_what_it_misses_on_an_npu(
 
 def test_an_engine_that_is_not_vllm_needs_nothing_of_vllms() -> None:
     machine = Machine({"ASCEND_HOME_PATH": "/c"}, NPU_PACKAGES - {"vllm_ascend"}, 8, 0)
-    place(make_config(rollout={"engine": "transformers"}), machine)
+    place(make_config(sections={"rollout": {"engine": "transformers"}}), machine)
 
 
 def test_a_service_alone_is_not_asked_what_only_another_needs() -> None:
@@ -252,7 +261,7 @@ def test_a_service_alone_is_not_asked_what_only_another_needs() -> None:
     machine = Machine(NPU_VARIABLES, NPU_PACKAGES - {"mindspeed"}, 8, 0)
     placement = place(make_config(ranks=3), machine, checked=("rollout",))
     assert shares(placement, "rollout") == ["3"]
-    config = make_config(trainer={"device": "cuda"}, rollout={"device": "npu"})
+    config = make_config(sections=APART)
     assert shares(place(config, machine, checked=("rollout",)), "rollout") == ["0"]
 
 

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from trimaran.config import DEVICES_NEEDED, RolloutSection, RunConfig, TrainerSection
+from trimaran.config import DEVICES_NEEDED, RunConfig
 from trimaran.device import VISIBLE_DEVICES, Kind, find_missing, find_visible, resolve
 from trimaran.errors import InputError
 from trimaran.launch.environment import process_name, service_environment
 from trimaran.machine import Machine, read_machine
 
-PoolName = Literal["trainer", "rollout"]
-POOLS: tuple[PoolName, ...] = ("trainer", "rollout")
+POOLS = ("trainer", "rollout")
 """In the order in which `auto` serves them."""
 PLACED = "TRIMARAN_PLACED"
 """Names the process whose devices this environment shows: it is not to be placed once more."""
@@ -37,7 +36,7 @@ NPU_PACKAGES: dict[str, dict[str, str]] = {
     "rollout": {"vllm_ascend": "vLLM", "scipy": "vLLM-Ascend", "triton": "vLLM-Ascend"},
     "trainer": {"mindspeed": "the trainer", "scipy": "MindSpeed", "triton": "MindSpeed"},
 }
-"""Pool -> module -> who imports it. triton-ascend brings the module triton."""
+"""Pool -> module -> who needs it. triton-ascend brings the module triton."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +64,40 @@ class Placement:
         return placed | {VISIBLE_DEVICES[pool.kind]: ",".join(pool.shares[index])}
 
 
-def place(config: RunConfig, machine: Machine, checked: Sequence[PoolName] = POOLS) -> Placement:
-    """Share the machine's devices out: first those that the configuration names, then `auto`.
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the configuration asks for one pool."""
+
+    pool: str
+    kind: Kind
+    listed: Literal["auto"] | tuple[int, ...]
+    num_devices: int
+    num_each: int
+    """Devices of one process."""
+    engine: str
+
+
+def place(config: RunConfig, machine: Machine, checked: Sequence[str] = POOLS) -> Placement:
+    """Share the machine's devices out: first those that the configuration lists, then `auto`.
 
     `checked`: the pools that this Python environment is for. The other pool may have one of its
     own, so nothing is looked for that only it needs; it counts where it wants the same devices.
     Raises InputError, with the key and a remedy a line.
     """
-    kinds = {pool: resolve(_section(config, pool).device, machine) for pool in POOLS}
-    faults = [
-        f"{pool}.device {kinds[pool]}: {missing}, or choose another {pool}.device"
-        for pool in POOLS
-        if pool in checked
-        for missing in _find_missing(config, pool, kinds[pool], machine)
-    ]
-    if faults:
+    wishes = [_wish(config, pool, machine) for pool in POOLS]
+    own = [wish for wish in wishes if wish.pool in checked]
+    if faults := [fault for wish in own for fault in _find_faults(wish, machine)]:
         raise InputError("\n".join(faults))
-    asking = [pool for pool in POOLS if kinds[pool] in {kinds[own] for own in checked}]
-    devices = {pool: _named(config, pool, kinds[pool], machine) for pool in asking}
-    if len(asking) == 2 and kinds["rollout"] == kinds["trainer"]:
+    asking = [wish for wish in wishes if wish.kind in {other.kind for other in own}]
+    devices = {w.pool: _check_listed(w, machine) for w in asking if w.listed != "auto"}
+    if len(devices) == 2 and asking[0].kind == asking[1].kind:
         _check_shared(config, devices["trainer"], devices["rollout"])
-    for pool in asking:
-        if not devices[pool]:
-            taken = {d for other in asking if kinds[other] == kinds[pool] for d in devices[other]}
-            devices[pool] = _next_free(config, pool, kinds[pool], machine, taken)
-    return Placement({pool: _split(config, pool, kinds[pool], devices[pool]) for pool in asking})
+    for wish in asking:
+        if wish.pool not in devices:
+            same = [other.pool for other in asking if other.kind == wish.kind]
+            taken = [device for pool in same for device in devices.get(pool, ())]
+            devices[wish.pool] = _next_free(wish, machine, taken)
+    return Placement({wish.pool: _split(wish, devices[wish.pool]) for wish in asking})
 
 
 def placed_environment(
@@ -107,53 +115,54 @@ def placed_environment(
     return environment | place(config, read(inherited), (kind,)).variables(kind, index)
 
 
-def _section(config: RunConfig, pool: PoolName) -> RolloutSection | TrainerSection:
-    return config.rollout if pool == "rollout" else config.trainer
+def _wish(config: RunConfig, pool: str, machine: Machine) -> _Wish:
+    rollout, trainer = config.rollout, config.trainer
+    if pool == "rollout":
+        kind = resolve(rollout.device, machine)
+        sizes = config.num_rollout_devices, rollout.tensor_parallel
+        return _Wish(pool, kind, rollout.devices, *sizes, rollout.engine)
+    kind = resolve(trainer.device, machine)
+    return _Wish(pool, kind, trainer.devices, config.num_trainer_ranks, 1, "megatron")
 
 
-def _find_missing(config: RunConfig, pool: PoolName, kind: Kind, machine: Machine) -> list[str]:
-    missing = find_missing(kind, machine)
-    runs_megatron_or_vllm = pool == "trainer" or config.rollout.engine == "vllm"
-    if kind != "npu" or not runs_megatron_or_vllm:
-        return missing
-    missing.extend(
-        f"{module} is not installed, and {importer} imports it; install the npu extra as"
-        " docs/install.md says"
-        for module, importer in NPU_PACKAGES[pool].items()
-        if module not in machine.packages
-    )
-    if pool == "rollout" and not machine.variables.get(ATB_VARIABLE):
-        missing.append(
-            f"ATB is not set up in this shell ({ATB_VARIABLE} is not set); install NNAL and source"
-            " its atb/set_env.sh"
+def _find_faults(wish: _Wish, machine: Machine) -> list[str]:
+    missing = find_missing(wish.kind, machine)
+    if wish.kind == "npu" and wish.engine in ("vllm", "megatron"):
+        missing.extend(
+            f"{module} is not installed, and {needed_by} needs it; install the npu extra as"
+            " docs/install.md says"
+            for module, needed_by in NPU_PACKAGES[wish.pool].items()
+            if module not in machine.packages
         )
-    return missing
+        if wish.engine == "vllm" and not machine.variables.get(ATB_VARIABLE):
+            missing.append(
+                f"ATB is not set up in this shell ({ATB_VARIABLE} is not set); install NNAL and"
+                " source its atb/set_env.sh"
+            )
+    key = f"{wish.pool}.device"
+    return [f"{key} {wish.kind}: {what}, or choose another {key}" for what in missing]
 
 
-def _named(config: RunConfig, pool: PoolName, kind: Kind, machine: Machine) -> tuple[str, ...]:
-    """What the configuration lists; nothing for `auto`."""
-    listed = _section(config, pool).devices
-    if listed == "auto":
-        return ()
-    if kind == "cpu":
+def _check_listed(wish: _Wish, machine: Machine) -> tuple[str, ...]:
+    numbers, visible = tuple(map(str, wish.listed)), find_visible(wish.kind, machine)
+    key, variable = f"{wish.pool}.devices", VISIBLE_DEVICES[wish.kind]
+    if wish.kind == "cpu":
         raise InputError(
-            f"{pool}.devices: {pool}.device is cpu here, which has no numbers; leave the list out,"
-            f" or name npu or cuda as {pool}.device"
+            f"{key}: {wish.pool}.device is cpu here, which has no numbers; leave the list out, or"
+            f" name npu or cuda as {wish.pool}.device"
         )
-    numbers, visible = tuple(map(str, listed)), find_visible(kind, machine)
-    hidden = [number for number in numbers if number not in visible]
-    if hidden:
+    if hidden := [number for number in numbers if number not in visible]:
         by_uuid = not any(device.isdecimal() for device in visible)
         remedy = "leave the list out" if by_uuid else "name some of these"
         raise InputError(
-            f"{pool}.devices: {_join(hidden)} not in sight;"
-            f" {_describe_sight(kind, machine)}; {remedy}, or change {VISIBLE_DEVICES[kind]}"
+            f"{key}: {_join(hidden)} not in sight; {_describe_sight(wish.kind, machine)};"
+            f" {remedy}, or change {variable}"
         )
     return numbers
 
 
 def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[str]) -> None:
-    """One device for both is for machines with few; their groups refuse two ranks on one."""
+    """One device for both is for machines with few. NCCL and HCCL refuse two ranks on one."""
     twice = [device for device in rollout if device in trainer]
     if twice and config.weight_sync.transport != "relay":
         raise InputError(
@@ -163,41 +172,39 @@ def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[s
         )
 
 
-def _next_free(
-    config: RunConfig, pool: PoolName, kind: Kind, machine: Machine, taken: set[str]
-) -> tuple[str, ...]:
-    if kind == "cpu":
+def _next_free(wish: _Wish, machine: Machine, taken: Sequence[str]) -> tuple[str, ...]:
+    if wish.kind == "cpu":
         return ()
-    needed = config.num_rollout_devices if pool == "rollout" else config.num_trainer_ranks
-    free = [device for device in find_visible(kind, machine) if device not in taken]
-    if len(free) < needed:
+    others = set(taken)
+    free = [device for device in find_visible(wish.kind, machine) if device not in others]
+    if len(free) < wish.num_devices:
         raise InputError(
-            f"{pool}.devices: auto needs {needed} {kind} devices ({DEVICES_NEEDED[pool]}) and"
-            f" {len(free)} are free; {_describe_sight(kind, machine)}"
-            + (f", the other pool has {_join(sorted(taken))}" if taken else "")
-            + f"; lower a factor, show more by {VISIBLE_DEVICES[kind]}, or let both pools share a"
-            " device as docs/architecture.md says (Devices)"
+            f"{wish.pool}.devices: auto needs {wish.num_devices} {wish.kind} devices"
+            f" ({DEVICES_NEEDED[wish.pool]}) and {len(free)} are free;"
+            f" {_describe_sight(wish.kind, machine)}, the other pool has {_join(taken)}; lower a"
+            f" factor, show more by {VISIBLE_DEVICES[wish.kind]}, or let both pools share a device"
+            " (docs/architecture.md, Devices)"
         )
-    return tuple(free[:needed])
+    return tuple(free[: wish.num_devices])
 
 
-def _split(config: RunConfig, pool: PoolName, kind: Kind, devices: Sequence[str]) -> Pool:
-    size = config.rollout.tensor_parallel if pool == "rollout" else 1
-    shares = tuple(tuple(devices[i : i + size]) for i in range(0, len(devices), size))
+def _split(wish: _Wish, devices: Sequence[str]) -> Pool:
+    starts = range(0, len(devices), wish.num_each)
+    shares = tuple(tuple(devices[start : start + wish.num_each]) for start in starts)
     for share in shares:
         # torch_npu counts none otherwise: the runtime wants them so.
-        if kind == "npu" and any(int(a) >= int(b) for a, b in pairwise(share)):
+        if wish.kind == "npu" and any(int(a) >= int(b) for a, b in pairwise(share)):
             raise InputError(
-                f"{pool}.devices: {_join(share)} belong to one process, and the NPU runtime shows a"
-                " process none unless they ascend; sort them"
+                f"{wish.pool}.devices: {_join(share)} belong to one process, and the NPU runtime"
+                " shows it none unless they ascend; sort them"
             )
-    return Pool(kind, shares)
+    return Pool(wish.kind, shares)
 
 
 def _describe_sight(kind: Kind, machine: Machine) -> str:
     variable = VISIBLE_DEVICES[kind]
     value = machine.variables.get(variable)
-    given = "not set" if value is None else f"{value!r}"
+    given = "not set" if value is None else repr(value)
     return f"in sight: {_join(find_visible(kind, machine))} ({variable} is {given})"
 
 
