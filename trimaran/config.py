@@ -49,6 +49,23 @@ def _check_interface(address: str) -> str:
     return address
 
 
+def _check_devices(value: Any) -> Any:
+    if value != "auto" and not _is_device_list(value):
+        raise ValueError(
+            f"must be auto or a list of device numbers, each once, such as [0, 1] (given: {value!r})"
+        )
+    return value
+
+
+def _is_device_list(value: object) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    numbers = cast(list[Any], value)
+    good = all(type(number) is int and number >= 0 for number in numbers)
+    return good and len(set(numbers)) == len(numbers)
+
+
+Devices = Annotated[Literal["auto"] | tuple[int, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 LAST_PORT = 65535
 Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
@@ -113,6 +130,9 @@ class RolloutSection(Section):
     """vllm or transformers, or the name of an installed package's engine; docs/extending.md."""
     replicas: Positive = 1
     device: DeviceName = "auto"
+    devices: Devices = "auto"
+    """Numbers of replicas x tensor_parallel devices, the first replica's first; or auto: those in
+    sight that the trainer leaves, in order. docs/architecture.md has the rules (Devices)."""
     threads: Positive = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
@@ -223,6 +243,9 @@ class TrainerSection(Section):
     """Ranks, batches and AdamW. `trainer: {data_parallel: 2, learning_rate: 1.0e-6}`"""
 
     device: DeviceName = "auto"
+    devices: Devices = "auto"
+    """Numbers of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
+    in sight."""
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
     threads: Positive = 1
@@ -344,7 +367,20 @@ class RunConfig(Section):
         ):
             if have not in (0, want):
                 raise ValueError(f"endpoints.{key} names {have} addresses; {want} are needed")
+        for key, devices, want in (
+            ("rollout", self.rollout.devices, self.num_rollout_devices),
+            ("trainer", self.trainer.devices, self.num_trainer_ranks),
+        ):
+            if devices != "auto" and len(devices) != want:
+                raise ValueError(
+                    f"{key}.devices names {len(devices)} devices; {want} are needed"
+                    f" ({DEVICES_NEEDED[key]})"
+                )
         return self
+
+    @property
+    def num_rollout_devices(self) -> int:
+        return self.rollout.replicas * self.rollout.tensor_parallel
 
     @property
     def num_trainer_ranks(self) -> int:
@@ -355,6 +391,10 @@ class RunConfig(Section):
         return self.rollout.max_prompt_tokens + self.rollout.max_tokens
 
 
+DEVICES_NEEDED = {
+    "rollout": "rollout.replicas x rollout.tensor_parallel",
+    "trainer": "trainer.tensor_parallel x trainer.data_parallel",
+}
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 
 

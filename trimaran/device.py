@@ -7,27 +7,29 @@ process without torch can import this module.
 
 from __future__ import annotations
 
-import glob
 import importlib
-import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.errors import InputError
+from trimaran.machine import NPU_NODES, Machine, read_machine
 
 if TYPE_CHECKING:
     import torch
 
+Kind = Literal["npu", "cuda", "cpu"]
 DeviceName = Literal["auto", "npu", "cuda", "cpu"]
 
-BACKENDS = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
-VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES", "cpu": ""}
+BACKENDS: dict[Kind, str] = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
+VISIBLE_DEVICES: dict[Kind, str] = {
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "cpu": "",
+}
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-NPU_NODES = "/dev/davinci[0-9]*"
-"""One node a die; the kernel driver makes them, with or without CANN."""
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 """Set by CANN's set_env.sh."""
 DERIVED = "torch_npu would make the groups in which weights travel out of the trainer's own ranks"
@@ -49,8 +51,7 @@ EXACT_KINDS = ("cpu", "cuda")
 class Device:
     """Example: pick("cpu") == Device("cpu", "gloo"); pick("auto").torch_device(index=1)"""
 
-    kind: str
-    """npu, cuda or cpu."""
+    kind: Kind
     backend: str
     """hccl, nccl or gloo."""
 
@@ -65,16 +66,17 @@ class Device:
         return self.kind != "cuda"
 
     def activate(self, index: int = 0, *, megatron: bool = False) -> None:
-        """Make device `index` current in the calling thread.
+        """Make device `index`, of those that this process sees, current in the calling thread.
 
         Call it in every thread that makes a collective call: a thread starts
         without a device context. `megatron` is for a trainer, before it
-        imports megatron.
+        imports megatron: MindSpeed's adaptor then rebinds torch.cuda, torch.jit
+        and megatron-core for the whole process (it imports torch_npu's
+        transfer_to_npu itself), which vLLM's own process must be spared.
         """
         if self.kind == "npu":
             os.environ[AUTOLOAD] = "0"
             importlib.import_module("torch_npu")
-            importlib.import_module("torch_npu.contrib.transfer_to_npu")
             if megatron:
                 importlib.import_module("mindspeed.megatron_adaptor")
         runtime = self._runtime()
@@ -101,76 +103,100 @@ class Device:
         return getattr(torch, self.kind)
 
 
-def pick(name: DeviceName) -> Device:
+def pick(name: DeviceName, machine: Machine | None = None) -> Device:
     """The device that the configuration names; "auto" takes npu, then cuda, then cpu.
 
     Call it before the process imports torch: with torch-npu installed and no
     CANN even `import torch` fails while plugins load by themselves, so this
     turns that off and `activate` imports the plugin on purpose.
-    Raises InputError when a named device is not there, and as `check_environment` does.
+    Raises InputError when a named device is not there, or a variable would harm a run on it.
     """
-    has_plugin = importlib.util.find_spec("torch_npu") is not None
-    if has_plugin:
+    machine = machine or read_machine(os.environ)
+    if "torch_npu" in machine.packages:
         os.environ[AUTOLOAD] = "0"
-    if name == "auto":
-        name = _best(has_plugin)
-    elif name == "npu" and (missing := _missing_for_npu(has_plugin)):
-        raise InputError(f"device npu: {missing}, or choose device cuda, cpu or auto")
-    elif name == "cuda" and not _cuda_is_available():
-        raise InputError(
-            "device cuda: torch finds none; install the cuda extra and check"
-            " CUDA_VISIBLE_DEVICES, or choose device cpu or auto"
-        )
-    check_environment(name, os.environ)
-    return Device(name, BACKENDS[name])
+    kind = resolve(name, machine)
+    if faults := [*find_missing(kind, machine), *find_harmful(kind, machine)]:
+        raise InputError("\n".join(f"device {kind}: {what}" for what in faults))
+    return Device(kind, BACKENDS[kind])
+        return "npu"
+    return "cpu" if find_missing("cuda", machine) else "cuda"
 
 
-def check_environment(name: DeviceName, environment: Mapping[str, str]) -> None:
-    """Raises InputError, with one line, for a variable that would harm a run on an NPU.
+def find_visible(kind: Kind, machine: Machine) -> tuple[str, ...]:
+    """The devices that a process sees there, as its visible-devices variable names them.
 
-    Imports nothing; "auto" counts as npu where `pick` would take one.
+    Numbers count from 0, as npu-smi's logical numbers and nvidia-smi's. A GPU may also have a
+    UUID, which is believed. What the vendors' runtimes would not accept is not in sight.
     """
-    if name == "auto" and not _missing_for_npu(importlib.util.find_spec("torch_npu") is not None):
-        name = "npu"
-    if name != "npu":
-        return
-    for variable, (is_refused, consequence) in REFUSED_ON_NPU.items():
-        value = environment.get(variable)
-        if value is not None and is_refused(value):
-            raise InputError(
-                f"device npu: {variable}={value} is set, with which {consequence}; unset it"
-            )
+    if kind == "npu":
+        return _visible_npus(machine.variables.get(VISIBLE_DEVICES[kind]), machine.num_npus)
+    if kind == "cuda":
+        return _visible_gpus(machine.variables.get(VISIBLE_DEVICES[kind]), machine.num_gpus)
+    return ()
+
+
+def _visible_npus(listed: str | None, count: int) -> tuple[str, ...]:
+    """As torch_npu counts them (torch_npu/npu/__init__.py, _device_count_ascend_hal): up to the
+    first that is no number or not there, and none at all unless they ascend."""
+    if listed is None:
+        return tuple(map(str, range(count)))
+    seen: list[int] = []
+    for text in re.split(r"[^\d,]", listed)[0].split(","):
+        if not text:
+            break
+        if seen and int(text) <= seen[-1]:
+            return ()
+        if int(text) >= count:
+            break
+        seen.append(int(text))
+    return tuple(map(str, seen))
+
+
+def _visible_gpus(listed: str | None, count: int) -> tuple[str, ...]:
+    """As CUDA counts them: up to the first that is not there, and none at all where one stands
+    twice."""
+    if listed is None:
+        return tuple(map(str, range(count)))
+    seen: list[str] = []
+    for text in map(str.strip, listed.split(",")):
+        is_number = text.isdecimal() and int(text) < count
+        if not is_number and not (count and text.startswith(("GPU-", "MIG-"))):
+            break
+        seen.append(str(int(text)) if is_number else text)
+    return tuple(seen) if len(set(seen)) == len(seen) else ()
+
+
+def find_missing(kind: Kind, machine: Machine) -> list[str]:
+    """What this kind of device still needs there and how to get it, a line each."""
+    visible = find_visible(kind, machine)
+    if kind == "cuda" and not visible:
+        return [f"torch finds none; install the cuda extra and check {VISIBLE_DEVICES[kind]}"]
+    if kind != "npu":
+        return []
+    missing: list[str] = []
+    if "torch_npu" not in machine.packages:
+        missing.append("torch_npu is not installed; install the npu extra")
+    if not visible:
+        missing.append(
+            f"no device {NPU_NODES} is visible; give the container its devices and check"
+            f" {VISIBLE_DEVICES[kind]}"
+        )
+    if not any(machine.variables.get(variable) for variable in CANN_VARIABLES):
+        missing.append("CANN is not set up in this shell; source its set_env.sh")
+    return missing
+
+
+def find_harmful(kind: Kind, machine: Machine) -> list[str]:
+    """Variables with which a run on this kind of device would go wrong, a line each."""
+    given = machine.variables if kind == "npu" else {}
+    return [
+        f"{variable}={given[variable]} is set, with which {consequence}; unset it"
+        for variable, (is_refused, consequence) in REFUSED_ON_NPU.items()
+        if variable in given and is_refused(given[variable])
+    ]
 
 
 def _number(value: str) -> int:
     """As C's strtol, by which torch_npu reads it: 0 for what is no number."""
     found = re.match(r"\s*[+-]?\d+", value)
     return int(found[0]) if found else 0
-
-
-def _best(has_plugin: bool) -> Literal["npu", "cuda", "cpu"]:
-    if not _missing_for_npu(has_plugin):
-        return "npu"
-    return "cuda" if _cuda_is_available() else "cpu"
-
-
-def _missing_for_npu(has_plugin: bool) -> str:
-    """What an NPU still needs here and how to get it; empty when it can be used."""
-    if not has_plugin:
-        return "torch_npu is not installed; install the npu extra"
-    if not glob.glob(NPU_NODES) or os.environ.get(VISIBLE_DEVICES["npu"]) == "":
-        return (
-            f"no device {NPU_NODES} is visible; give the container its devices and check"
-            f" {VISIBLE_DEVICES['npu']}"
-        )
-    if not any(os.environ.get(variable) for variable in CANN_VARIABLES):
-        return "CANN is not set up in this shell; source its set_env.sh"
-    return ""
-
-
-def _cuda_is_available() -> bool:
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return False
-    return torch.cuda.is_available()

@@ -106,7 +106,7 @@ def count_indigestible(batch: TrainingBatch) -> int:
 
 def count_devices(config: RunConfig) -> int:
     """Of both pools."""
-    return config.num_trainer_ranks + config.rollout.replicas * config.rollout.tensor_parallel
+    return config.num_trainer_ranks + config.num_rollout_devices
 
 
 def describe_pace(

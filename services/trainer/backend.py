@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int) -> MegatronPolicy:
-    """Call it in the thread that will compute: it makes the device current there.
+    """Call it in the thread that will compute: it makes the device current there, which is the
+    first in sight on every rank (trimaran/launch/devices.py).
 
     Returns when all ranks are there and the weights are loaded. Raises
     InputError for a model that we cannot train in this layout.
@@ -25,7 +26,7 @@ def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int)
     # What it can do without, at each start: it would bury our own last lines.
     warnings.filterwarnings("ignore", module=r"megatron\.core")
     # On an NPU the vendor's adaptor must be in place before megatron-core is imported.
-    device.activate(rank, megatron=True)
+    device.activate(megatron=True)
     import torch
 
     torch.set_num_threads(config.trainer.threads)
@@ -65,4 +66,4 @@ def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int)
         distributed_timeout_minutes=math.ceil(section.step_timeout / 60),
         create_gloo_process_groups=False,
     )
-    return MegatronPolicy(config, architecture, device.torch_device(rank))
+    return MegatronPolicy(config, architecture, device.torch_device())

@@ -208,7 +208,7 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
     device = pick(config.trainer.device)
-    sender = WeightSender(device, index, config.weight_sync)
+    sender = WeightSender(device, 0, config.weight_sync)
     rank = TrainerRank(config, run_folder, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else ())
     servicer = TrainerServicer(rank, others, sender, config.trainer)

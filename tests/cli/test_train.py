@@ -145,7 +145,7 @@ sys.exit("error: " + error)
 def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
     write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def services(config: RunConfig, config_path: Path, folder: Path) -> list[ServiceProcess]:
+    def services(config: RunConfig, _: Path, folder: Path, *rest: object) -> list[ServiceProcess]:
         command = (sys.executable, "-c", PAUSED_CONTROLLER, str(config.endpoints.controller))
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         return [

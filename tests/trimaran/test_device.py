@@ -7,6 +7,7 @@ fakes record each import and call.
 import importlib.abc
 import importlib.machinery
 import json
+import os
 import subprocess
 import sys
 import types
@@ -16,9 +17,10 @@ from typing import Any
 import pytest
 
 from tests.contract.archives import CACHE
-from trimaran import device
-from trimaran.device import Device, pick
+from trimaran import device, machine
+from trimaran.device import Device, find_harmful, find_visible, pick
 from trimaran.errors import InputError
+from trimaran.machine import Machine
 
 FACTS = json.loads(Path(__file__).with_name("device_facts.json").read_text())
 NPU = FACTS["npu"]
@@ -27,11 +29,8 @@ NPU = FACTS["npu"]
 class FakeRuntime:
     """torch.npu or torch.cuda."""
 
-    def __init__(self, name, events, available):
-        self._name, self._events, self._available = name, events, available
-
-    def is_available(self):
-        return self._available
+    def __init__(self, name, events):
+        self._name, self._events = name, events
 
     def set_device(self, index):
         self._events.append(f"{self._name}.set_device({index})")
@@ -59,38 +58,22 @@ class Recorder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
-    """`machine(plugin, nodes, cann, cuda)` sets the scene and returns the list of events."""
-
-    def build(plugin=False, nodes=0, cann=True, cuda=False, visible=None):
-        events = []
-        torch: Any = types.ModuleType("torch")
-        torch.cuda = FakeRuntime("cuda", events, cuda)
-        torch.npu = FakeRuntime("npu", events, bool(nodes))
-        torch.device = lambda *place: ":".join(map(str, place))
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        parts = [name for order in NPU["import_order"] for name in _parents(order)]
-        for name in parts:
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        names = parts if plugin else []
-        monkeypatch.setattr(sys, "meta_path", [Recorder(names, events), *sys.meta_path])
-        for number in range(nodes):
-            (tmp_path / f"davinci{number}").touch()
-        (tmp_path / "davinci_manager").touch()
-        monkeypatch.setattr(device, "NPU_NODES", str(tmp_path / "davinci[0-9]*"))
-        for name in device.CANN_VARIABLES:
-            monkeypatch.delenv(name, raising=False)
-        if cann:
-            monkeypatch.setenv(NPU["toolkit_variable"], "/usr/local/Ascend/cann")
-        monkeypatch.delenv(NPU["visible_devices_variable"], raising=False)
-        if visible is not None:
-            monkeypatch.setenv(NPU["visible_devices_variable"], visible)
-        monkeypatch.setenv(NPU["autoload_variable"], "1")
-        return events
-
-    yield build
-    for name in [n for n in sys.modules if n.split(".")[0] in ("torch_npu", "mindspeed")]:
-        del sys.modules[name]
+def events(monkeypatch):
+    """What torch and the vendors' packages, all of them fakes, see of us."""
+    events = []
+    torch: Any = types.ModuleType("torch")
+    torch.cuda, torch.npu = FakeRuntime("cuda", events), FakeRuntime("npu", events)
+    torch.device = lambda *place: ":".join(map(str, place))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    modules = [*NPU["import_order"], *NPU["imported_by_mindspeed"]]
+    names = [name for module in modules for name in _parents(module)]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Recorder(names, events), *sys.meta_path])
+    monkeypatch.setenv(NPU["autoload_variable"], "1")
+    yield events
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 def _parents(name):
@@ -105,13 +88,29 @@ def test_facts_cite_archives_that_are_read_again():
     assert {fact["archive"] for fact in cited if "archive" in fact} <= set(CACHE.sha256)
 
 
+def make_machine(
+    plugin=False, npus=0, cann=True, gpus=0, npus_shown=None, gpus_shown=None, **variables
+):
+    variables |= {
+        NPU["toolkit_variable"]: "/usr/local/Ascend/cann" if cann else None,
+        NPU["visible_devices_variable"]: npus_shown,
+        FACTS["cuda"]["visible_devices_variable"]: gpus_shown,
+    }
+    return Machine(
+        variables={name: value for name, value in variables.items() if value is not None},
+        packages=frozenset(["torch_npu"] if plugin else []),
+        num_npus=npus,
+        num_gpus=gpus,
+    )
+
+
 @pytest.mark.parametrize("kind", ["npu", "cuda", "cpu"])
 def test_backends_and_variables_are_the_recorded_ones(kind):
     chosen = Device(kind, device.BACKENDS[kind])
     assert chosen.backend == FACTS[kind]["backend"]
     assert device.VISIBLE_DEVICES[kind] == FACTS[kind]["visible_devices_variable"]
     assert NPU["toolkit_variable"] in device.CANN_VARIABLES
-    assert NPU["device_nodes"] == device.NPU_NODES
+    assert NPU["device_nodes"] == machine.NPU_NODES
     assert NPU["autoload_variable"] == device.AUTOLOAD
 
 
@@ -119,45 +118,42 @@ def test_backends_and_variables_are_the_recorded_ones(kind):
     ("scene", "expected"),
     [
         ({}, "cpu"),
-        ({"cuda": True}, "cuda"),
-        ({"plugin": True, "nodes": 2}, "npu"),
-        ({"plugin": True, "nodes": 2, "cuda": True}, "npu"),
-        ({"plugin": True, "nodes": 0}, "cpu"),
-        ({"plugin": True, "nodes": 2, "cann": False}, "cpu"),
-        ({"plugin": True, "nodes": 2, "visible": ""}, "cpu"),
-        ({"plugin": False, "nodes": 2, "cuda": True}, "cuda"),
+        ({"gpus": 1}, "cuda"),
+        ({"plugin": True, "npus": 2}, "npu"),
+        ({"plugin": True, "npus": 2, "gpus": 1}, "npu"),
+        ({"plugin": True, "npus": 0}, "cpu"),
+        ({"plugin": True, "npus": 2, "cann": False}, "cpu"),
+        ({"plugin": True, "npus": 2, "npus_shown": ""}, "cpu"),
+        ({"plugin": False, "npus": 2, "gpus": 1}, "cuda"),
+        ({"gpus": 1, "gpus_shown": ""}, "cpu"),
     ],
 )
-def test_auto_takes_npu_then_cuda_then_cpu(machine, scene, expected):
-    events = machine(**scene)
-    assert pick("auto") == Device(expected, FACTS[expected]["backend"])
+def test_auto_takes_npu_then_cuda_then_cpu(events, scene, expected):
+    assert pick("auto", make_machine(**scene)) == Device(expected, FACTS[expected]["backend"])
     assert events == []  # choosing imports no plugin
 
 
-def test_an_installed_plugin_never_loads_by_itself(machine, monkeypatch):
-    machine(plugin=True)
-    pick("cpu")
-    assert device.os.environ[NPU["autoload_variable"]] == "0"
+def test_an_installed_plugin_never_loads_by_itself(events):
+    pick("cpu", make_machine(plugin=True))
+    assert os.environ[NPU["autoload_variable"]] == "0"
 
 
-def test_npu_imports_in_the_documented_order(machine):
-    events = machine(plugin=True, nodes=1)
-    pick("npu").activate(3, megatron=True)
+def test_npu_imports_in_the_documented_order(events):
+    pick("npu", make_machine(plugin=True, npus=4)).activate(3, megatron=True)
     documented = [f"import {name}" for name in NPU["import_order"]]
     assert [event for event in events if event in documented] == documented
     assert events[-1] == "npu.set_device(3)"
 
 
-def test_only_a_trainer_imports_mindspeed(machine):
-    events = machine(plugin=True, nodes=1)
-    pick("npu").activate()
-    assert not any("mindspeed" in event for event in events)
+def test_only_a_trainer_has_torch_rebound(events):
+    """transfer_to_npu and MindSpeed change torch for the whole process: never in vLLM's."""
+    pick("npu", make_machine(plugin=True, npus=1)).activate()
+    assert events == ["import torch_npu", "npu.set_device(0)"]
 
 
-def test_each_call_sets_the_device_again(machine):
+def test_each_call_sets_the_device_again(events):
     """A new thread has no device context."""
-    events = machine(cuda=True)
-    chosen = pick("cuda")
+    chosen = pick("cuda", make_machine(gpus=2))
     chosen.activate(1)
     chosen.activate(1)
     chosen.synchronize()
@@ -165,27 +161,70 @@ def test_each_call_sets_the_device_again(machine):
     assert chosen.torch_device(1) == "cuda:1"
 
 
-def test_a_cpu_needs_nothing(machine):
-    events = machine()
-    chosen = pick("cpu")
+def test_a_cpu_needs_nothing(events):
+    chosen = pick("cpu", make_machine())
     chosen.activate()
     chosen.synchronize()
     assert (events, chosen.torch_device(0), chosen.on_host) == ([], "cpu", True)
 
 
 @pytest.mark.parametrize(
-    ("name", "scene", "remedy"),
+    ("name", "scene", "remedies"),
     [
-        ("npu", {}, "install the npu extra"),
-        ("npu", {"plugin": True}, "ASCEND_RT_VISIBLE_DEVICES"),
-        ("npu", {"plugin": True, "nodes": 1, "cann": False}, "source its set_env.sh"),
-        ("cuda", {}, "CUDA_VISIBLE_DEVICES"),
+        ("npu", {"npus": 1}, ["install the npu extra"]),
+        ("npu", {"plugin": True}, ["ASCEND_RT_VISIBLE_DEVICES"]),
+        ("npu", {"plugin": True, "npus": 1, "cann": False}, ["source its set_env.sh"]),
+        ("npu", {"cann": False}, ["the npu extra", "ASCEND_RT_VISIBLE_DEVICES", "set_env.sh"]),
+        ("cuda", {}, ["CUDA_VISIBLE_DEVICES"]),
     ],
 )
-def test_a_missing_device_says_what_would_help(machine, name, scene, remedy):
-    machine(**scene)
-    with pytest.raises(InputError, match=f"device {name}: .*{remedy}"):
-        pick(name)
+def test_whatever_a_device_misses_has_a_line_that_says_what_would_help(name, scene, remedies):
+    with pytest.raises(InputError) as caught:
+        pick(name, make_machine(**scene))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(remedies)
+    for line, remedy in zip(lines, remedies, strict=True):
+        assert line.startswith(f"device {name}: ")
+        assert remedy in line
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (None, "0 1 2 3"),
+        ("", ""),
+        ("2", "2"),
+        ("0,3", "0 3"),
+        ("0,32,1", "0"),  # none after one that is not there
+        ("0, 1", "0"),  # none after a character that is neither digit nor comma
+        ("0 ,1", "0"),
+        (",0", ""),
+        ("npu0", ""),
+        ("1,0", ""),  # the runtime wants them to ascend
+        ("0,1,1", ""),
+    ],
+)
+def test_npus_are_in_sight_as_torch_npu_counts_them(shown, expected):
+    """The cases of torch_npu's own test, test_npu_device_count_with_visible_devices, and why each
+    comes out so in torch_npu/npu/__init__.py."""
+    assert find_visible("npu", make_machine(npus=4, npus_shown=shown)) == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (None, "0 1 2 3"),
+        ("", ""),
+        ("3, 1", "3 1"),
+        ("0,-1,2", "0"),
+        ("0,9,2", "0"),
+        ("1,1", ""),
+        ("NoDevFiles", ""),
+        ("GPU-8932f937,MIG-dc4d", "GPU-8932f937 MIG-dc4d"),
+    ],
+)
+def test_gpus_are_in_sight_as_cuda_counts_them(shown, expected):
+    assert find_visible("cuda", make_machine(gpus=4, gpus_shown=shown)) == tuple(expected.split())
 
 
 GROUP = NPU["process_group"]
@@ -201,26 +240,19 @@ HARMFUL = [
 
 @pytest.mark.parametrize(("variable", "value"), HARMFUL)
 @pytest.mark.parametrize("name", ["npu", "auto"])
-def test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused(
-    machine, monkeypatch, name, variable, value
-):
-    machine(plugin=True, nodes=1)
-    monkeypatch.setenv(variable, value)
-    for look in (pick, lambda name: device.check_environment(name, device.os.environ)):
-        with pytest.raises(InputError, match=f"^device npu: {variable}={value} is set.*unset it$"):
-            look(name)
+def test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused(name, variable, value):
+    npu = make_machine(plugin=True, npus=1, **{variable: value})
+    with pytest.raises(InputError, match=f"^device npu: {variable}={value} is set.*unset it$"):
+        pick(name, npu)
 
 
-def test_variables_that_do_no_harm_are_left_alone(machine, monkeypatch):
-    events = machine(plugin=True, nodes=1)
+def test_variables_that_do_no_harm_are_left_alone():
     harmless = {"RANK_TABLE_FILE": "", "ROOTINFO_SUBCOMM_ENABLE": "0"}
     for value in GROUP["async_error_handling"]["ends_the_process"]:
         harmless[GROUP["async_error_handling"]["variable"]] = str(value)
-        device.check_environment("npu", harmless)
-    monkeypatch.setenv("RANK_TABLE_FILE", "/etc/hccl.json")
-    assert pick("cpu").kind == "cpu"
-    device.check_environment("cuda", device.os.environ)
-    assert not events
+        assert not find_harmful("npu", make_machine(plugin=True, npus=1, **harmless))
+    elsewhere = make_machine(gpus=1, RANK_TABLE_FILE="/etc/hccl.json")
+    assert not find_harmful("cuda", elsewhere) and pick("cpu", elsewhere).kind == "cpu"
 
 
 def test_the_module_loads_no_torch():

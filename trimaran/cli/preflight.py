@@ -12,15 +12,14 @@ from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from trimaran.config import RunConfig
-from trimaran.device import check_environment
 from trimaran.errors import InputError
+from trimaran.launch.devices import place
+from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
 from trimaran.rpc import check_loopback
 
 
 def check_run(config: RunConfig) -> None:
-    for device in (config.rollout.device, config.trainer.device):
-        check_environment(device, os.environ)
     facts = read_model_folder(config.model.path)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
@@ -30,6 +29,7 @@ def check_run(config: RunConfig) -> None:
     if config.data.validation:
         check_dataset(config.data.validation, config)
     check_endpoints(config)
+    place(config, read_machine(os.environ))
 
 
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:

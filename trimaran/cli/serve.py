@@ -17,12 +17,8 @@ from typing import cast
 
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
-from trimaran.launch.environment import (
-    process_name,
-    serve_command,
-    service_address,
-    service_environment,
-)
+from trimaran.launch.devices import placed_environment
+from trimaran.launch.environment import process_name, serve_command, service_address
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.telemetry import setup_logging
 
@@ -38,7 +34,7 @@ def serve(kind: str, config_path: str, run_folder: str, index: int) -> int:
     folder = Path(run_folder).resolve()
     if not folder.is_dir():
         raise InputError(f"--run-folder: {folder} is not a folder; make it first")
-    environment = service_environment(config, kind, os.environ)
+    environment = placed_environment(config, kind, index, os.environ)
     if any(os.environ.get(name) != value for name, value in environment.items()):
         command = serve_command(kind, config_path, run_folder, index)
         os.execve(command[0], command, environment)

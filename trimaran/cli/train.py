@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from trimaran.cli.view import View, choose_view
 from trimaran.clients import RunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import UnavailableError
+from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import Processes, ServiceDiedError, run_services
 from trimaran.launch.run_folder import (
@@ -26,6 +28,7 @@ from trimaran.launch.run_folder import (
     open_run_folder,
     write_config,
 )
+from trimaran.machine import read_machine
 from trimaran.types import Run, RunState
 
 LAST_EVENTS_SECONDS = 5.0
@@ -81,7 +84,8 @@ def _launch(config: RunConfig, folder: Path) -> int:
 
 
 async def _run(config: RunConfig, config_path: Path, folder: Path, console: Console) -> int:
-    processes = Processes(run_services(config, config_path, folder))
+    placement = place(config, read_machine(os.environ))
+    processes = Processes(run_services(config, config_path, folder, placement))
     stopped_by = _cancel_on_signals(processes)
     view = choose_view(console, config)
     try:

@@ -16,6 +16,7 @@ COMMON = {
     "HF_HUB_OFFLINE": "1",  # a model is a local folder; nobody waits for a hub
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # trimaran.device imports what is needed, in order
     "GLOO_SOCKET_IFNAME": "lo",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device numbers are those of nvidia-smi
     "VLLM_NO_USAGE_STATS": "1",
     "PYTHONUNBUFFERED": "1",
 }

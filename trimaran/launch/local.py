@@ -25,6 +25,7 @@ from pathlib import Path
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError
 from trimaran.launch import guardian
+from trimaran.launch.devices import Placement
 from trimaran.launch.environment import process_name, serve_command, service_environment
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.restarts import Restarts
@@ -95,7 +96,7 @@ class Processes:
     """Starts services as processes of this machine and ends all of them.
 
     Example:
-        async with Processes(run_services(config, config_path, folder)) as processes:
+        async with Processes(run_services(config, config_path, folder, placement)) as processes:
             await processes.wait(print)
     """
 
@@ -276,7 +277,9 @@ class Processes:
         return lines[-NUM_LAST_LINES:]
 
 
-def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[ServiceProcess]:
+def run_services(
+    config: RunConfig, config_path: Path, folder: Path, placement: Placement
+) -> list[ServiceProcess]:
     """Every service of a run, as processes of this machine."""
 
     def service(kind: str, index: int = 0) -> ServiceProcess:
@@ -284,7 +287,8 @@ def run_services(config: RunConfig, config_path: Path, folder: Path) -> list[Ser
         return ServiceProcess(
             name=name,
             command=serve_command(kind, str(config_path), str(folder), index),
-            environment=service_environment(config, kind, os.environ),
+            environment=service_environment(config, kind, os.environ)
+            | placement.variables(kind, index),
             log=folder / "logs" / f"{name}.log",
             leads=kind == "controller",
             revived=kind in ("rollout", "reward", "weight-sync"),

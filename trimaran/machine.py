@@ -1,0 +1,67 @@
+"""What this machine has to compute on, as far as the choice of devices asks.
+
+It is read without torch and without opening a device: whoever starts processes must hold none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.util
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+NPU_NODES = "/dev/davinci[0-9]*"
+"""One node a die; the kernel driver makes them, with or without CANN."""
+NVML = "libnvidia-ml.so.1"
+"""NVIDIA's management library, from the driver. It counts devices and makes no CUDA context."""
+PACKAGES = ("torch_npu", "vllm_ascend", "mindspeed", "scipy", "triton")
+"""What an NPU may need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Example: Machine(variables={}, packages=frozenset(), num_npus=0, num_gpus=2)"""
+
+    variables: Mapping[str, str]
+    """Of the environment."""
+    packages: frozenset[str]
+    """Those of PACKAGES that can be imported."""
+    num_npus: int
+    num_gpus: int
+    """As nvidia-smi counts; 0 where the installed torch has no CUDA."""
+
+
+def read_machine(variables: Mapping[str, str], npu_nodes: str = NPU_NODES) -> Machine:
+    """This machine, seen by a process with these environment variables."""
+    return Machine(
+        variables=variables,
+        packages=frozenset(name for name in PACKAGES if importlib.util.find_spec(name)),
+        num_npus=len(glob.glob(npu_nodes)),
+        num_gpus=_count_gpus() if _torch_has_cuda() else 0,
+    )
+
+
+def _torch_has_cuda() -> bool:
+    """As `torch.version.cuda` says; that file holds constants only and imports no torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    version = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    return version["cuda"] is not None
+
+
+def _count_gpus() -> int:
+    """Needs no CUDA context; torch.cuda counts by the same calls where it may not make one."""
+    try:
+        nvml = ctypes.CDLL(NVML)
+    except OSError:  # no driver of NVIDIA's
+        return 0
+    if nvml.nvmlInit_v2():
+        return 0
+    count = ctypes.c_uint(0)
+    failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    nvml.nvmlShutdown()
+    return 0 if failed else count.value
