@@ -118,6 +118,13 @@ def pick(name: DeviceName, machine: Machine | None = None) -> Device:
     if faults := [*find_missing(kind, machine), *find_harmful(kind, machine)]:
         raise InputError("\n".join(f"device {kind}: {what}" for what in faults))
     return Device(kind, BACKENDS[kind])
+
+
+def resolve(name: DeviceName, machine: Machine) -> Kind:
+    """What `name` means there; a named kind is not checked."""
+    if name != "auto":
+        return name
+    if not find_missing("npu", machine):
         return "npu"
     return "cpu" if find_missing("cuda", machine) else "cuda"
 
@@ -188,7 +195,9 @@ def find_missing(kind: Kind, machine: Machine) -> list[str]:
 
 def find_harmful(kind: Kind, machine: Machine) -> list[str]:
     """Variables with which a run on this kind of device would go wrong, a line each."""
-    given = machine.variables if kind == "npu" else {}
+    if kind != "npu":
+        return []
+    given = machine.variables
     return [
         f"{variable}={given[variable]} is set, with which {consequence}; unset it"
         for variable, (is_refused, consequence) in REFUSED_ON_NPU.items()

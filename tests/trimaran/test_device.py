@@ -241,13 +241,14 @@ HARMFUL = [
 @pytest.mark.parametrize(("variable", "value"), HARMFUL)
 @pytest.mark.parametrize("name", ["npu", "auto"])
 def test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused(name, variable, value):
-    npu = make_machine(plugin=True, npus=1, **{variable: value})
+    given: Any = {variable: value}
+    npu = make_machine(plugin=True, npus=1, **given)
     with pytest.raises(InputError, match=f"^device npu: {variable}={value} is set.*unset it$"):
         pick(name, npu)
 
 
 def test_variables_that_do_no_harm_are_left_alone():
-    harmless = {"RANK_TABLE_FILE": "", "ROOTINFO_SUBCOMM_ENABLE": "0"}
+    harmless: Any = {"RANK_TABLE_FILE": "", "ROOTINFO_SUBCOMM_ENABLE": "0"}
     for value in GROUP["async_error_handling"]["ends_the_process"]:
         harmless[GROUP["async_error_handling"]["variable"]] = str(value)
         assert not find_harmful("npu", make_machine(plugin=True, npus=1, **harmless))
