@@ -11,6 +11,7 @@ import glob
 import importlib
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,7 +57,7 @@ class Device:
             importlib.import_module("torch_npu")
             importlib.import_module("torch_npu.contrib.transfer_to_npu")
             if megatron:
-                importlib.import_module("mindspeed.megatron_adaptor")
+                _import_adaptor()
         runtime = self._runtime()
         if runtime is not None:
             runtime.set_device(index)
@@ -130,3 +131,14 @@ def _cuda_is_available() -> bool:
     except ModuleNotFoundError:
         return False
     return torch.cuda.is_available()
+
+
+def _import_adaptor() -> None:
+    """MindSpeed reads the command line as it is imported and makes each option that it does not know
+    a field of megatron-core's configuration (`get_mindspeed_args`, once a process); ours are none."""
+    given = sys.argv
+    sys.argv = given[:1]
+    try:
+        importlib.import_module("mindspeed.megatron_adaptor")
+    finally:
+        sys.argv = given

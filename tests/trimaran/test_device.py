@@ -145,6 +145,18 @@ def test_only_a_trainer_imports_mindspeed(machine):
     assert not any("mindspeed" in event for event in events)
 
 
+def test_the_adaptor_sees_no_option_of_ours(machine, monkeypatch):
+    """MindSpeed makes options that it does not know fields of megatron-core's configuration."""
+    machine(plugin=True, nodes=1)
+    given = ["trimaran", "serve", "trainer", "--config", "run.yaml"]
+    monkeypatch.setattr(sys, "argv", given)
+    seen = []
+    monkeypatch.setattr(Recorder, "exec_module", lambda *_: seen.append(list(sys.argv)))
+    pick("npu").activate(megatron=True)
+    assert seen[-1] == ["trimaran"]
+    assert sys.argv is given
+
+
 def test_each_call_sets_the_device_again(machine):
     """A new thread has no device context."""
     events = machine(cuda=True)
