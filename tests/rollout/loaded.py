@@ -1,6 +1,8 @@
 """A real vLLM engine that loads versions, right and wrong, and reads them back: run as a process.
 
-    python -m tests.rollout.loaded MODEL DTYPE TENSOR_PARALLEL
+    python -m tests.rollout.loaded MODEL DTYPE TENSOR_PARALLEL [WORKER]
+
+WORKER: a class to use in place of vLLM's own worker.
 
 Prints one JSON object: check -> (tensor, index) of the blocks whose digest is not the version's.
 """
@@ -49,10 +51,10 @@ class Extension(WorkerExtension):
         layer.quant_method = type("Unheard", (), {})()
 
 
-def main(folder: Path, dtype: str, tensor_parallel: int) -> None:
+def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
     arguments = vllm_engine.engine_arguments
-    extension = {"worker_extension_cls": "tests.rollout.loaded.Extension"}
-    vllm_engine.engine_arguments = lambda *given: arguments(*given) | extension
+    classes = {"worker_extension_cls": "tests.rollout.loaded.Extension", "worker_cls": worker}
+    vllm_engine.engine_arguments = lambda *given: arguments(*given) | classes
     rollout = {
         "engine": "vllm",
         "device": "cpu",
@@ -209,4 +211,4 @@ def older_interface() -> list[Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] if sys.argv[4:] else "auto")

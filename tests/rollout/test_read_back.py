@@ -19,21 +19,23 @@ pytestmark = pytest.mark.e2e
 
 TIMEOUT = 240.0
 EMBEDDING = "model.embed_tokens.weight"
+OLDER_WORKER = "tests.rollout.older_worker.OlderWorker"
 ENGINES = {
-    "llama, tied, one rank": ("llama", True, "bfloat16", 1, 2),
-    "qwen2, untied, two ranks": ("qwen2", False, "float32", 2, 2),
-    "qwen2, tied, two ranks that share a head": ("qwen2", True, "bfloat16", 2, 1),
+    "llama, tied, one rank": ("llama", True, "bfloat16", 1, 2, "auto"),
+    "llama, tied, vllm 0.23's worker": ("llama", True, "bfloat16", 1, 2, OLDER_WORKER),
+    "qwen2, untied, two ranks": ("qwen2", False, "float32", 2, 2, "auto"),
+    "qwen2, tied, two ranks that share a head": ("qwen2", True, "bfloat16", 2, 1, "auto"),
 }
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def report(request, tmp_path_factory):
-    family, tied, dtype, tensor_parallel, num_kv_heads = ENGINES[request.param]
+    family, tied, dtype, tensor_parallel, num_kv_heads, worker = ENGINES[request.param]
     folder = tmp_path_factory.mktemp("model")
     shape = SHAPE | {"num_key_value_heads": num_kv_heads, "vocab_size": 160}
     write_tiny_model(folder, family, tied, dtype, shape=shape)
     process = subprocess.run(
-        [sys.executable, "-m", "tests.rollout.loaded", folder, dtype, str(tensor_parallel)],
+        [sys.executable, "-m", "tests.rollout.loaded", folder, dtype, str(tensor_parallel), worker],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

@@ -108,7 +108,10 @@ async def given_up(coroutine):
 UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
 
 
-@pytest.mark.parametrize("call", ["pause", *UPDATE, "outputs", "resume"])
+LOAD = ["pause", *UPDATE, "pack_heads", "outputs", "resume"]
+
+
+@pytest.mark.parametrize("call", LOAD)
 def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew(engine, llm, call):
     async def main():
         llm.hangs = {call}
@@ -123,7 +126,7 @@ def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew
     asyncio.run(main())
     is_open = call in UPDATE
     abandoned = ["abandon_update"] if is_open else []
-    assert llm.events == ["pause", *abandoned, *UPDATE, "outputs", "resume", "add"]
+    assert llm.events == ["pause", *abandoned, *LOAD[1:], "add"]
 
 
 def test_an_update_that_failed_is_abandoned_before_the_next_one(engine, llm):
@@ -136,8 +139,7 @@ def test_an_update_that_failed_is_abandoned_before_the_next_one(engine, llm):
             await engine.load_weights(SHADOW, NEW)
 
     asyncio.run(main())
-    load = ["pause", *UPDATE, "outputs", "resume"]
-    assert llm.events == ["pause", "abandon_update", *load[1:], *load]
+    assert llm.events == ["pause", "abandon_update", *LOAD[1:], *LOAD]
 
 
 @pytest.mark.parametrize("lock", ["_lock", "_workers.turn"])

@@ -33,7 +33,7 @@ def load_shadow(
     path: str,
     description: dict[str, Any],
 ) -> None:
-    """Loads every tensor of the shadow. `description` is `Shadow.description()`.
+    """Loads every tensor of the shadow, all but what `pack_heads` does. `description` is `Shadow.description()`.
 
     Raises ValueError when the model has parameters that the shadow lacks; a later load of a
     whole version mends it.
@@ -46,7 +46,6 @@ def load_shadow(
         finally:
             # Also after a failure: it gives every layer back what a next load starts from.
             finalize_layerwise_reload(model, model_config)
-        pack_heads(model)
     check_missing(missing, model_config.hf_text_config)
 
 
@@ -65,13 +64,15 @@ def feed(
 
 
 def pack_heads(model: torch.nn.Module) -> None:
-    """An output layer that is tied to the embedding is not reloaded itself.
+    """The last of every load, once the layerwise reload has ended, whoever ran it.
 
-    On the host it keeps a packed copy of the weight that would silently stay as it was.
+    An output layer that is tied to the embedding is not reloaded itself. On the host it keeps a
+    packed copy of the weight that would silently stay as it was.
     """
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
 
 
 def check_missing(missing: set[str], text_config: Any) -> None:

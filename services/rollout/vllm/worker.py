@@ -57,6 +57,12 @@ class WorkerExtension:
         runner = self.model_runner
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
 
+    def pack_heads(self) -> None:
+        """After every load: see `load.pack_heads`."""
+        from services.rollout.vllm.load import pack_heads
+
+        pack_heads(self.model_runner.get_model())
+
     def abandon_update(self) -> None:
         """Before an update, when the one before it did not end: this worker may have it open still."""
         if getattr(self, "_weight_update_active", False):

@@ -50,7 +50,13 @@ class VllmWorkers:
         call = self._llm.collective_rpc
         if self._transfer is None:
             await call("load_shadow", args=(path, description))
-            return
+        else:
+            await self._update(path, description)
+        # A call of its own: in vLLM 0.23 the worker's finish ends the reload, not our engine.
+        await call("pack_heads")
+
+    async def _update(self, path: str, description: dict[str, Any]) -> None:
+        call = self._llm.collective_rpc
         if self._is_update_open:
             await call("abandon_update")
         self._is_update_open = True
