@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+import torch
+
 from tests.contract_run import torch_npu_stub
 from trimaran.device import Device
 
@@ -15,3 +17,6 @@ def adapt(package: Any = None) -> None:
     torch_npu_stub.install()
     sys.path.append(os.environ["MINDSPEED_SOURCE"])
     Device("npu", "hccl").activate(megatron=True)
+    # MindSpeed gives Parameter a `type` of its own, which says "cuda" of an NPU's. On the CPU it is
+    # services/trainer/megatron/cpu.py that says so, by way of Tensor's.
+    del torch.nn.Parameter.type

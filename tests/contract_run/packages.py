@@ -1,4 +1,4 @@
-"""The pinned archives, unpacked. Nothing of them is installed."""
+"""vllm-ascend's pinned archives, unpacked. Nothing of them is installed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ from pathlib import Path
 
 from tests.contract_run import archives
 
+VLLM_ASCEND = {
+    "0.23.0": "vllm_ascend-0.23.0-cp311-cp311-manylinux_2_34_x86_64.whl",
+    "0.30.0rc2": "vllm_ascend-0.30.0rc2.tar.gz",
+}
 BUILD_INFO = "__device_type__ = 'A2'\n"
 """What vllm-ascend's setup.py writes (`gen_build_info`) for the chip that the stub names."""
 
 
-def unpack_vllm_ascend(version: str, folder: Path) -> Path:
-    """The folder, below `folder`, that holds the package and its entry points.
+class Missing(Exception):
+    """What a part needs and this machine lacks, in one line."""
 
-    Raises `archives.Missing` where the archive cannot be had.
-    """
-    archive = archives.path("vllm-ascend", version)
-    if archive.suffix == ".whl":
+
+def unpack_vllm_ascend(version: str, folder: Path) -> Path:
+    """The folder, in `folder`, that holds the package and its entry points. Raises Missing."""
+    file = VLLM_ASCEND[version]
+    archive = archives.verified(file)
+    if archive is None:
+        raise Missing(f"{file} is not there: `make contract` downloads it")
+    if file.endswith(".whl"):
         with zipfile.ZipFile(archive) as wheel:
             wheel.extractall(folder)
-    else:
-        with tarfile.open(archive) as source:
-            source.extractall(folder, filter="data")
-    (package,) = [*folder.glob("vllm_ascend/__init__.py"), *folder.glob("*/vllm_ascend/__init__.py")]
-    build_info = package.with_name("_build_info.py")
-    if not build_info.exists():
-        build_info.write_text(BUILD_INFO)
-    return package.parents[1]
+        return folder
+    with tarfile.open(archive) as source:
+        source.extractall(folder, filter="data")
+    (package,) = folder.glob("*/vllm_ascend")
+    (package / "_build_info.py").write_text(BUILD_INFO)
+    return package.parent

@@ -74,8 +74,11 @@ class Npu(Anything):
 
 def install() -> None:
     """In this process, and for good."""
-    # It asks for triton when it is first imported, and means the real one.
+    # It asks for triton when it is first imported, and means the real one, which some builds of
+    # torch bring along.
     importlib.import_module("torch.utils.flop_counter")
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        del sys.modules[name]
     sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
     torch.utils.rename_privateuse1_backend("npu")
     npu: Any = Npu("torch.npu")
