@@ -25,8 +25,14 @@ from typing import TYPE_CHECKING, Any
 from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.vllm.ascend import check_processor, is_npu
 from services.rollout.vllm.plugin import BACKEND, register
-from services.rollout.vllm.settings import engine_arguments, inspect_models_here, set_environment
+from services.rollout.vllm.settings import (
+    check_environment,
+    engine_arguments,
+    inspect_models_here,
+    set_environment,
+)
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import RunConfig
@@ -71,18 +77,21 @@ class VllmEngine:
 
     async def start(self) -> None:
         on_host = self._device.on_host
+        check_environment(os.environ, self._device)
         set_environment(self._config, on_host)
         started = time.monotonic()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        if is_npu(self._device):
+            check_processor()
         imported = time.monotonic()
         self._chat = ChatTokenizer(self._config.model.path)
         if on_host:
             inspect_models_here()
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
-        args = AsyncEngineArgs(**engine_arguments(self._config, on_host, transfer))
+        args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer))
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.

@@ -17,6 +17,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from services.rollout.vllm.experts import renew_kernels
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.shadow import open_shadow
 
@@ -59,8 +60,14 @@ def feed(
     model: torch.nn.Module, load_weights: Callable[[Tensors], set[str]], tensors: Tensors
 ) -> set[str]:
     """Returns what stayed without a value, inside a layerwise reload."""
-    missing = {name for name, _ in model.named_parameters()}
-    return (missing - load_weights(tensors)) | _half_loaded(model)
+    renew_kernels(model)
+    missing = {_as_loaded(name) for name, _ in model.named_parameters()}
+    return (missing - {_as_loaded(name) for name in load_weights(tensors)}) | _half_loaded(model)
+
+
+def _as_loaded(name: str) -> str:
+    """Some of vLLM's models leave out this level in the names of what they have loaded."""
+    return name.replace(".routed_experts.", ".")
 
 
 def pack_heads(model: torch.nn.Module) -> None:

@@ -1,7 +1,7 @@
 """Where a Hugging Face tensor lies in a vLLM model: the module, and which elements are here.
 
-vLLM fuses projections (q, k, v into one; gate, up into one) and gives each rank
-of tensor parallelism a part. A tensor is looked up by its name, through the
+vLLM fuses projections (q, k, v into one; gate, up into one), fuses the experts of a layer
+(see `experts`), and gives each rank a part. A tensor is looked up by its name, through the
 model's own `packed_modules_mapping`; the type of the module says the rest.
 Types and attributes are vLLM's; nothing depends on a model's name.
 """
@@ -25,11 +25,19 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
 )
-
+from services.rollout.vllm.experts import (
+    EXPERT,
+    INNER_AXIS,
+    PARTS,
+    local_number,
+    why_unreadable,
+)
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
 PLAIN_METHODS = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
+FUSIONS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""For models that do not name each of theirs, such as those with a shared expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +47,11 @@ class Place:
     module: Any
     path: str
     parameter: str
-    """weight or bias."""
+    """weight or bias; of experts w13_weight or w2_weight."""
     shard: int | None
     """Place in a fused module; None where nothing is fused."""
+    expert: int | None = None
+    """Its number in the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class Finder:
         self._modules = dict(model.named_modules())
         self._fused: dict[str, tuple[str, int]] = {
             part: (fused, index)
-            for fused, parts in getattr(model, "packed_modules_mapping", {}).items()
+            for fused, parts in (FUSIONS | getattr(model, "packed_modules_mapping", {})).items()
             for index, part in enumerate(parts)
             if len(parts) > 1
         }
@@ -72,9 +82,12 @@ class Finder:
     def find(self, name: str) -> Place:
         """Raises InternalError when the model has no such tensor."""
         renamed = self._mapper.apply_list([name]) if self._mapper else [name]
-        path, _, parameter = (renamed[0] if renamed else name).rpartition(".")
+        inside = renamed[0] if renamed else name
+        path, _, parameter = inside.rpartition(".")
         if path in self._modules:
             return Place(self._modules[path], path, parameter, None)
+        if place := self._find_expert(inside):
+            return place
         parent, _, last = path.rpartition(".")
         fused, index = self._fused.get(last, ("", None))
         path = f"{parent}.{fused}"
@@ -82,10 +95,23 @@ class Finder:
             raise InternalError(f"{name}: no module of the vllm model holds it; it cannot be read")
         return Place(self._modules[path], path, parameter, index)
 
+    def _find_expert(self, name: str) -> Place | None:
+        match = EXPERT.fullmatch(name)
+        if match is None or match["part"] not in PARTS:
+            return None
+        parameter, half = PARTS[match["part"]]
+        # Newer vLLMs have one level more.
+        for path in (f"{match['path']}.routed_experts", match["path"]):
+            if path in self._modules:
+                return Place(self._modules[path], path, parameter, half, int(match["expert"]))
+        return None
+
 
 def locate(place: Place, tensor: TensorInfo) -> Held:
     """Raises InternalError naming a module of a kind that it does not know."""
     module = place.module
+    if place.expert is not None:
+        return _in_experts(place, tensor)
     method = getattr(module, "quant_method", None)
     if method is not None and not isinstance(method, PLAIN_METHODS):
         raise _unknown(place, tensor, f"of {type(method).__name__}")
@@ -129,6 +155,23 @@ def _in_fused(place: Place, tensor: TensorInfo) -> Held:
         raise _unknown(place, tensor, f"{sizes} are not its parts")
     first = ranks[shard] * sizes[shard]
     return Held(0, first, first + sizes[shard], sum(sizes[:shard]))
+
+
+def _in_experts(place: Place, tensor: TensorInfo) -> Held:
+    layer, axis = place.module, INNER_AXIS[place.parameter]
+    assert place.expert is not None
+    if why := why_unreadable(layer, place.parameter):
+        raise _unknown(place, tensor, why)
+    if local_number(layer, place.expert) is None:
+        return Held(tensor.axis, 0, 0)
+    parallel = layer.moe_config.moe_parallel_config
+    size, rest = divmod(tensor.shape[axis], parallel.tp_size)
+    if rest:
+        raise _unknown(place, tensor, f"split unevenly among {parallel.tp_size} ranks")
+    # The halves of a fused parameter may be padded.
+    padded = getattr(layer, place.parameter)[0].numel() // tensor.shape[1 - axis] // 2
+    first = parallel.tp_rank * size
+    return Held(axis, first, first + size, padded * (place.shard or 0))
 
 
 def _of_rank(module: Any, axis: int, size: int) -> Held:

@@ -24,6 +24,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 
 from services.rollout.read_back import Reader, digest_copies, list_wanted
+from services.rollout.vllm.experts import local_number, read_expert
 from services.rollout.vllm.modules import Finder, Held, Place, locate
 from services.weight_sync.data.manifest import Block
 from services.weight_sync.data.memory import DTYPES
@@ -38,14 +39,14 @@ MIN_ROWS, MAX_ROWS = 16, 64
 def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: Ranges) -> Reader:
     """Digests of the blocks that this rank holds. `tied`: the output layer is the embedding's.
 
-    A module is read once, whatever the order of its tensors. Raises InternalError naming a
+    A module (of fused experts: one expert) is read once, whatever the order of its tensors. Raises InternalError naming a
     tensor that it does not know how to read.
     """
     finder = Finder(model)
-    by_module: dict[str, list[tuple[Block, Place]]] = {}
+    by_module: dict[tuple[str, int | None], list[tuple[Block, Place]]] = {}
     for block in list_wanted(manifest, ranges):
         place = finder.find(block.tensor.name)
-        by_module.setdefault(place.path, []).append((block, place))
+        by_module.setdefault((place.path, place.expert), []).append((block, place))
     for wanted in by_module.values():
         yield from _read_module(model, tied, manifest.digest_name, wanted)
 
@@ -68,6 +69,10 @@ def _read_copies(
     model: torch.nn.Module, tied: bool, place: Place
 ) -> Generator[None, None, list[torch.Tensor]]:
     """The parameter as often as this rank computes with it."""
+    if place.expert is not None:
+        local = local_number(place.module, place.expert)
+        assert local is not None
+        return [read_expert(place.module, place.parameter, local)]
     if place.parameter != "weight":
         return [getattr(place.module, place.parameter)]
     copies = []
@@ -94,7 +99,10 @@ def _read_weight(module: Any) -> Generator[None, None, torch.Tensor]:
     if looks_up or not hasattr(module, "cpu_linear"):
         return weight
     is_head = isinstance(module, VocabParallelEmbedding)
-    num_inputs = module.embedding_dim if is_head else module.input_size_per_partition
+    if is_head:
+        num_inputs = module.embedding_dim
+    else:  # a replicated layer has no parts
+        num_inputs = getattr(module, "input_size_per_partition", module.input_size)
     first, num_rows, weight_KN = 0, MIN_ROWS, torch.empty(0)
     while first < num_inputs:
         num_rows = min(num_rows, num_inputs - first)

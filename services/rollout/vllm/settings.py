@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from services.rollout.vllm import ascend
+from services.rollout.vllm.plugin import BACKEND
 from trimaran.config import RunConfig
+from trimaran.device import Device
+from trimaran.errors import InputError
 
 STREAM_TOKENS = 16
 """vLLM hands out a completion's first token, then this many at a time: per token costs 5%."""
@@ -21,6 +26,22 @@ def inspect_models_here() -> None:
         registry._run_in_subprocess = lambda inspect: inspect()
 
 
+def check_environment(environment: Mapping[str, str], device: Device) -> None:
+    """Before anything of vLLM. Raises InputError for a variable with which no version would load."""
+    if ascend.is_npu(device):
+        ascend.check_format(environment)
+    if (given := environment.get("VLLM_PLUGINS")) is None:
+        return
+    # vLLM's processes load no other plugin than these; it splits the same way.
+    names = given.split(",")
+    needed = (BACKEND, *(ascend.PLUGINS if ascend.is_npu(device) else ()))
+    if lacking := [name for name in needed if name not in names]:
+        raise InputError(
+            f"VLLM_PLUGINS={given}: vllm's processes would not load {', '.join(lacking)}; unset it, or"
+            " add that, with commas and no spaces"
+        )
+
+
 def set_environment(config: RunConfig, on_host: bool) -> None:
     """Before vLLM is imported; what the user has set stays."""
     defaults = {
@@ -28,7 +49,7 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_HOST_IP": "127.0.0.1",
         "HF_HUB_OFFLINE": "1",
-        # vLLM-Ascend refuses to update weights in its own matrix format.
+        # See `ascend`.
         "VLLM_ASCEND_ENABLE_NZ": "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -44,7 +65,7 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def engine_arguments(config: RunConfig, on_host: bool, transfer: str | None) -> dict[str, Any]:
+def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
     """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
     arguments = {
@@ -69,7 +90,9 @@ def engine_arguments(config: RunConfig, on_host: bool, transfer: str | None) -> 
         from vllm.config import WeightTransferConfig
 
         arguments["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
-    if on_host:
+    if ascend.is_npu(device):
+        arguments["additional_config"] = ascend.ADDITIONAL_CONFIG
+    if device.on_host:
         arguments |= {
             "enforce_eager": True,
             "block_size": BLOCK_TOKENS,
