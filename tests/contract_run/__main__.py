@@ -32,7 +32,8 @@ def main(names: list[str]) -> int:
     if unknown := [name for name in names if name not in known]:
         print(f"no part is called {unknown[0]}; there are {', '.join(known)}", file=sys.stderr)
         return 2
-    return 0 if all([run(known[name]) for name in names or known]) else 1
+    good = [run(known[name]) for name in names or known]
+    return 0 if all(good) else 1
 
 
 def run(part: Part) -> bool:
@@ -57,7 +58,7 @@ def run(part: Part) -> bool:
 
 def run_tests(part: Part, environment: dict[str, str], report: Path) -> tuple[Counts, str]:
     """What came of them, and what they printed. After the deadline all of them have failed."""
-    command = [part.python, "-m", "pytest", part.tests, "-q", "--junitxml", report]
+    command = [part.python, "-m", "pytest", *part.tests, "-q", "--junitxml", report]
     process = subprocess.Popen(
         [*map(str, command), "-p", "no:cacheprovider", "-o", "junit_family=xunit1"],
         cwd=ROOT,
@@ -83,7 +84,9 @@ def read_versions(part: Part, environment: dict[str, str]) -> dict[str, str]:
     installed = [name for name in part.packages if name != "mindspeed"]
     plain = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     command = [str(part.python), "-c", VERSIONS, *installed]
-    answer = subprocess.run(command, env=plain, capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run(
+        command, env=plain, capture_output=True, text=True, check=True, timeout=60
+    )
     given = {"vllm-ascend": part.vllm_ascend} if part.vllm_ascend else {}
     return json.loads(answer.stdout) | given
 

@@ -18,8 +18,10 @@ import pytest
 from tests.contract_run import torch_npu_stub
 from tests.tiny_model import write_tiny_model
 from trimaran.config import parse_config
+from trimaran.device import Device
 
 Record = Callable[[str, Any], None]
+NPU = Device("npu", "hccl")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def engine_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     transfer = BACKEND if register() else None
-    return AsyncEngineArgs(**engine_arguments(config, False, transfer)).create_engine_config()
+    return AsyncEngineArgs(**engine_arguments(config, NPU, transfer)).create_engine_config()
 
 
 def test_the_platform_and_the_worker_are_vllm_ascends(

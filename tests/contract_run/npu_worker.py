@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from services.rollout.vllm.ascend import ADDITIONAL_CONFIG
+
 CALLED = (
     "init_weight_transfer_engine",
     "start_weight_update",
@@ -31,16 +33,12 @@ def replace_worker(cpu_worker: Any) -> None:
 
 
 def make_methods(source: str) -> dict[str, Callable[..., Any]]:
-    """Of `cut_methods`, made to run here.
-
-    Newer releases look for the format of weights in vLLM's additional_config, which reaches an
-    NPUWorker only; `ascend_config.py` checks it.
-    """
+    """Of `cut_methods`, made to run here; they see the format of weights that an NPU's engine gets."""
     nodes = cut_methods(source)
     space: dict[str, Any] = {
         "torch": TorchWithNpu("torch"),
         "envs_ascend": SimpleNamespace(**{NZ: int(os.environ.get(NZ, 1))}),
-        "get_ascend_config": lambda: SimpleNamespace(weight_nz_mode=0),
+        "get_ascend_config": lambda: SimpleNamespace(**ADDITIONAL_CONFIG),
     }
     exec(compile(ast.Module([*nodes], []), CLASS, "exec"), space)
     return {node.name: space[node.name] for node in nodes}

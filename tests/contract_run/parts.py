@@ -24,13 +24,13 @@ SOURCE = "MINDSPEED_SOURCE"
 class Part:
     """One run of pytest.
 
-    Example: Part("rollout", "on vLLM's CPU build", INSTALLED, "tests/rollout", 600.0)
+    Example: Part("rollout", "on vLLM's CPU build", INSTALLED, ("tests/rollout",), 600.0)
     """
 
     name: str
     what: str
     python: Path
-    tests: str
+    tests: tuple[str, ...]
     deadline: float
     """Seconds."""
     vllm_ascend: str = ""
@@ -48,7 +48,9 @@ class Part:
         path = [str(ROOT)]
         variables = {"OMP_NUM_THREADS": "1"}
         if not self.python.exists():
-            raise Missing(f"{self.python.relative_to(ROOT)} is not there: `make contract-run` makes it")
+            raise Missing(
+                f"{self.python.relative_to(ROOT)} is not there: `make contract-run` makes it"
+            )
         if self.vllm_ascend:
             package = unpack_vllm_ascend(self.vllm_ascend, folder)
             variables["CONTRACT_VLLM_ASCEND"] = str(package)
@@ -58,7 +60,9 @@ class Part:
             path.insert(0, str(HERE / "start"))
         if "mindspeed" in self.packages:
             if not os.environ.get(SOURCE):
-                raise Missing(f"{SOURCE} is not set: it names a checkout of MindSpeed, branch core_r0.16.0")
+                raise Missing(
+                    f"{SOURCE} is not set: it names a checkout of MindSpeed, branch core_r0.16.0"
+                )
             path += [os.environ[SOURCE], str(MINDSPEED_NEEDS)]
         return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(path)}
 
@@ -72,7 +76,7 @@ PARTS = (
         "vllm-0.23",
         "the rollout tests on vLLM 0.23's CPU build",
         OLDER,
-        "tests/rollout",
+        ("tests/rollout",),
         1200.0,
         packages=VLLM,
     ),
@@ -80,7 +84,7 @@ PARTS = (
         "npu-worker-0.23.0",
         "the rollout tests on vLLM 0.23's CPU worker with vllm-ascend 0.23.0's weight updates",
         OLDER,
-        "tests/rollout",
+        ("tests/rollout",),
         1200.0,
         "0.23.0",
         NPU_WORKER,
@@ -90,7 +94,7 @@ PARTS = (
         "npu-worker-0.30.0rc2",
         "the rollout tests on vLLM 0.30's CPU worker with vllm-ascend 0.30.0rc2's weight updates",
         INSTALLED,
-        "tests/rollout",
+        ("tests/rollout",),
         1200.0,
         "0.30.0rc2",
         NPU_WORKER,
@@ -100,7 +104,7 @@ PARTS = (
         "engine-config-0.23.0",
         "vLLM 0.23 with vllm-ascend 0.23.0 on a stub torch_npu, up to the engine's configuration",
         OLDER,
-        "tests/contract_run/ascend_config.py",
+        ("tests/contract_run/ascend_config.py",),
         600.0,
         "0.23.0",
         packages=VLLM,
@@ -109,7 +113,7 @@ PARTS = (
         "engine-config-0.30.0rc2",
         "vLLM 0.30 with vllm-ascend 0.30.0rc2 on a stub torch_npu, up to the engine's configuration",
         INSTALLED,
-        "tests/contract_run/ascend_config.py",
+        ("tests/contract_run/ascend_config.py",),
         600.0,
         "0.30.0rc2",
         packages=VLLM,
@@ -118,7 +122,7 @@ PARTS = (
         "mindspeed",
         "the trainer's tests with MindSpeed's adaptor on a stub torch_npu",
         INSTALLED,
-        "tests/trainer",
+        ("tests/contract_run/mindspeed_adaptor.py", "tests/trainer"),
         1200.0,
         after=MINDSPEED,
         packages=("megatron-core", "mindspeed", "torch"),
