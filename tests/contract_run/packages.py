@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from tests.contract_run import archives
+from tests.contract_run.archives import CACHE
 
 VLLM_ASCEND = {
     "0.23.0": "vllm_ascend-0.23.0-cp311-cp311-manylinux_2_34_x86_64.whl",
@@ -23,9 +23,9 @@ class Missing(Exception):
 def unpack_vllm_ascend(version: str, folder: Path) -> Path:
     """The folder, in `folder`, that holds the package and its entry points. Raises Missing."""
     file = VLLM_ASCEND[version]
-    archive = archives.verified(file)
+    archive = CACHE.find(file)
     if archive is None:
-        raise Missing(f"{file} is not there: `make contract` downloads it")
+        raise Missing(f"{file} is not there: `make archives` downloads it")
     if file.endswith(".whl"):
         with zipfile.ZipFile(archive) as wheel:
             wheel.extractall(folder)

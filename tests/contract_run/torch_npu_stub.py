@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 PACKAGES = ("torch_npu", "acl", "torchair", "triton")
 DEVICE_NAME = "Ascend910B3"
@@ -80,7 +81,7 @@ def install() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         del sys.modules[name]
     sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
-    torch.utils.rename_privateuse1_backend("npu")
+    rename_privateuse1_backend("npu")
     npu: Any = Npu("torch.npu")
     torch.npu = sys.modules["torch.npu"] = npu  # type: ignore[attr-defined]
     torch.distributed.is_hccl_available = lambda: True  # type: ignore[attr-defined]

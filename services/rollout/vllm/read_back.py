@@ -77,7 +77,8 @@ def _read_copies(
         return [getattr(place.module, place.parameter)]
     if not isinstance(place.module, VocabParallelEmbedding):
         return [(yield from _read_weight(place.module))]
-    copies = [] if isinstance(place.module, ParallelLMHead) else [place.module.weight]
+    looked_up = getattr(place.module, place.parameter)
+    copies = [] if isinstance(place.module, ParallelLMHead) else [looked_up]
     for head in _heads(model, tied, place.module):
         copies.append((yield from _read_weight(head)))  # noqa: PERF401  a generator yields here
     return copies
