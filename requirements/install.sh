@@ -10,7 +10,8 @@
 #   local wheels      that PIP_FIND_LINKS names
 #   PyTorch's index   which uv knows as the torch backend `cpu`
 #   the general index whose torch is the CUDA build: its libraries come with it
-# Its version is torch.txt's, or the lock's own file's, and any build of it is taken. All else must have a hash of the lock.
+# Its version is that of LOCK-torch.txt where there is one, else of torch.txt, and any build of it is
+# taken. All else must have a hash of the lock.
 #
 # What cannot work ends with one line that names the remedy, and status 2.
 set -eu

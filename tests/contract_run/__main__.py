@@ -48,7 +48,7 @@ def run(part: Part) -> bool:
         started = time.monotonic()
         counts, output = run_tests(part, environment, Path(folder) / "report.xml")
         seconds = time.monotonic() - started
-        versions = read_versions(part, environment)
+        versions = read_versions(part)
     print(f"{part.name}: {describe(counts)}, {seconds:.0f} s: {part.what}", flush=True)
     if not counts.good:
         print("\n".join(["", *output.splitlines()[-LAST_LINES:], *counts.failed]), flush=True)
@@ -81,13 +81,10 @@ def run_tests(part: Part, environment: dict[str, str], report: Path) -> tuple[Co
     return read_report(report.read_text()), output
 
 
-def read_versions(part: Part, environment: dict[str, str]) -> dict[str, str]:
+def read_versions(part: Part) -> dict[str, str]:
     """Of its packages, as its interpreter finds them."""
-    plain = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     command = [str(part.python), "-c", VERSIONS, *part.packages]
-    answer = subprocess.run(
-        command, env=plain, capture_output=True, text=True, check=True, timeout=60
-    )
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     given = {"vllm-ascend": part.vllm_ascend} if part.vllm_ascend else {}
     return json.loads(answer.stdout) | given
 

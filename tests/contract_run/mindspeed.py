@@ -12,7 +12,7 @@ from tests.contract_run import torch_npu_stub
 from trimaran.device import Device
 
 
-def adapt(package: Any = None) -> None:
+def adapt(_: Any) -> None:
     """Before megatron is imported. `MINDSPEED_SOURCE` names the folder that holds the package `mindspeed`."""
     torch_npu_stub.install()
     sys.path.append(os.environ["MINDSPEED_SOURCE"])
