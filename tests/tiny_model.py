@@ -24,6 +24,17 @@ SHAPE = {
     "pad_token_id": 0,
     "eos_token_id": 1,
 }
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    # No multiple of 32, so vLLM pads it on the host.
+    "moe_intermediate_size": 80,
+}
+EXPERTS = {
+    "qwen2_moe": _EXPERTS | {"shared_expert_intermediate_size": 64},
+    "qwen3_moe": _EXPERTS | {"head_dim": 32},
+}
+"""Of these families, in addition to SHAPE."""
 
 
 def write_tiny_model(
@@ -34,13 +45,15 @@ def write_tiny_model(
     seed: int = 0,
     shape: Mapping[str, object] = SHAPE,
 ) -> Path:
-    """`family`: llama or qwen2. One token a character; weights large enough that logits differ."""
+    """`family`: llama, qwen2, or one with experts (`EXPERTS`). One token a character; weights large enough that logits differ."""
     import torch
     import transformers
 
     kinds = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     }
     config_class, model_class = kinds[family]
     torch.manual_seed(seed)

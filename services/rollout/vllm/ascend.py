@@ -37,11 +37,11 @@ def check_format(environment: Mapping[str, str]) -> None:
 
 def check_processor() -> None:
     """Raises InputError for a processor that has its weights in NZ whatever is set."""
-    from vllm_ascend.utils import get_ascend_device_type
+    from vllm_ascend.utils import get_ascend_device_type  # pyright: ignore
 
     kind: str = get_ascend_device_type().name
     if kind == "_310P":
         raise InputError(
-            "the Ascend 310P always keeps weights in NZ, its own matrix format, so vllm-ascend takes no"
-            " new version of them there; use Atlas A2 or A3"
+            "the Ascend 310P always keeps weights in NZ, its own matrix format, and vllm-ascend takes"
+            " no new version of them there; use Atlas A2 or A3"
         )

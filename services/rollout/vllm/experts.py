@@ -23,7 +23,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from vllm._custom_ops import cpu_prepack_moe_weight
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
@@ -51,15 +50,17 @@ Restore = Callable[[torch.Tensor], torch.Tensor]
 
 def why_unreadable(layer: Any, parameter: str) -> str | None:
     """None: `read_expert` gives what the layer computes with."""
-    if _restore_of(layer.quant_method) is None or not hasattr(layer, parameter):
-        return f"of {type(layer.quant_method).__name__}"
+    method = layer.quant_method
+    if _restore_of(method) is None or not hasattr(layer, parameter):
+        backend = getattr(method, "unquantized_backend", None)
+        return f"of {type(method).__name__}" + (f" for {backend.name}" if backend else "")
     if layer.moe_config.moe_parallel_config.enable_eplb or getattr(layer, "dynamic_eplb", False):
         return "whose experts move from rank to rank"
     return None
 
 
 def local_number(layer: Any, expert: int) -> int | None:
-    """Among this rank's experts, of the expert of that number in the model; None: it is elsewhere."""
+    """Among this rank's, of the expert of that number in the model; None: another rank has it."""
     local = layer._map_global_expert_id_to_local_expert_id(expert)  # as vLLM's loader asks
     return None if local == -1 else local
 
@@ -84,8 +85,11 @@ def _restore_of(method: Any) -> Restore | None:
 
 
 def renew_kernels(model: torch.nn.Module) -> None:
-    """Before a reload. On the host, vLLM packs experts only where it makes their kernel, which is once:
-    without this, later weights would be computed with as if they were packed."""
+    """Before the layers of a reload.
+
+    On the host vLLM packs experts when it makes their kernel, and it makes it once. So without
+    this, later weights would not be packed and yet be computed with as if they were.
+    """
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, UnquantizedFusedMoEMethod) and _is_on_host(method):
@@ -97,7 +101,7 @@ def _is_on_host(method: Any) -> bool:
 
 
 def _packed_for(method: Any) -> str | None:
-    """The instruction set for which the host's weights are packed; None where they are not, or not so."""
+    """The instruction set for which the host has packed them; None where it has not."""
     if not _is_on_host(method):
         return None
     # vLLM 0.23 has it in `cpu_fused_moe`.
@@ -120,6 +124,8 @@ def _origins(shape: tuple[int, int], dtype: torch.dtype, isa: str) -> torch.Tens
     Packing only moves elements. So the numbers of the elements are packed, digit by digit: every
     dtype of weights holds whole numbers below 256 exactly.
     """
+    from vllm._custom_ops import cpu_prepack_moe_weight  # of vLLM on the host
+
     numbers = torch.arange(shape[0] * shape[1])
     origins, unit = torch.zeros_like(numbers), 1
     while unit < len(numbers):

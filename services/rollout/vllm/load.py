@@ -34,7 +34,8 @@ def load_shadow(
     path: str,
     description: dict[str, Any],
 ) -> None:
-    """Loads every tensor of the shadow, all but what `pack_heads` does. `description` is `Shadow.description()`.
+    """Loads every tensor of the shadow; `pack_heads` must follow. `description` is
+    `Shadow.description()`.
 
     Raises ValueError when the model has parameters that the shadow lacks; a later load of a
     whole version mends it.

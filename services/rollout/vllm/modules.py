@@ -25,6 +25,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
 )
+
 from services.rollout.vllm.experts import (
     EXPERT,
     INNER_AXIS,

@@ -39,8 +39,8 @@ MIN_ROWS, MAX_ROWS = 16, 64
 def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: Ranges) -> Reader:
     """Digests of the blocks that this rank holds. `tied`: the output layer is the embedding's.
 
-    A module (of fused experts: one expert) is read once, whatever the order of its tensors. Raises InternalError naming a
-    tensor that it does not know how to read.
+    A module is read once (of fused experts: each expert), whatever the order of its tensors.
+    Raises InternalError naming a tensor that it does not know how to read.
     """
     finder = Finder(model)
     by_module: dict[tuple[str, int | None], list[tuple[Block, Place]]] = {}
