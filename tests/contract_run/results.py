@@ -57,6 +57,11 @@ def record(
 
 
 def commit() -> str:
-    """The checkout's, with a plus where files of it have changed since."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    """The checkout's, with a plus where files of it have changed since, but for the results."""
+    changed = _git("status", "--porcelain", "--", ".", f":!{FILE.relative_to(ROOT)}")
+    return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
