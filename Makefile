@@ -7,6 +7,7 @@
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
+# make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
 
@@ -15,12 +16,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO_VENV := .cache/protos
 TRL_VENV := .cache/trl
+VLLM_23_VENV := .cache/vllm-0.23
 MODEL := models/SmolLM2-135M-Instruct
 SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e contract archives lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
+.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -99,6 +101,8 @@ DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps 
 lock: install
 	$(LOCK) $(CPU) --extra cpu --extra demo --extra dev --extra reasoning-gym pyproject.toml -o requirements/cpu.txt
 	$(LOCK) $(CPU) requirements/trl.in -o requirements/trl.txt
+	$(LOCK) --override requirements/vllm-0.23-overrides.txt --no-emit-package torch \
+	  pyproject.toml requirements/vllm-0.23.in -o requirements/vllm-0.23.txt
 	$(LOCK) --extra cuda pyproject.toml -o requirements/cuda.txt
 	$(LOCK) --override requirements/npu-overrides.txt $(NOT_IN_NPU:%=--no-emit-package %) \
 	  --extra npu pyproject.toml requirements/npu.in -o requirements/npu.txt
@@ -132,6 +136,20 @@ faults-weights: install
 
 mutate-weights: install
 	$(BIN)/python -m tests.mutations
+
+# vLLM-Ascend's vLLM, in an environment of its own.
+$(VLLM_23_VENV)/.installed: requirements/install.sh requirements/shared.sh requirements/vllm-0.23.txt requirements/vllm-0.23-torch.txt pyproject.toml
+	$(INSTALL) $(VLLM_23_VENV) vllm-0.23
+	$(UV) pip install --quiet --python $(VLLM_23_VENV)/bin/python --no-deps --no-build-isolation -e .
+	touch $@
+
+# What MindSpeed imports and we do not have.
+.cache/mindspeed/.installed: requirements/npu.txt
+	$(UV) pip install --quiet --target .cache/mindspeed --no-deps -c requirements/npu.txt scipy
+	touch $@
+
+contract-run: archives $(VLLM_23_VENV)/.installed .cache/mindspeed/.installed
+	$(BIN)/python -m tests.contract_run $(ONLY)
 
 clean:
 	rm -rf $(VENV) .cache

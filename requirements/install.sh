@@ -2,18 +2,20 @@
 # Installs a lock into a virtual environment:  sh requirements/install.sh ENV LOCK
 #
 #   ENV     the environment's folder, made if it is not there
-#   LOCK    cpu (this project) or trl (what the benchmarks compare it with)
+#   LOCK    cpu (this project), trl (what the benchmarks compare it with) or vllm-0.23 (what
+#           `make contract-run` tests)
 #   PYTHON  which interpreter to take, 3.11 or 3.12; python3 if not set
 #
 # torch's CPU build is in no general index. It comes from the first of these that has it:
 #   local wheels      that PIP_FIND_LINKS names
 #   PyTorch's index   which uv knows as the torch backend `cpu`
 #   the general index whose torch is the CUDA build: its libraries come with it
-# Its version is torch.txt's, and any build of it is taken. All else must have a hash of the lock.
+# Its version is that of LOCK-torch.txt where there is one, else of torch.txt, and any build of it is
+# taken. All else must have a hash of the lock.
 #
 # What cannot work ends with one line that names the remedy, and status 2.
 set -eu
-[ $# = 2 ] || { echo "usage: sh requirements/install.sh ENV cpu|trl" >&2; exit 2; }
+[ $# = 2 ] || { echo "usage: sh requirements/install.sh ENV cpu|trl|vllm-0.23" >&2; exit 2; }
 env=$1 lock=$2
 folder=$(dirname "$0")
 pins=$folder/$lock.txt
@@ -28,7 +30,9 @@ has_torch() {
 
 # Sets what tells uv where torch is: `wheels` and `backend`.
 choose_torch() {
-  torch=$(grep '^torch==' "$folder/torch.txt")
+  file=$folder/$lock-torch.txt
+  [ -f "$file" ] || file=$folder/torch.txt
+  torch=$(grep '^torch==' "$file")
   backend="" wheels=$(echo "${PIP_FIND_LINKS:-}" | tr -s ' \n' ',')
   if has_torch; then return; fi
   if [ -n "$wheels" ] && gives --no-index "$torch"; then return; fi
@@ -42,7 +46,7 @@ choose_torch() {
 }
 
 case $lock in
-  cpu) gigabytes=4 cuda_gigabytes=8 ;;
+  cpu | vllm-0.23) gigabytes=4 cuda_gigabytes=8 ;;
   *) gigabytes=2 cuda_gigabytes=6 ;;
 esac
 mkdir -p "$(dirname "$env")"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,7 +79,7 @@ class Device:
             os.environ[AUTOLOAD] = "0"
             importlib.import_module("torch_npu")
             if megatron:
-                importlib.import_module("mindspeed.megatron_adaptor")
+                _import_adaptor()
         runtime = self._runtime()
         if runtime is not None:
             runtime.set_device(index)
@@ -209,3 +210,14 @@ def _number(value: str) -> int:
     """As C's strtol, by which torch_npu reads it: 0 for what is no number."""
     found = re.match(r"\s*[+-]?\d+", value)
     return int(found[0]) if found else 0
+
+
+def _import_adaptor() -> None:
+    """MindSpeed reads the command line as it is imported and makes each option that it does not know
+    a field of megatron-core's configuration (`get_mindspeed_args`, once a process); ours are none."""
+    given = sys.argv
+    sys.argv = given[:1]
+    try:
+        importlib.import_module("mindspeed.megatron_adaptor")
+    finally:
+        sys.argv = given

@@ -12,7 +12,7 @@ from tests.install.machine import ROOT
 REQUIREMENTS = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LOCKS = ("cpu", "cuda", "npu", "npu-vllm", "npu-a2", "trl")
+LOCKS = ("cpu", "cuda", "npu", "npu-vllm", "npu-a2", "trl", "vllm-0.23")
 PLACES = [(machine, python) for machine in ("x86_64", "aarch64") for python in ("3.11", "3.12")]
 # Installed before or beside the lock, as docs/install.md says.
 ELSEWHERE = {"cpu": {"torch"}, "cuda": set(), "npu": {"torch", "vllm-ascend"}, "trl": {"torch"}}
@@ -73,7 +73,7 @@ def test_all_machines_and_pythons_get_the_same_versions(lock: str) -> None:
 
 
 @pytest.mark.parametrize(("machine", "python"), PLACES)
-@pytest.mark.parametrize("lock", ["cpu", "npu", "trl"])
+@pytest.mark.parametrize("lock", ["cpu", "npu", "trl", "vllm-0.23"])
 def test_no_lock_for_the_cpu_build_of_torch_has_what_goes_with_another(
     lock: str, machine: str, python: str
 ) -> None:
@@ -146,6 +146,19 @@ def test_the_ascend_lock_has_what_the_sources_are_built_and_run_with(
     assert {"setuptools", "setuptools-scm", "setuptools-rust", "wheel", "jinja2"} <= locked
     assert {"cmake", "ninja", "packaging", "hatchling", "scipy"} <= locked
     assert not locked & {"vllm", "vllm-ascend", "triton-ascend", "mindspeed"}
+
+
+def test_vllm_0_23_has_the_torch_that_it_was_resolved_with_and_what_an_npu_has_beside_it() -> None:
+    file, overrides = (
+        (REQUIREMENTS / f"vllm-0.23-{name}.txt").read_text().splitlines()
+        for name in ("torch", "overrides")
+    )
+    (torch,) = [line for line in file if not line.startswith("#")]
+    assert torch in overrides
+    ours, npu = (pins(lock, "x86_64", "3.11") for lock in ("vllm-0.23", "npu"))
+    both = ours.keys() & npu.keys()
+    assert {"transformers", "numpy", "protobuf"} <= both
+    assert {name: ours[name] for name in both} == {name: npu[name] for name in both}
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,18 @@ def test_every_place_of_local_wheels_counts(machine: Machine, tmp_path: Path) ->
     assert build(machine) == "local"
 
 
+def test_a_lock_may_name_a_torch_of_its_own(machine: Machine, tmp_path: Path) -> None:
+    """As vllm-0.23 does."""
+    local = tmp_path / "local"
+    for version in ("2.11.0", "2.13.0"):
+        make_wheel(local, "torch", f"{version}+cpu", (), f"build = '{version}'")
+    machine.variables["PIP_FIND_LINKS"] = str(local)
+    (machine.requirements / "cpu-torch.txt").write_text("torch==2.11.0\n")
+
+    assert install(machine) == ""
+    assert build(machine) == "2.11.0"
+
+
 @pytest.mark.parametrize("places", ["other", "missing"])
 def test_local_wheels_without_torch_leave_it_to_pytorchs_index(
     machine: Machine, tmp_path: Path, places: str

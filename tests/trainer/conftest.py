@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from tests.trainer.collectives import refuse_float64
 from tests.trainer.models import save_model
 from trimaran.config import RunConfig, parse_config
 
@@ -51,6 +52,7 @@ def single_rank() -> Iterator[None]:
     let_megatron_run_on_cpu()
     from megatron.core import parallel_state
 
+    refuse_float64()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from services.trainer.server import serve
+from tests.trainer.collectives import refuse_float64
 from trimaran.config import load_config
 
 if __name__ == "__main__":
+    refuse_float64()
     asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

@@ -28,9 +28,17 @@ WARM_UP = {"warmup_steps": 4}
 
 def state_of(rank: TrainerRank) -> dict[str, torch.Tensor]:
     """Weights, moments and the optimizer's counts of updates."""
-    adam = rank._policy._adam  # type: ignore[attr-defined]
-    counts = {f"step.{i}": e["step"].clone() for i, e in enumerate(adam.state.values()) if e}
-    return {name: tensor.clone() for name, tensor in rank._policy.state().items()} | counts
+    state = {name: tensor.clone() for name, tensor in rank._policy.state().items()}
+    return state | counts_of(rank._policy._adam)  # type: ignore[attr-defined]
+
+
+def counts_of(adam: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """torch's AdamW counts for each parameter; the others that megatron-core may pick, in the groups."""
+    if isinstance(adam, torch.optim.AdamW):
+        counts = [entry["step"].clone() for entry in adam.state.values() if entry]
+    else:
+        counts = [torch.tensor(int(group.get("step", 0))) for group in adam.param_groups]
+    return {f"step.{number}": count for number, count in enumerate(counts)}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

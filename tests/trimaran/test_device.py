@@ -151,6 +151,17 @@ def test_only_a_trainer_has_torch_rebound(events):
     assert events == ["import torch_npu", "npu.set_device(0)"]
 
 
+def test_the_adaptor_sees_no_option_of_ours(events, monkeypatch):
+    """MindSpeed makes options that it does not know fields of megatron-core's configuration."""
+    given = ["trimaran", "serve", "trainer", "--config", "run.yaml"]
+    monkeypatch.setattr(sys, "argv", given)
+    seen = []
+    monkeypatch.setattr(Recorder, "exec_module", lambda *_: seen.append(list(sys.argv)))
+    pick("npu", make_machine(plugin=True, npus=1)).activate(megatron=True)
+    assert seen[-1] == ["trimaran"]
+    assert sys.argv is given
+
+
 def test_each_call_sets_the_device_again(events):
     """A new thread has no device context."""
     chosen = pick("cuda", make_machine(gpus=2))

@@ -80,6 +80,13 @@ def _as_loaded(name: str) -> str:
     return name.replace(".routed_experts.", ".")
 
 
+def end_reload(model: torch.nn.Module, model_config: Any) -> None:
+    """Gives every layer back what a next load starts from, where a reload is still open."""
+    if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
+        with torch.no_grad():
+            finalize_layerwise_reload(model, model_config)
+
+
 def pack_heads(model: torch.nn.Module) -> None:
     """The last of every load, once the layerwise reload has ended, whoever ran it.
 

@@ -75,16 +75,19 @@ def _read_copies(
         return [read_expert(place.module, place.parameter, local)]
     if place.parameter != "weight":
         return [getattr(place.module, place.parameter)]
-    copies = []
-    for module in [place.module, *_heads(model, tied, place.module)]:
-        copies.append((yield from _read_weight(module)))  # noqa: PERF401  a generator yields here
+    if not isinstance(place.module, VocabParallelEmbedding):
+        return [(yield from _read_weight(place.module))]
+    looked_up = getattr(place.module, place.parameter)
+    copies = [] if isinstance(place.module, ParallelLMHead) else [looked_up]
+    for head in _heads(model, tied, place.module):
+        copies.append((yield from _read_weight(head)))  # noqa: PERF401  a generator yields here
     return copies
 
 
 def _heads(model: torch.nn.Module, tied: bool, module: Any) -> list[Any]:
-    """Output layers that compute with the embedding `module`."""
-    if not isinstance(module, VocabParallelEmbedding) or isinstance(module, ParallelLMHead):
-        return []
+    """Output layers that compute with the embedding `module`; of vLLM 0.23's Qwen2 it is one itself."""
+    if module is getattr(model, "lm_head", None):
+        return [module]
     return [
         head
         for head in model.modules()
@@ -93,11 +96,9 @@ def _heads(model: torch.nn.Module, tied: bool, module: Any) -> list[Any]:
 
 
 def _read_weight(module: Any) -> Generator[None, None, torch.Tensor]:
-    """[N, K], or the parameter as it is where a layer is not linear."""
-    weight: torch.Tensor = module.weight
-    looks_up = isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)
-    if looks_up or not hasattr(module, "cpu_linear"):
-        return weight
+    """What the layer multiplies with, [N, K]; the parameter as it is where nothing packs it."""
+    if not hasattr(module, "cpu_linear"):
+        return module.weight
     is_head = isinstance(module, VocabParallelEmbedding)
     if is_head:
         num_inputs = module.embedding_dim

@@ -87,6 +87,10 @@ class WorkerExtension:
         """Before an update, when the one before it did not end: this worker may have it open still."""
         if getattr(self, "_weight_update_active", False):
             self.finish_weight_update()
+        from services.rollout.vllm.load import end_reload
+
+        # vLLM 0.23's own worker forgets an update that failed, with its reload half done.
+        end_reload(self.model_runner.get_model(), self.model_config)
 
     def begin_read_back(self, manifest_json: dict[str, Any], ranges: list[list[int]]) -> None:
         """Any read-back before it is forgotten."""
