@@ -39,13 +39,14 @@ def engine_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
         }
     )
     from services.rollout.vllm.plugin import BACKEND, register
-    from services.rollout.vllm.settings import engine_arguments, set_environment
+    from services.rollout.vllm.settings import engine_arguments, is_eager, set_environment
 
     set_environment(config, on_host=False)
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     transfer = BACKEND if register() else None
-    return AsyncEngineArgs(**engine_arguments(config, NPU, transfer)).create_engine_config()
+    arguments = engine_arguments(config, NPU, transfer, is_eager(config, NPU))
+    return AsyncEngineArgs(**arguments).create_engine_config()
 
 
 def test_the_platform_and_the_worker_are_vllm_ascends(
@@ -94,6 +95,7 @@ def test_vllm_has_these_defaults_there(engine_config: Any, record_property: Reco
     """Recorded, because other machines have others: none of our tests on the CPU runs with them."""
     record_property("graphs", engine_config.compilation_config.cudagraph_mode.name)
     record_property("eager", engine_config.model_config.enforce_eager)
+    assert engine_config.model_config.enforce_eager
     record_property("async scheduling", engine_config.scheduler_config.async_scheduling)
     record_property("block size", engine_config.cache_config.block_size)
     record_property("logprobs_mode", engine_config.model_config.logprobs_mode)
