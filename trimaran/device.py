@@ -1,6 +1,6 @@
 """Picks npu, cuda or cpu and the collective backend that goes with it.
 
-The only file that knows these words. torch and the vendors' plugins are
+The only file that knows how they are used. torch and the vendors' plugins are
 imported inside functions, in the order that their vendors document, so that a
 process without torch can import this module.
 """
@@ -125,7 +125,8 @@ def resolve(name: DeviceName, machine: Machine) -> Kind:
     """What `name` means there; a named kind is not checked."""
     if name != "auto":
         return name
-    if not find_missing("npu", machine):
+    # What is still missing there, such as CANN, is then refused: who has NPUs means no CPU.
+    if "torch_npu" in machine.packages and find_visible("npu", machine):
         return "npu"
     return "cpu" if find_missing("cuda", machine) else "cuda"
 
@@ -178,12 +179,15 @@ def find_missing(kind: Kind, machine: Machine) -> list[str]:
     """What this kind of device still needs there and how to get it, a line each."""
     visible = find_visible(kind, machine)
     if kind == "cuda" and not visible:
-        return [f"torch finds none; install the cuda extra and check {VISIBLE_DEVICES[kind]}"]
+        return [
+            "no GPU is in sight, or the installed torch has no CUDA; install the cuda extra and"
+            f" check nvidia-smi and {VISIBLE_DEVICES[kind]}"
+        ]
     if kind != "npu":
         return []
     missing: list[str] = []
     if "torch_npu" not in machine.packages:
-        missing.append("torch_npu is not installed; install the npu extra")
+        missing.append("torch_npu is not installed; install by deploy/npu/install.sh")
     if not visible:
         missing.append(
             f"no device {NPU_NODES} is visible; give the container its devices and check"

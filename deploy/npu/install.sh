@@ -3,7 +3,8 @@
 #
 #   ENV    a virtual environment's folder, made if it is not there. In the vendor's container image,
 #          which has these packages in its own Python, the folder over that Python's bin
-#   a2|a3  for which devices vLLM-Ascend has to be compiled; its published wheels are for A2
+#   a2|a3  for which devices vLLM-Ascend has to be compiled; the general index's wheels are for A2.
+#          Its installation guide names uv-wheelnext as a further way for A3; nobody here has tried it
 #
 # These variables say where things are that the general package index does not have. What stands in
 # ENV in the right version is kept, and its variable need not be set.
@@ -82,7 +83,7 @@ check_sources() {
   has mindspeed "$mindspeed" || is_source "${MINDSPEED_SOURCE:-}" \
     || stop "Set MINDSPEED_SOURCE to the folder of MindSpeed's source, branch core_r0.16.0 (git clone --branch core_r0.16.0 https://gitcode.com/Ascend/MindSpeed), or to git+URL@core_r0.16.0."
   [ "$chip" = a2 ] || has_vllm_ascend || is_source "${VLLM_ASCEND_SOURCE:-}" \
-    || stop "The published wheels of vLLM-Ascend are for A2: install into the Python of the vendor's image for A3, or set VLLM_ASCEND_SOURCE to a wheel or source of $vllm_ascend for A3."
+    || stop "The general index's wheels of vLLM-Ascend are for A2: install into the Python of the vendor's image for A3, or set VLLM_ASCEND_SOURCE to a wheel or source of $vllm_ascend for A3."
   [ -z "${VLLM_SOURCE:-}" ] || is_source "$VLLM_SOURCE" \
     || stop "VLLM_SOURCE: $VLLM_SOURCE is neither a folder with setup.py nor git+URL@TAG; leave it unset to take vLLM's source archive from the package index."
 }

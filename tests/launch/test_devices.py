@@ -111,7 +111,9 @@ def test_64_replicas_of_8_beside_a_trainer_of_64() -> None:
     placement = place(make_config(64, 8, 64), npu_machine(576))
     assert shares(placement, "trainer") == [str(number) for number in range(64)]
     assert shares(placement, "rollout")[63] == "568,569,570,571,572,573,574,575"
-    with pytest.raises(InputError, match=r"auto needs 512 npu devices .* 511 are free"):
+    with pytest.raises(
+        InputError, match=r"auto needs 512 npu devices .* 511 of those in sight are free"
+    ):
         place(make_config(64, 8, 64), npu_machine(575))
 
 
@@ -154,7 +156,11 @@ def test_shares_are_disjoint_in_order_and_of_the_right_size(
 @pytest.mark.parametrize(
     ("sections", "machine", "fault"),
     [
-        ({}, gpu_machine(1), r"rollout\.devices: auto needs 1 cuda devices .* 0 are free"),
+        (
+            {},
+            gpu_machine(1),
+            r"rollout\.devices: auto needs 1 cuda devices .* none of those in sight are free",
+        ),
         ({}, npu_machine(shown="3"), r"in sight: 3 \(ASCEND_RT_VISIBLE_DEVICES is '3'\)"),
         (
             {"rollout": {"devices": [8]}},

@@ -258,8 +258,8 @@ MUTATIONS = (
     Mutation(
         "a variable that makes HCCL's groups out of the trainer's ranks is refused",
         "trimaran/device.py",
-        "        if value is not None and is_refused(value):\n",
-        "        if False:\n",
+        "        if variable in given and is_refused(given[variable])\n",
+        "        if False\n",
         (
             "tests/trimaran/test_device.py"
             "::test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused",

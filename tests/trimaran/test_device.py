@@ -122,7 +122,6 @@ def test_backends_and_variables_are_the_recorded_ones(kind):
         ({"plugin": True, "npus": 2}, "npu"),
         ({"plugin": True, "npus": 2, "gpus": 1}, "npu"),
         ({"plugin": True, "npus": 0}, "cpu"),
-        ({"plugin": True, "npus": 2, "cann": False}, "cpu"),
         ({"plugin": True, "npus": 2, "npus_shown": ""}, "cpu"),
         ({"plugin": False, "npus": 2, "gpus": 1}, "cuda"),
         ({"gpus": 1, "gpus_shown": ""}, "cpu"),
@@ -131,6 +130,11 @@ def test_backends_and_variables_are_the_recorded_ones(kind):
 def test_auto_takes_npu_then_cuda_then_cpu(events, scene, expected):
     assert pick("auto", make_machine(**scene)) == Device(expected, FACTS[expected]["backend"])
     assert events == []  # choosing imports no plugin
+
+
+def test_auto_does_not_take_the_cpu_where_an_npu_lacks_something():
+    with pytest.raises(InputError, match="source its set_env.sh"):
+        pick("auto", make_machine(plugin=True, npus=2, cann=False))
 
 
 def test_an_installed_plugin_never_loads_by_itself(events):
@@ -182,10 +186,14 @@ def test_a_cpu_needs_nothing(events):
 @pytest.mark.parametrize(
     ("name", "scene", "remedies"),
     [
-        ("npu", {"npus": 1}, ["install the npu extra"]),
+        ("npu", {"npus": 1}, ["install by deploy/npu/install.sh"]),
         ("npu", {"plugin": True}, ["ASCEND_RT_VISIBLE_DEVICES"]),
         ("npu", {"plugin": True, "npus": 1, "cann": False}, ["source its set_env.sh"]),
-        ("npu", {"cann": False}, ["the npu extra", "ASCEND_RT_VISIBLE_DEVICES", "set_env.sh"]),
+        (
+            "npu",
+            {"cann": False},
+            ["deploy/npu/install.sh", "ASCEND_RT_VISIBLE_DEVICES", "set_env.sh"],
+        ),
         ("cuda", {}, ["CUDA_VISIBLE_DEVICES"]),
     ],
 )

@@ -89,15 +89,21 @@ def place(config: RunConfig, machine: Machine, checked: Sequence[str] = POOLS) -
     if faults := [fault for wish in own for fault in _find_faults(wish, machine)]:
         raise InputError("\n".join(faults))
     asking = [wish for wish in wishes if wish.kind in {other.kind for other in own}]
-    devices = {w.pool: _check_listed(w, machine) for w in asking if w.listed != "auto"}
+    # The other pool's processes may see other devices than this one.
+    devices = {
+        w.pool: _check_listed(w, machine) if w in own else tuple(map(str, w.listed))
+        for w in asking
+        if w.listed != "auto"
+    }
     if len(devices) == 2 and asking[0].kind == asking[1].kind:
         _check_shared(config, devices["trainer"], devices["rollout"])
-    for wish in asking:
+    is_shared_out = any(wish.pool not in devices for wish in own)
+    for wish in asking if is_shared_out else ():
         if wish.pool not in devices:
             same = [other.pool for other in asking if other.kind == wish.kind]
             taken = [device for pool in same for device in devices.get(pool, ())]
             devices[wish.pool] = _next_free(wish, machine, taken)
-    return Placement({wish.pool: _split(wish, devices[wish.pool]) for wish in asking})
+    return Placement({w.pool: _split(w, devices[w.pool]) for w in asking if w.pool in devices})
 
 
 def placed_environment(
@@ -129,8 +135,7 @@ def _find_faults(wish: _Wish, machine: Machine) -> list[str]:
     missing = find_missing(wish.kind, machine)
     if wish.kind == "npu" and wish.engine in ("vllm", "megatron"):
         missing.extend(
-            f"{module} is not installed, and {needed_by} needs it; install the npu extra as"
-            " docs/install.md says"
+            f"{module} is not installed, and {needed_by} needs it; install by deploy/npu/install.sh"
             for module, needed_by in NPU_PACKAGES[wish.pool].items()
             if module not in machine.packages
         )
@@ -183,8 +188,8 @@ def _next_free(wish: _Wish, machine: Machine, taken: Sequence[str]) -> tuple[str
     if len(free) < wish.num_devices:
         raise InputError(
             f"{wish.pool}.devices: auto needs {wish.num_devices} {wish.kind} devices"
-            f" ({DEVICES_NEEDED[wish.pool]}) and {len(free)} are free;"
-            f" {_describe_sight(wish.kind, machine)}, the other pool has {_join(taken)}; lower a"
+            f" ({DEVICES_NEEDED[wish.pool]}) and {len(free) or 'none'} of those in sight are free;"
+            f" {_describe_sight(wish.kind, machine)}; the other pool has number {_join(taken)}; lower a"
             f" factor, show more by {VISIBLE_DEVICES[wish.kind]}, or let both pools share a device"
             " (docs/architecture.md, Devices)"
         )
@@ -208,7 +213,7 @@ def _describe_sight(kind: Kind, machine: Machine) -> str:
     variable = VISIBLE_DEVICES[kind]
     value = machine.variables.get(variable)
     given = "not set" if value is None else repr(value)
-    return f"in sight: {_join(find_visible(kind, machine))} ({variable} is {given})"
+    return f"numbers in sight: {_join(find_visible(kind, machine))} ({variable} is {given})"
 
 
 def _join(devices: Sequence[str], most: int = 16) -> str:

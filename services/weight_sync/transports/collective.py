@@ -230,11 +230,10 @@ class Collective:
         if self._device.on_host:
             self._store = self._store or GroupStore(self.group, deadline)
             return
-        left = _left(deadline)
-        self._turn.take(min(left.total_seconds(), TURN_SECONDS))
+        self._turn.take(min(_left(deadline).total_seconds(), TURN_SECONDS))
         self._has_turn = True  # after a failure `_release` gives it back
         if self._store is None:
-            self._store = connect_tcp_store(self.group, left)
+            self._store = connect_tcp_store(self.group, _left(deadline))
         self._transfers += 1
         meet(
             *(self._store, self.rank, self.group.world_size, self._transfers),

@@ -7,8 +7,8 @@ communicators concurrently" in its user guide). What HCCL does is unknown.
 Two things make it so. A process gives its groups a `Turn`: the next group begins
 when torch has left the one before it, also where that one has failed. A receiver
 takes its senders in the order of the plan (`Carrier.one_at_a_time`), which is the
-same for every receiver. So the first sender that is not through never waits for
-another one, and nobody waits in a circle.
+same for every receiver. So all wait for the same sender, the first in that order
+that has not finished, and it waits for none of the others: no circle can form.
 
 Before each transfer the members `meet` at the group's store. So nobody waits on
 its device for one that is busy with another sender, or is gone.
