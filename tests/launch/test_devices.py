@@ -165,17 +165,17 @@ def test_shares_are_disjoint_in_order_and_of_the_right_size(
         (
             {"rollout": {"devices": [8]}},
             npu_machine(),
-            r"rollout\.devices: 8 not in sight; in sight: 0, 1, .* 7 .*name some of these",
+            r"rollout\.devices: 8 not in sight; numbers in sight: 0, 1, .* 7 .*name some of these",
         ),
         (
             {"trainer": {"devices": [1]}},
             npu_machine(shown="2,3"),
-            r"trainer\.devices: 1 not in sight; in sight: 2, 3 .*ASCEND_RT_VISIBLE_DEVICES",
+            r"trainer\.devices: 1 not in sight; numbers in sight: 2, 3 .*ASCEND_RT_VISIBLE_DEVICES",
         ),
         (
             {"rollout": {"devices": [0]}},
             gpu_machine(shown="GPU-ab,GPU-cd"),
-            r"0 not in sight; in sight: GPU-ab, GPU-cd .*leave the list out",
+            r"0 not in sight; numbers in sight: GPU-ab, GPU-cd .*leave the list out",
         ),
         (
             {"rollout": {"devices": [1]}, "trainer": {"devices": [1]}},

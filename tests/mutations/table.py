@@ -248,7 +248,7 @@ MUTATIONS = (
     Mutation(
         "an accelerator's next group waits until torch has left the one before it",
         "services/weight_sync/transports/collective.py",
-        "        self._turn.take(min(left.total_seconds(), TURN_SECONDS))\n"
+        "        self._turn.take(min(_left(deadline).total_seconds(), TURN_SECONDS))\n"
         "        self._has_turn = True  # after a failure `_release` gives it back\n",
         "",
         (
