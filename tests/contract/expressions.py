@@ -27,7 +27,7 @@ class Expressions(Attributes):
         self._returned: dict[tuple[str, str], Values] = {}
         self._returned_keys: dict[tuple[str, str], tuple[str, ...]] = {}
         self._forwards: set[tuple[str, str]] = set()
-        """Our functions that hand their own arguments to collective_rpc."""
+        """Our functions that hand a method's name and arguments, which they get, to collective_rpc."""
 
     def _eval(self, node: ast.expr, scope: Scope) -> Values:
         match node:
@@ -198,7 +198,7 @@ class Expressions(Attributes):
             if function.name == "collective_rpc":
                 self._check_remote(node, given, scope)
             if _key(function) in self._forwards:
-                self._check_forwarded(node, scope)
+                self._check_forwarded(node, given, scope)
 
     def _given(self, node: ast.Call, scope: Scope) -> Arguments:
         is_open = any(isinstance(argument, ast.Starred) for argument in node.args)
@@ -215,17 +215,19 @@ class Expressions(Attributes):
         by_name = {keyword.arg: keyword.value for keyword in node.keywords}
         method = node.args[0] if node.args else by_name.get("method")
         args, kwargs = by_name.get("args"), by_name.get("kwargs")
+        elements = args.elts if isinstance(args, ast.Tuple) else []
+        if any(isinstance(part, ast.Name) and part.id == scope.rest for part in elements):
+            self._forwards.add((scope.module, scope.name))
         if name := string_of(method):
-            elements = args.elts if isinstance(args, ast.Tuple) else []
             keys = self._keys(kwargs, scope) if kwargs else ()
             is_open = bool(args and not isinstance(args, ast.Tuple)) or bool(kwargs and not keys)
             self._check_method(node, name, Arguments(len(elements), keys, is_open), scope)
-        elif isinstance(args, ast.Name) and args.id == scope.rest:
-            self._forwards.add((scope.module, scope.name))
 
-    def _check_forwarded(self, node: ast.Call, scope: Scope) -> None:
+    def _check_forwarded(self, node: ast.Call, given: Arguments, scope: Scope) -> None:
+        """The method's name comes first, then its own arguments."""
         if node.args and (name := string_of(node.args[0])):
-            self._check_method(node, name, Arguments(len(node.args) - 1), scope)
+            rest = replace(given, positional=given.positional - 1)
+            self._check_method(node, name, rest, scope)
 
     def _check_method(self, node: ast.Call, name: str, given: Arguments, scope: Scope) -> None:
         member = self.types.member(self._workers, name)

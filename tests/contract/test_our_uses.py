@@ -99,6 +99,8 @@ def test_what_is_asked_by_name_is_followed_to_the_worker(stack: Stack) -> None:
         fact.what.partition("(")[0] for fact in stack.facts if "by collective_rpc" in fact.what
     }
     assert {
+        "WorkerExtension.attempt",
+        "WorkerExtension.init_weight_transfer_engine",
         "WorkerExtension.start_weight_update",
         "WorkerExtension.update_weights",
         "WorkerExtension.finish_weight_update",

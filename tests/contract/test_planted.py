@@ -20,7 +20,8 @@ CHANGES = [
     ("rollout/vllm/transfer.py", "def receive_weights(", "def take_weights("),
     ("rollout/vllm/transfer.py", "def init_transfer_engine(self, init_info:", "def init_transfer_engine(self, info, again:"),
     ("rollout/vllm/worker.py", "def end_with_parent(", "def shutdown("),
-    ("rollout/vllm/workers.py", 'kwargs={"update_info": update}', 'kwargs={"update": update}'),
+    ("rollout/vllm/workers.py", '"update_weights", update_info=', '"update_weights", update='),
+    ("rollout/vllm/workers.py", 'args=(method, args, kwargs)', 'args=(method, args, kwargs, 1)'),
     ("rollout/vllm/workers.py", 'call("finish_weight_update")', 'call("end_weight_update")'),
     ("rollout/vllm/workers.py", 'self._call("go_on_reading_back", SLICE', 'self._call("go_on_reading_back", 1, SLICE'),
     ("rollout/vllm/modules.py", "module.num_kv_head_replicas", "module.num_kv_replicas"),
@@ -55,6 +56,7 @@ FOUND = [
     "initialize_layerwise_reload(): needs model",
     "ShadowTransferEngine.receive_weights(…): needs load_weights",  # what is left is the base's
     "WorkerExtension.end_with_parent() by collective_rpc: no such method",
+    "WorkerExtension.attempt(…, …, …, …) by collective_rpc: takes 3 positional arguments, gets 4",
     "WorkerExtension.update_weights(update=) by collective_rpc: has no parameter update",
     "WorkerExtension.end_weight_update() by collective_rpc: no such method",
     "WorkerExtension.go_on_reading_back(…, …) by collective_rpc: takes 1 positional arguments, gets 2",

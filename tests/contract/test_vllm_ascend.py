@@ -128,9 +128,9 @@ def test_an_update_that_was_left_open_is_seen_by_one_attribute(stack: Stack) -> 
 
 def test_an_order_of_calls_that_the_worker_accepts_is_ours(stack: Stack) -> None:
     """start, update, finish, each by collective_rpc; it raises for any other order."""
-    load = stack.text("services.rollout.vllm.workers", "VllmWorkers", "load")
+    update = stack.text("services.rollout.vllm.workers", "VllmWorkers", "_update")
     places = [
-        load.index(f"call('{name}'")
+        update.index(f"call('{name}'")
         for name in ("start_weight_update", "update_weights", "finish_weight_update")
     ]
     assert places == sorted(places)

@@ -44,9 +44,13 @@ class Llm:
         if name in self.fails:
             raise RuntimeError(f"{name} failed")
 
-    async def collective_rpc(self, method, args=(), kwargs=None):
-        await self.call(method)
-        return [True]
+    async def collective_rpc(self, method, args):
+        assert method == "attempt"
+        try:
+            await self.call(args[0])
+        except RuntimeError as error:
+            return [[False, str(error)]]
+        return [[True, True]]
 
     async def pause_generation(self, mode, clear_cache):
         await self.call("pause")

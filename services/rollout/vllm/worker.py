@@ -1,13 +1,15 @@
 """What runs inside vLLM's worker process: weights from a shadow, a faster sampler on the host.
 
 vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`);
-the engine calls its methods with `collective_rpc`.
+the engine calls its methods, and vLLM's own, by `attempt` with `collective_rpc`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from services.rollout.read_back import Reader, run_slice
 from services.rollout.vllm.settings import LOGPROBS_MODE
 from services.weight_sync.data.manifest import manifest_from_json
 from trimaran.launch.lifetime import die_with_parent
+
+logger = logging.getLogger(__name__)
 
 
 def sample_inverse_cdf(logits: torch.Tensor) -> torch.Tensor:
@@ -38,6 +42,21 @@ class WorkerExtension:
     model_config: Any
     finish_weight_update: Any
     _reader: Reader
+
+    def attempt(
+        self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[bool, Any]:
+        """(True, what `method` of this worker returns), or (False, the text of its error).
+
+        An error must not leave a worker as an exception: vLLM raises at the first worker that
+        failed and leaves the answers of those after it unread, for the next call to read.
+        """
+        try:
+            return True, getattr(self, method)(*args, **kwargs)
+        # Every kind of error, for none ends here: it is passed on, and `VllmWorkers` raises it.
+        except Exception as error:
+            logger.exception("%s failed in a worker of vllm", method)
+            return False, f"{type(error).__name__}: {error}"
 
     def end_with_parent(self) -> None:
         die_with_parent(os.getppid(), signal.SIGKILL)

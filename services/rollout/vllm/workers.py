@@ -32,11 +32,10 @@ class VllmWorkers:
         InputError when their samplers cannot report log-probabilities at the sampling temperature.
         """
         async with within(timeout, "the start of vllm's workers"):
-            await self._llm.collective_rpc("end_with_parent")
+            await self._call("end_with_parent")
             if self._transfer == BACKEND:
-                init = {"init_info": {}}
-                await self._llm.collective_rpc("init_weight_transfer_engine", kwargs=init)
-            for missing in await self._llm.collective_rpc("report_processed_logprobs"):
+                await self._call("init_weight_transfer_engine", init_info={})
+            for missing in await self._call("report_processed_logprobs"):
                 if missing:
                     raise InputError(
                         f"vllm: {missing}, so its log-probabilities would not be those of the"
@@ -46,7 +45,7 @@ class VllmWorkers:
     async def install_fast_sampler(self, timeout: float) -> bool:
         """Raises DeadlineError as `start` does."""
         async with within(timeout, "vllm's workers, asked for the fast sampler"):
-            return all(await self._llm.collective_rpc("install_fast_sampler"))
+            return all(await self._call("install_fast_sampler"))
 
     async def load(self, path: str, description: dict[str, Any]) -> None:
         """By vLLM's own calls where it has them. Hold `turn`.
@@ -55,23 +54,21 @@ class VllmWorkers:
         in some workers, which would refuse the next one: so the next load abandons it first. A
         worker that stood still meanwhile has the calls in their order.
         """
-        call = self._llm.collective_rpc
         if self._transfer is None:
-            await call("load_shadow", args=(path, description))
+            await self._call("load_shadow", path, description)
         else:
             await self._update(path, description)
         # A call of its own: in vLLM 0.23 the worker's finish ends the reload, not our engine.
-        await call("pack_heads")
+        await self._call("pack_heads")
 
     async def _update(self, path: str, description: dict[str, Any]) -> None:
-        call = self._llm.collective_rpc
         if self._is_update_open:
-            await call("abandon_update")
+            await self._call("abandon_update")
         self._is_update_open = True
-        await call("start_weight_update")
+        await self._call("start_weight_update")
         update = {"path": path, "description": description}
-        await call("update_weights", kwargs={"update_info": update})
-        await call("finish_weight_update")
+        await self._call("update_weights", update_info=update)
+        await self._call("finish_weight_update")
         self._is_update_open = False
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
@@ -80,16 +77,31 @@ class VllmWorkers:
         async with self._reading:
             try:
                 bounds = [list(bound) for bound in ranges]
-                await self._call("begin_read_back", manifest_to_json(manifest), bounds)
+                async with self.turn:
+                    await self._call("begin_read_back", manifest_to_json(manifest), bounds)
                 ended = False
                 while not ended:
-                    answers = await self._call("go_on_reading_back", SLICE_SECONDS)
+                    async with self.turn:
+                        answers = await self._call("go_on_reading_back", SLICE_SECONDS)
                     found += [dict(digests) for digests, _ in answers]
                     ended = all(last for _, last in answers)
             except Exception as error:
                 raise InternalError(f"vllm did not read its weights back: {error}") from error
         return join(manifest, ranges, found)
 
-    async def _call(self, method: str, *arguments: Any) -> list[Any]:
-        async with self.turn:
-            return await self._llm.collective_rpc(method, args=arguments)
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """What `method` returns in each worker, by rank. Raises InternalError with the errors of
+        all workers in which it failed.
+
+        A caller that stops waiting spoils no later call: vLLM's core still waits for every worker,
+        begins nothing else meanwhile, and drops the answer, for it belongs to that call's number.
+        vLLM's own `timeout` would leave answers unread, so none is given.
+        """
+        answers = await self._llm.collective_rpc("attempt", args=(method, args, kwargs))
+        errors = [answer for succeeded, answer in answers if not succeeded]
+        if errors:
+            what = "; ".join(dict.fromkeys(errors))
+            raise InternalError(
+                f"vllm: {method} failed in {len(errors)} of {len(answers)} workers: {what}"
+            )
+        return [answer for _, answer in answers]
