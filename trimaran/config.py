@@ -148,8 +148,8 @@ class RolloutSection(Section):
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
     eager: Literal["auto"] | bool = "auto"
-    """vLLM without captured graphs. auto: without on cpu and npu, where they have not been proven to
-    follow a load of weights; with them on cuda."""
+    """vLLM without captured graphs. auto: with them on cuda only. Nobody has proven on a device that
+    they follow a load of weights; the probe at the start checks it."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
 

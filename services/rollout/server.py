@@ -222,7 +222,12 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     name = f"rollout-{index}"
     try:
         receiver = WeightReceiver(device, 0, config.weight_sync)
-        check_engine = partial(check_temperature, engine, config.rollout.max_prompt_tokens)
+        check_engine = partial(
+            check_temperature,
+            engine,
+            config.rollout.max_prompt_tokens,
+            config.weight_sync.commit_timeout,
+        )
         weights = ReplicaWeights(
             name, engine, receiver, config.weight_sync, check_engine=check_engine
         )

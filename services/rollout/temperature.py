@@ -2,7 +2,8 @@
 
 The trainer divides its logits by the temperature. An engine that does not, or whose option for it
 is silently ignored, makes every importance ratio wrong at every temperature but 1, and nothing
-else would show it. So each replica asks its engine for a few tokens, once, after the first load.
+else would show it. So each replica asks its engine for a few tokens after the first load, and after
+further ones where the first weights did not allow a verdict.
 
 The port gives the log-probability of sampled tokens only. That is enough, for each prompt:
 
@@ -14,8 +15,8 @@ Two kinds of prompts say nothing. Where the model is nearly certain at temperatu
 are about 0. Where the draws are about equally likely and as diverse as that says, several tokens
 are tied, or the whole model is uniform: temperature shows nowhere. An engine that samples at the
 temperature and reports raw numbers does not pass as such: it draws one token again and again and
-calls it unlikely. Rounding may tie tokens of a real model, so the majority of the prompts decides,
-and one alone never does.
+calls it unlikely. Rounding may tie tokens of a real model, so one prompt alone never decides; two
+bad ones do, unless more are good.
 
 What it cannot tell: whether an engine that treats 0.02 right treats other temperatures alike, and
 what an engine does under a model that is certain or uniform everywhere (the log then says so).
@@ -42,7 +43,6 @@ from trimaran.types import Message, Sampling
 
 logger = logging.getLogger(__name__)
 
-CHECK_SECONDS = 20.0
 NUM_PROMPTS = 6
 PROMPT_TOKENS = 4
 NUM_DRAWS = 8
@@ -72,21 +72,23 @@ class Draw:
     logprob: float
 
 
-async def check_temperature(
-    engine: Engine, max_prompt_tokens: int, timeout: float = CHECK_SECONDS
-) -> None:
+async def check_temperature(engine: Engine, max_prompt_tokens: int, timeout: float) -> bool:
     """Some weights must be loaded. Takes 54 tokens at two temperatures.
 
-    Raises InputError when log-probabilities do not follow the temperature, DeadlineError after
-    `timeout` seconds, and what `Engine.generate` raises.
+    False: these weights do not allow a verdict; ask again under others. Raises InputError when
+    log-probabilities do not follow the temperature, DeadlineError after `timeout` seconds, and what
+    `Engine.generate` raises.
 
-    Example: await check_temperature(engine, config.rollout.max_prompt_tokens)
+    Example: known = await check_temperature(engine, config.rollout.max_prompt_tokens, 60.0)
     """
     prompts = _prompts(engine, min(PROMPT_TOKENS, max_prompt_tokens))
     async with within(timeout, "the check of log-probabilities"):
-        verdicts = await asyncio.gather(*(_ask(engine, prompt) for prompt in prompts))
-    count = Counter(verdicts)
-    if count[Verdict.BAD] > max(count[Verdict.GOOD], 1):
+        # One after the other: a batch of one temperature may go another way than a mixed one, and
+        # batches of training have one.
+        greedy = await _draw_all(engine, prompts, Sampling(0.0, 1, 1, 0))
+        cold = await _draw_all(engine, prompts, Sampling(COLD, 1, NUM_DRAWS, 0))
+    count = Counter(judge(one[0], draws_D) for one, draws_D in zip(greedy, cold, strict=True))
+    if count[Verdict.BAD] > 1 and count[Verdict.BAD] >= count[Verdict.GOOD]:
         raise InputError(
             f"rollout.engine: its log-probabilities at temperature {COLD:g} are not those of a"
             f" softmax at that temperature ({count[Verdict.BAD]} of {len(prompts)} prompts), so"
@@ -95,17 +97,18 @@ async def check_temperature(
         )
     if not count[Verdict.GOOD]:
         logger.warning(
-            "whether log-probabilities follow the temperature is unknown: under these weights"
-            " every token is certain, or all are equally likely"
+            "whether log-probabilities follow the temperature is still unknown: under these weights"
+            " %d of %d prompts cannot tell",
+            count[Verdict.NOTHING],
+            len(prompts),
         )
+    return bool(count[Verdict.GOOD])
 
 
-async def _ask(engine: Engine, prompt: tuple[int, ...]) -> Verdict:
-    greedy, draws_D = await asyncio.gather(
-        _draw(engine, prompt, Sampling(0.0, 1, 1, 0)),
-        _draw(engine, prompt, Sampling(COLD, 1, NUM_DRAWS, 0)),
-    )
-    return judge(greedy[0], draws_D)
+async def _draw_all(
+    engine: Engine, prompts: Sequence[tuple[int, ...]], sampling: Sampling
+) -> list[list[Draw]]:
+    return await asyncio.gather(*(_draw(engine, prompt, sampling) for prompt in prompts))
 
 
 def judge(greedy: Draw, draws_D: Sequence[Draw]) -> Verdict:
@@ -143,7 +146,7 @@ async def _draw(engine: Engine, prompt: tuple[int, ...], sampling: Sampling) -> 
         found = [
             Draw(event.token_ids_T[0], event.logprobs_T[0])
             async for event in events
-            if isinstance(event, Chunk) and event.start == 0
+            if isinstance(event, Chunk) and event.start == 0 and event.token_ids_T
         ]
     if len(found) != sampling.num_samples:
         raise InputError(
@@ -156,5 +159,7 @@ async def _draw(engine: Engine, prompt: tuple[int, ...], sampling: Sampling) -> 
 def _prompts(engine: Engine, length: int) -> list[tuple[int, ...]]:
     """A model is seldom certain of what follows a few tokens in random order."""
     known = sorted(set(engine.tokenize((Message("user", TEXT),))))
+    if not known:
+        raise InputError("model.path: its chat template makes no token of a user's message")
     order = random.Random(0)
     return [tuple(order.choices(known, k=length)) for _ in range(NUM_PROMPTS)]

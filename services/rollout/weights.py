@@ -74,10 +74,10 @@ class ReplicaWeights:
         receiver: WeightReceiver,
         config: WeightSyncSection,
         thread_timeout: float = THREAD_SECONDS,
-        check_engine: Callable[[], Awaitable[None]] | None = None,
+        check_engine: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`check_engine`: awaited once, when the engine has loaded its first version and nobody
-        uses it yet. An InputError says that the engine is unfit, and the replica ends."""
+        """`check_engine`: awaited when the engine has loaded a version and nobody uses it yet, until
+        it answers True. An InputError says that the engine is unfit, and the replica ends."""
         self._name = name
         self._check_engine = check_engine
         self._unfit: InputError | None = None
@@ -190,26 +190,28 @@ class ReplicaWeights:
         try:
             async with within(self._commit_timeout, f"{self._name}, loading {version.version}"):
                 pause = await self._engine.load_weights(staged.shadow, version.version)
-                await self._check_once()
+                await self._check_until_known()
                 return pause
         except BaseException as error:
             # Also when it is cut off: what the engine holds then, nobody knows.
             self._live = self._manifest = None
-            logger.warning("version %s did not load: %s", version.version, error)
+            what = "is not taken" if self._unfit else "did not load"
+            logger.warning("version %s %s: %s", version.version, what, error)
             self._note_failure(error)
             if isinstance(error, DeadlineError):
                 raise TransferError(str(error)) from error
             raise
 
-    async def _check_once(self) -> None:
+    async def _check_until_known(self) -> None:
         if self._check_engine is None:
             return
         try:
-            await self._check_engine()
+            is_known = await self._check_engine()
         except InputError as error:
             self._unfit = error
             raise
-        self._check_engine = None
+        if is_known:
+            self._check_engine = None
 
     def _note_failure(self, error: BaseException) -> None:
         now = time.monotonic()

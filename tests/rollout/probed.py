@@ -165,7 +165,7 @@ class _Checks:
         await self.call(method)
         self.engine._live = VersionId(0, 0)
         try:
-            await check_temperature(self.engine, 16)
+            await check_temperature(self.engine, 16, 60.0)
         except InputError as error:
             return str(error)
         return ""

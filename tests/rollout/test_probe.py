@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,9 +102,9 @@ def model(request) -> Model:
     return Model(request.param)
 
 
-def test_a_model_that_loads_passes_after_three_loads(model):
+def test_a_model_that_loads_passes_after_few_loads(model):
     assert model.probe() == ""
-    assert model.num_loads == 3
+    assert model.num_loads == (6 if any("q_norm" in name for name in model.shapes) else 5)
 
 
 def test_each_gauge_alone_changes_tensors_and_not_the_function(model):
@@ -143,7 +144,16 @@ def test_one_stale_tensor_is_found(model, since):
         assert "does not compute with the weights that it has loaded" in said, name
         assert said.endswith("; the remedy"), name
         if since == "a version":
-            assert kind_of(name) in said or "another embedding" in said, (name, said)
+            assert kind_of(name) in said or "change nothing" in said, (name, said)
+
+
+@pytest.mark.parametrize("block", ["self_attn", "mlp", "q_norm|k_norm"])
+def test_a_kind_of_block_that_keeps_its_dummies_is_found(model, block):
+    """As a packed copy of one type of layer would: such a block adds nothing, under any weights."""
+    model.load_dummies()
+    model.stale = {name for name in model.shapes if re.search(block, name)}
+    if model.stale:
+        assert "change nothing" in model.probe()
 
 
 @pytest.mark.parametrize("since", ["a version", "the start"])
@@ -151,7 +161,7 @@ def test_a_model_in_which_nothing_changes_is_refused(model, since):
     if since == "the start":
         model.load_dummies()
     model.stale = set(model.shapes)
-    assert "another embedding of the prompt changes nothing" in model.probe()
+    assert "change nothing" in model.probe()
 
 
 def test_noise_of_the_device_is_allowed_for():
@@ -170,7 +180,7 @@ def test_an_answer_that_is_no_number_is_no_noise():
 
     async def answer():
         found = await right()
-        return found if model.num_loads < 3 else [Likeliest(0, {0: math.nan})] * len(found)
+        return found if model.num_loads < 5 else [Likeliest(0, {0: math.nan})] * len(found)
 
     model.answer = answer
     assert "does not compute with the weights" in model.probe()

@@ -115,7 +115,7 @@ def test_what_is_loaded_reads_back_and_a_changed_element_is_found(with_engine, m
 
 
 def test_log_probabilities_follow_the_temperature(with_engine, caplog):
-    with_engine(lambda engine: check_temperature(engine, 16))
+    with_engine(lambda engine: check_temperature(engine, 16, 60.0))
     assert not caplog.records
 
 

@@ -117,20 +117,24 @@ def test_a_version_is_staged_loaded_and_kept():
     assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1"]
 
 
-def test_an_engine_is_checked_once_before_its_first_version_is_live():
+@pytest.mark.parametrize(("answers", "checks"), [([True], 1), ([False, True], 2)])
+def test_an_engine_is_checked_until_it_is_known_before_a_version_is_live(answers, checks):
     checked = []
 
     async def body(weights, receiver, engine):
         async def check():
             checked.append((engine.loaded, weights.live))
+            return answers[len(checked) - 1]
 
         weights._check_engine = check
         await publish(weights, ONE, FIRST)
         await publish(weights, TWO, SECOND)
+        await publish(weights, ONE, FIRST)
         weights.check()
 
     run(body)
-    assert checked == [(FIRST, None)]
+    assert [loaded for loaded, _ in checked] == [FIRST, SECOND][:checks]
+    assert checked[0] == (FIRST, None)
 
 
 def test_an_unfit_engine_ends_its_replica_and_never_serves():
@@ -153,6 +157,7 @@ def test_a_check_that_does_not_end_fails_the_load_which_may_be_tried_again():
     async def check():
         if hangs:
             await asyncio.Event().wait()
+        return True
 
     async def body(weights, receiver, engine):
         nonlocal hangs

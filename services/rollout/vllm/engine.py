@@ -106,7 +106,8 @@ class VllmEngine:
         if on_host and not await self._workers.install_fast_sampler(start_timeout):
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
         up = time.monotonic()
-        async with within(start_timeout, "vllm, probed with synthetic weights"):
+        left = max(1.0, start_timeout - (up - started))
+        async with within(left, "vllm, probed with synthetic weights; raise start_timeout"):
             await self.probe()
         logger.info(
             "vllm is up: imports %.1f s, engine %.1f s, probe %.1f s",

@@ -8,19 +8,23 @@ So synthetic weights are loaded, the way of every version, and vLLM says what it
 2. Load P with the embeddings shifted by one token. The answer must differ: else nothing that is
    loaded has an effect. (The output layer may be the embedding. Then all log-probabilities move by
    one token; so those of the prompt's next token are compared in order of size, whoever has them.)
+   The same with the output projection of every attention, of every MLP, and with every query norm:
+   a kind of block that keeps vLLM's dummy weights adds nothing, and step 3 would not show it.
 3. Load M: other numbers in every tensor, but the same function as P (`synthetic.GAUGES`). The answer
-   must be that of step 1. A tensor that stayed as it was in any earlier load, in one layer of any
-   number, does not fit the others any more: the factors between P and M are 4 to 2^60.
+   must be that of step 1. One tensor that stayed as it was in any earlier load, in one layer of any
+   number, does not fit the others any more: the factors between P and M are 4 to 2^72.
 
 Where step 3 fails, the same prompt is sent once more: what has changed then is the device's noise,
 and is allowed for. Then the gauges are tried one by one: those that fail tell the kind of tensor.
 
-Cost: three loads of a version and three requests of two tokens; on SmolLM2-135M and one core 2 s. On
+Cost: five loads of a version (six with query norms) and as many requests of two tokens; COST. On
 70B over 8 ranks each load moves 17.5 GB a rank to its device, from buffers of a few MB. That takes
-about as long as three loads of a version that lies on the host; nobody has measured it.
+about as long as loads of a version that lies on the host; nobody has measured it.
 
-What it cannot tell: rows of the embedding that are not in the prompt, experts that no token was sent
-to, and graphs captured for other sizes of a batch.
+What it cannot tell: the final norm and the output layer, where both stayed as they were; the
+attention or the MLP of one layer alone that computes with nothing but vLLM's dummy weights; rows of
+the embedding that are not in the prompt; experts that no token was sent to; and graphs captured for
+other sizes of a batch.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.rollout.vllm.synthetic import (
+    EMBEDDING,
     GAUGES,
     KINDS,
     SyntheticVersion,
@@ -54,6 +59,9 @@ off, any other staleness more."""
 MAX_NOISE = 0.5
 MIN_EFFECT = 0.2
 """Of other embeddings on a log-probability; 1 or 2 are usual."""
+SHIFTED = (EMBEDDING, "o_proj.weight", "down_proj.weight", "q_norm.weight")
+"""What must have an effect. An attention or an MLP that still computes with vLLM's dummy weights adds
+nothing to the stream, whatever was loaded: so no gauge shows it."""
 SHIFTS = (1, 2, 3)
 """Only the first one, unless that happens to change little."""
 PROMPT_TOKENS = 8
@@ -94,6 +102,8 @@ class Probe:
         self._plain = plain
         self._remedy = remedy
         self._tolerance = TOLERANCE
+        present = {kind_of(name) for name in plain.shapes}
+        self._shifted = [kind for kind in SHIFTED if kind in present]
 
     async def run(self) -> None:
         """Raises InputError naming the kinds of tensors that vLLM does not compute with."""
@@ -107,24 +117,27 @@ class Probe:
             return
         plus = dict.fromkeys(gauges_of(self._plain.shapes), 1)
         before = await self._answer_under(plus)
-        if not await self._has_effect(plus, before):
-            raise self._refusal("another embedding of the prompt changes nothing")
+        for kind in self._shifted:
+            if not await self._has_effect(kind, plus, before):
+                raise self._refusal(f"other numbers in every {kind} change nothing")
         after = await self._answer_under(dict.fromkeys(plus, -1))
         if self._are_same(before, after):
             return
         self._tolerance += min(4 * distance(after, await self._answer()), MAX_NOISE)
         if not self._are_same(before, after):
+            logger.warning("vllm does not compute with all that it has loaded; asking with what")
             stale = ", ".join(await self._find_stale())
             raise self._refusal(f"something stays as it was, probably one of {stale}")
 
-    async def _has_effect(self, gauges: Mapping[str, int], before: Answer) -> bool:
+    async def _has_effect(self, kind: str, gauges: Mapping[str, int], before: Answer) -> bool:
         for shift in SHIFTS:
-            if effect(before, await self._answer_under(gauges, shift)) > MIN_EFFECT:
+            after = await self._answer_under(gauges, shifted=kind, shift=shift)
+            if effect(before, after) > MIN_EFFECT:
                 return True
         return False
 
-    async def _answer_under(self, gauges: Mapping[str, int], shift: int = 0) -> Answer:
-        await self._load(replace(self._plain, gauges=gauges, shift=shift))
+    async def _answer_under(self, gauges: Mapping[str, int], **changes: Any) -> Answer:
+        await self._load(replace(self._plain, gauges=gauges, **changes))
         return await self._answer()
 
     async def _find_stale(self) -> list[str]:
@@ -155,12 +168,13 @@ async def probe_engine(
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
 
-    prompt = spread_prompt(llm.model_config.get_vocab_size(), config.max_model_tokens)
+    vocab_size = llm.model_config.get_vocab_size()
+    prompt = spread_prompt(vocab_size, config.max_model_tokens)
     params = SamplingParams(
         temperature=0.0,
         max_tokens=min(NEW_TOKENS, config.max_model_tokens - len(prompt)),
         ignore_eos=True,
-        logprobs=NUM_LIKELIEST,
+        logprobs=min(NUM_LIKELIEST, vocab_size),
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )

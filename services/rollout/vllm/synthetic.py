@@ -5,8 +5,8 @@ Every tensor is a window of one small buffer of random numbers: element (i, j) i
 memory, and they go the way of a version: `load_weights`, tensor by tensor, on the host.
 
 `GAUGES` are changes after which a Llama computes the same function: a factor here and its inverse
-there. The factors are powers of two, so not even a rounding differs. (But for the epsilon of a norm,
-which is 10^-7 of what stands beside it here.) All of them together change every tensor.
+there. The factors are powers of two, so not even a rounding differs. All of them together change
+every tensor.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
         "lm_head.weight": 1,
     },
     "attention's norm": {
-        "input_layernorm.weight": 20,
-        "q_proj.weight": -20,
-        "k_proj.weight": -20,
-        "v_proj.weight": -20,
+        "input_layernorm.weight": 26,
+        "q_proj.weight": -26,
+        "k_proj.weight": -26,
+        "v_proj.weight": -26,
     },
     "mlp's norm": {
-        "post_attention_layernorm.weight": 20,
-        "gate_proj.weight": -20,
-        "up_proj.weight": -20,
-        "gate.weight": -20,
+        "post_attention_layernorm.weight": 26,
+        "gate_proj.weight": -26,
+        "up_proj.weight": -26,
+        "gate.weight": -26,
     },
     "queries and keys": {
         "q_proj.weight": 10,
@@ -53,8 +53,8 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
         "k_proj.bias": -10,
     },
     "norms of queries and keys": {"q_norm.weight": 10, "k_norm.weight": -10},
-    "values": {"v_proj.weight": 12, "v_proj.bias": 12, "o_proj.weight": -12},
-    "mlp's channels": {"up_proj.weight": 12, "down_proj.weight": -12},
+    "values": {"v_proj.weight": 18, "v_proj.bias": 18, "o_proj.weight": -18},
+    "mlp's channels": {"up_proj.weight": 18, "down_proj.weight": -18},
 }
 """Gauge -> kind of tensor -> exponent of two. The large ones make also a layer that still computes
 with vLLM's dummy weights, which are a thousandth of ours, stand out."""
@@ -67,8 +67,10 @@ KINDS = frozenset(kind for exponents in GAUGES.values() for kind in exponents)
 """A tensor's kind is the end of its name: `q_proj.weight` of `model.layers.3.self_attn.q_proj.weight`.
 `gate.weight` is a router's."""
 
-STREAM = 16.0
-"""Standard deviation of the embedding, and so of what each layer adds to the stream."""
+STREAM = 1024.0
+"""Standard deviation of the embedding, and so of what each layer adds to the stream. Beside its square
+no epsilon of a norm counts, not even in float32: one rounding that differs would grow from layer to
+layer."""
 GAINS = {
     "q_proj.weight": 1.5,
     "k_proj.weight": 1.5,
@@ -90,8 +92,11 @@ class SyntheticVersion:
     """As torch calls it."""
     gauges: Mapping[str, int]
     """Gauge -> how often its factors are multiplied in; -1 divides by them."""
+    shifted: str = EMBEDDING
+    """Kind of tensor."""
     shift: int = 0
-    """A token has the embedding that the one so many places behind it has without a shift."""
+    """The tensors of that kind begin so many numbers later. So a token has the embedding that the
+    one so many places behind it has without a shift."""
 
     def description(self) -> dict[str, Any]:
         """Plain values: what `synthetic_tensors` needs."""
@@ -135,7 +140,7 @@ def synthetic_tensors(description: dict[str, Any]) -> Iterator[tuple[str, torch.
         if scale not in scaled:
             scaled[scale] = (scale * numbers).to(getattr(torch, version.dtype))
         offset = zlib.crc32(name.encode()) % NUM_OFFSETS
-        if kind_of(name) == EMBEDDING:
+        if kind_of(name) == version.shifted:
             offset += version.shift
         yield name, scaled[scale].as_strided(shape, (1,) * len(shape), offset)
 
