@@ -59,3 +59,16 @@ def test_a_taken_name_of_an_engine_is_a_value_error(stack: Stack) -> None:
 def test_the_processed_mode_is_one_that_vllm_knows(stack: Stack) -> None:
     modes = stack.sources.find("vllm.config.model", "LogprobsMode")
     assert modes and "'processed_logprobs'" in stack.text(modes.module, modes.name)
+
+
+def test_an_answer_that_nobody_waits_for_reaches_no_other_call(stack: Stack) -> None:
+    """So a deadline may cut off a collective_rpc; see `VllmWorkers._call`."""
+    core = stack.text("vllm.v1.engine.core", "EngineCore", "collective_rpc")
+    assert core.endswith("return self.model_executor.collective_rpc(method, timeout, args, kwargs)")
+    executor = ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor")
+    waits = stack.text(*executor, "collective_rpc")
+    assert "non_block: bool=False" in waits
+    assert "return future if non_block else future.result()" in waits
+    taken = stack.text("vllm.v1.engine.core_client", "_process_utility_output")
+    assert "future = utility_results.pop(output.call_id)" in taken
+    assert "except asyncio.InvalidStateError:" in taken

@@ -39,14 +39,13 @@ def engine_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
         }
     )
     from services.rollout.vllm.plugin import BACKEND, register
-    from services.rollout.vllm.settings import engine_arguments, is_eager, set_environment
+    from services.rollout.vllm.settings import engine_arguments, set_environment
 
     set_environment(config, on_host=False)
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     transfer = BACKEND if register() else None
-    arguments = engine_arguments(config, NPU, transfer, is_eager(config, NPU))
-    return AsyncEngineArgs(**arguments).create_engine_config()
+    return AsyncEngineArgs(**engine_arguments(config, NPU, transfer)).create_engine_config()
 
 
 def test_the_platform_and_the_worker_are_vllm_ascends(

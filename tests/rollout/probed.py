@@ -155,7 +155,7 @@ class _Checks:
 
     async def said(self) -> str:
         try:
-            await self.engine.probe(True)
+            await self.engine.probe()
         except InputError as error:
             return str(error)
         return ""

@@ -26,9 +26,9 @@ TREE = {
 )
 def test_graphs_are_captured_on_cuda_and_where_they_are_asked_for(kind, chosen, eager):
     config = parse_config(TREE | {"rollout": {"eager": chosen}})
-    assert is_eager(config, Device(kind, "any")) is eager
-    arguments = engine_arguments(config, kind == "cpu", None, eager)
-    assert arguments["enforce_eager"] is eager
+    device = Device(kind, "any")
+    assert is_eager(config, device) is eager
+    assert engine_arguments(config, device, None)["enforce_eager"] is eager
 
 
 def test_the_key_takes_nothing_else():

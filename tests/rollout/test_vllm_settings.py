@@ -30,9 +30,9 @@ CONFIG = parse_config(
 
 def test_only_an_npu_is_told_to_keep_weights_out_of_nz():
     """vLLM-Ascend 0.30 has no variable for it."""
-    assert engine_arguments(CONFIG, NPU, None, True)["additional_config"] == {"weight_nz_mode": 0}
+    assert engine_arguments(CONFIG, NPU, None)["additional_config"] == {"weight_nz_mode": 0}
     for device in (CUDA, CPU):
-        assert "additional_config" not in engine_arguments(CONFIG, device, None, True)
+        assert "additional_config" not in engine_arguments(CONFIG, device, None)
 
 
 @pytest.mark.parametrize("name", ["VLLM_ASCEND_ENABLE_NZ", "VLLM_ASCEND_ENABLE_FUSED_MC2"])

@@ -31,6 +31,9 @@ class Worker(WorkerExtension):
         self.fails = False
         self.calls: list[str] = []
 
+    def end_with_parent(self) -> None:
+        """Its parent is the test."""
+
     def start_weight_update(self) -> None:
         self.calls.append("start")
 
@@ -137,6 +140,6 @@ def test_after_a_load_that_failed_each_call_gets_its_own_answers(
 
 
 def test_a_method_that_a_worker_lacks_is_an_error_of_every_worker() -> None:
-    executor = multiproc_executor([Worker(0), Worker(1)])
-    with pytest.raises(InternalError, match="init_weight.* 2 of 2 workers: AttributeError: .*init_"):
-        asyncio.run(VllmWorkers(Llm(executor), BACKEND)._call("init_weight_transfer_engine"))
+    calls = VllmWorkers(Llm(multiproc_executor([Worker(0), Worker(1)])), BACKEND)
+    with pytest.raises(InternalError, match="2 of 2 workers: AttributeError: .*init_weight"):
+        asyncio.run(calls.start(60.0))

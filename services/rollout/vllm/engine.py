@@ -93,8 +93,7 @@ class VllmEngine:
             inspect_models_here()
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
-        eager = is_eager(self._config, self._device)
-        args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer, eager))
+        args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer))
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.
@@ -108,7 +107,7 @@ class VllmEngine:
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
         up = time.monotonic()
         async with within(start_timeout, "vllm, probed with synthetic weights"):
-            await self.probe(eager)
+            await self.probe()
         logger.info(
             "vllm is up: imports %.1f s, engine %.1f s, probe %.1f s",
             imported - started,
@@ -116,11 +115,13 @@ class VllmEngine:
             time.monotonic() - up,
         )
 
-    async def probe(self, eager: bool) -> None:
+    async def probe(self) -> None:
         """Before the first version. Raises InputError as `Probe.run` does."""
         from services.rollout.vllm.probe import probe_engine
 
-        remedy = "report it, and use another version of vllm" if eager else "set rollout.eager=true"
+        remedy = "report it, and use another version of vllm"
+        if not is_eager(self._config, self._device):
+            remedy = "set rollout.eager=true"
         await probe_engine(self.llm, self._config, self._load_synthetic, remedy)
 
     async def _load_synthetic(self, version: SyntheticVersion) -> None:

@@ -74,11 +74,8 @@ def is_eager(config: RunConfig, device: Device) -> bool:
     return device.eager if chosen == "auto" else chosen
 
 
-def engine_arguments(
-    config: RunConfig, device: Device, transfer: str | None, eager: bool
-) -> dict[str, Any]:
-    """`transfer`: the weight-transfer engine to use; None where this vLLM has none. `eager`: no
-    captured graphs."""
+def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
+    """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
     arguments = {
         "model": str(config.model.path),
@@ -91,7 +88,7 @@ def engine_arguments(
         "max_num_seqs": rollout.max_concurrency,
         "tensor_parallel_size": rollout.tensor_parallel,
         "gpu_memory_utilization": rollout.memory_fraction,
-        "enforce_eager": eager,
+        "enforce_eager": is_eager(config, device),
         "enable_prefix_caching": True,
         "logprobs_mode": LOGPROBS_MODE,
         "stream_interval": STREAM_TOKENS,
