@@ -17,8 +17,8 @@ from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import WeightSyncSection, dump_config, parse_config
 from trimaran.device import pick
+from trimaran.launch.devices import placed_environment
 from trimaran.launch.endpoints import free_address
-from trimaran.launch.environment import service_environment
 from trimaran.types import (
     Caller,
     CollectiveSource,
@@ -157,12 +157,14 @@ async def _start(config, model, folder, run_folder, script) -> RunningReplica:
     fake = FakeWeightSync()
     server = rpc.Server(config.endpoints.weight_sync, [fake.service()])
     log = folder / "log.txt"
+    variables = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", script, str(folder / "config.yaml"), str(run_folder)],
             stdout=output,
             stderr=output,
-            env=service_environment(config, "rollout", os.environ | {"GLOO_SOCKET_IFNAME": "lo"}),
+            # All of it, or the command starts anew, without what a script has replaced.
+            env=placed_environment(config, "rollout", 0, variables),
         )
     # Weight sync comes up after the replica started: registration must be tried again.
     await asyncio.sleep(1)

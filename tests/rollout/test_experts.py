@@ -197,9 +197,9 @@ def test_what_is_not_known_is_named_and_stays_unproven(fault):
         wrong(manifest_of(weights), [model_of(layer)])
 
 
-def sources_of(name: str) -> str:
-    """A file of the pinned archive that holds it; skips where `make contract` has not fetched it."""
-    for path in sorted(ARCHIVES.glob("*vllm_ascend-*")):
+def sources_of(version: str, name: str) -> str:
+    """A file of that version's archive; skips where `make contract` has not fetched it."""
+    for path in sorted(ARCHIVES.glob(f"*vllm_ascend-{version}[-.]*")):
         if path.suffix == ".whl":
             with zipfile.ZipFile(path) as archive:
                 if name in archive.namelist():
@@ -210,13 +210,15 @@ def sources_of(name: str) -> str:
                     content = archive.extractfile(member)
                     if content and member.name.partition("/")[2] == name:
                         return content.read().decode()
-    pytest.skip(f"no archive in {ARCHIVES} has {name}; `make contract` fetches them")
+    pytest.skip(f"{ARCHIVES} has no vllm-ascend {version}; `make contract` fetches it")
 
 
-@pytest.mark.parametrize("file", ["fused_moe.py", "routed_experts.py"])
-def test_vllm_ascends_own_method_leaves_what_is_read(file):
-    """0.23 has it in the first file, 0.30 in the second; run here as it stands there."""
-    tree = ast.parse(sources_of(f"vllm_ascend/ops/fused_moe/{file}"))
+@pytest.mark.parametrize(
+    ("version", "file"), [("0.23.0", "fused_moe.py"), ("0.30.0rc2", "routed_experts.py")]
+)
+def test_vllm_ascends_own_method_leaves_what_is_read(version, file):
+    """Run here as it stands there."""
+    tree = ast.parse(sources_of(version, f"vllm_ascend/ops/fused_moe/{file}"))
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
         UnquantizedFusedMoEMethod,
     )
