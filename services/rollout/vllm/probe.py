@@ -17,10 +17,10 @@ So synthetic weights are loaded, the way of every version, and vLLM says what it
 Where step 3 fails, the same prompt is sent once more: what has changed then is the device's noise,
 and is allowed for. Then the gauges are tried one by one: those that fail tell the kind of tensor.
 
-Cost: five loads of a version (six with query norms) and as many requests of two tokens; with SmolLM2-135M, two
-replicas that start together on two busy cores take 3 to 4 s for it. On
-70B over 8 ranks each load moves 17.5 GB a rank to its device, from buffers of a few MB. That takes
-about as long as loads of a version that lies on the host; nobody has measured it.
+Cost: five loads of a version (six with query norms) and as many requests of two tokens. Two replicas
+of SmolLM2-135M that start together on two busy cores take 3 to 4 s for it. On 70B over 8 ranks each
+load moves 17.5 GB a rank to its device, from buffers of a few MB. That takes about as long as loads
+of a version that lies on the host; nobody has measured it.
 
 What it cannot tell: the final norm and the output layer, where both stayed as they were; the
 attention or the MLP of one layer alone that computes with nothing but vLLM's dummy weights; rows of
