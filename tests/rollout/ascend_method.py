@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.nn import Parameter
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
+from vllm.model_executor.utils import replace_parameter
 
 
 class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
     def process_weights_after_loading(self, layer: Any) -> None:
         for name in ("w13_weight", "w2_weight"):
-            transposed = getattr(layer, name).data.transpose(1, 2).contiguous()
-            setattr(layer, name, Parameter(transposed, requires_grad=False))
+            replace_parameter(layer, name, getattr(layer, name).data.transpose(1, 2).contiguous())

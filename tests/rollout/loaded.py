@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import vllm
-from packaging.version import Version
 from safetensors.torch import load_file
 from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
@@ -79,10 +77,12 @@ class Extension(WorkerExtension):
 
 
 def restore_parameters(layer: torch.nn.Module) -> None:
-    """With the shapes that they had before the host packed them."""
+    """With the shapes and loaders that they had before the host packed them."""
     parameters, _ = get_layerwise_info(layer).restore_metadata
     for name, value in parameters.items():
-        setattr(layer, name, torch.nn.Parameter(torch.zeros_like(value, device="cpu"), False))
+        parameter = torch.nn.Parameter(torch.zeros_like(value, device="cpu"), False)
+        vars(parameter).update(vars(value))
+        setattr(layer, name, parameter)
 
 
 def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
@@ -93,9 +93,7 @@ def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
     }
     model_folder.FAMILIES = Choices(FAMILIES.group, {**FAMILIES.built_in, **EXPERT_FAMILIES})
     if model_folder.read_model_folder(folder).family in EXPERT_FAMILIES:
-        # On a host, 0.23 looks for all experts on each rank, and crashes; so it has parts of each.
-        whole = Version(vllm.__version__) >= Version("0.30")
-        ours["enable_expert_parallel"] = whole and tensor_parallel > 1
+        ours["enable_expert_parallel"] = tensor_parallel > 1
     vllm_engine.engine_arguments = lambda *given: arguments(*given) | ours
     rollout = {
         "engine": "vllm",

@@ -37,7 +37,7 @@ def report(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     shape = SHAPE | {"num_key_value_heads": num_kv_heads, "vocab_size": 160}
     if family in EXPERTS:
-        dtype, experts = experts_for_this_vllm(family, dtype)
+        dtype, experts = experts_for_this_vllm(family, dtype, tensor_parallel)
         shape |= experts
     write_tiny_model(folder, family, tied, dtype, shape=shape)
     process = subprocess.run(
@@ -53,15 +53,17 @@ def report(request, tmp_path_factory):
     return found
 
 
-def experts_for_this_vllm(family, dtype):
+def experts_for_this_vllm(family, dtype, tensor_parallel):
     """Also for vLLM 0.23, which computes on a host only with experts that it can pack: in bfloat16
-    where the processor has AMX, and of an inner size that is a multiple of 32 on each rank. With
-    any others it ends with "Current vLLM config is not set", whoever starts it."""
+    where the processor has AMX, and of an inner size that is a multiple of 32. With any others it
+    ends with "Current vLLM config is not set", whoever starts it."""
     from vllm import __version__
 
     if Version(__version__) >= Version("0.30"):
         return dtype, EXPERTS[family]
-    return "bfloat16", EXPERTS[family] | {"moe_intermediate_size": 128}
+    if tensor_parallel > 1:
+        pytest.skip("on a host, vllm 0.23 looks for all experts on each rank, and crashes")
+    return "bfloat16", EXPERTS[family] | {"moe_intermediate_size": 96}
 
 
 def test_a_loaded_version_reads_back_as_its_manifest_says(report):
