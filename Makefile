@@ -1,7 +1,7 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
 # make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 16 minutes
-# make unit   the quick tests: about 85 seconds on two cores. Without real engines, whole runs, installations, sweeps
+# make unit   the quick tests: two to three minutes on two cores. Without real engines, whole runs, installations, sweeps
 # make e2e    the tests that `make unit` leaves out: about 13 minutes
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make bench  measure against TRL and plain transformers
