@@ -65,6 +65,13 @@ def _is_device_list(value: object) -> bool:
     return good and len(set(numbers)) == len(numbers)
 
 
+def _check_eager(value: Any) -> Any:
+    if value != "auto" and not isinstance(value, bool):
+        raise ValueError(f"must be auto, true or false (given: {value!r})")
+    return value
+
+
+Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 LAST_PORT = 65535
@@ -147,7 +154,7 @@ class RolloutSection(Section):
     """Room for keys and values on the CPU."""
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
-    eager: Literal["auto"] | bool = "auto"
+    eager: Eager = "auto"
     """vLLM without captured graphs. auto: with them on cuda only. Nobody has proven on a device that
     they follow a load of weights; the probe at the start checks it."""
     idle_timeout: Seconds = 60

@@ -32,5 +32,5 @@ def test_graphs_are_captured_on_cuda_and_where_they_are_asked_for(kind, chosen, 
 
 
 def test_the_key_takes_nothing_else():
-    with pytest.raises(InputError, match="rollout.eager"):
+    with pytest.raises(InputError, match="rollout.eager: must be auto, true or false"):
         parse_config(TREE | {"rollout": {"eager": "sometimes"}})
