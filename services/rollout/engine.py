@@ -47,7 +47,7 @@ class Chunk:
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
     """At the sampling temperature; at temperature 1 when greedy. `temperature.check_temperature`
-    asks for it once, after the first load."""
+    looks whether that is so, after the first load."""
 
 
 @dataclass(frozen=True, slots=True)
