@@ -6,9 +6,7 @@ is not known. A part that this machine cannot run is skipped, and its last resul
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +18,7 @@ from pathlib import Path
 from tests.contract_run.packages import Missing
 from tests.contract_run.parts import PARTS, ROOT, Part
 from tests.contract_run.results import Counts, read_report, record
+from tests.process_group import run_in_group
 
 VERSIONS = """
 import importlib.metadata as metadata, json, platform, sys
@@ -59,25 +58,14 @@ def run(part: Part) -> bool:
 
 def run_tests(part: Part, environment: dict[str, str], report: Path) -> tuple[Counts, str]:
     """What came of them, and what they printed. After the deadline all of them have failed."""
-    command = [part.python, "-m", "pytest", *part.tests, "-q", "--junitxml", report]
-    process = subprocess.Popen(
-        [*map(str, command), "-p", "no:cacheprovider", "-o", "junit_family=xunit1"],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=part.deadline)
-    except subprocess.TimeoutExpired:
+    pytest = [part.python, "-m", "pytest", *part.tests, "-q", "--junitxml", report]
+    command = [*pytest, "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    ended = run_in_group(command, ROOT, environment, part.deadline)
+    if ended is None:
         return Counts(0, 0, (f"not done after {part.deadline:.0f} s",)), ""
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # of all that the tests started, too
-            os.killpg(process.pid, signal.SIGKILL)
+    status, output = ended
     if not report.exists():
-        return Counts(0, 0, (f"pytest ended with status {process.returncode}",)), output
+        return Counts(0, 0, (f"pytest ended with status {status}",)), output
     return read_report(report.read_text()), output
 
 

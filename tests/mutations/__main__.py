@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from tests.mutations.table import MUTATIONS, Drive, Mutation
+from tests.process_group import run_in_group
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("trimaran", "services", "tests", "pyproject.toml")
@@ -102,24 +100,8 @@ def run(copy: Path, module: list[str], seconds: float) -> tuple[int, str]:
         "PYTHONDONTWRITEBYTECODE": "1",  # two changes of one second and size must not be confused
         "OMP_NUM_THREADS": "1",
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", *module],
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return -1, ""
-    finally:  # whatever it has started, too
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return process.returncode, output
+    ended = run_in_group([sys.executable, "-m", *module], copy, environment, seconds)
+    return ended or (-1, "")
 
 
 if __name__ == "__main__":
