@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,6 +31,7 @@ from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
+from trimaran.run_context import RunContext
 from trimaran.store import issued_epoch
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
@@ -206,7 +206,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         )
 
 
-async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
+async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Serve replica `index` until cancelled.
 
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
@@ -234,11 +234,11 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         try:
             await asyncio.to_thread(receiver.start)
             service = rollout_service(RolloutServicer(name, config, engine, weights))
-            issued = partial(issued_epoch, run_folder)
+            issued = partial(issued_epoch, run.folder)
             server = rpc.Server(config.endpoints.rollout[index], [service], issued)
             await server.start()
             try:
-                caller, replica = Caller(run_folder.name, 0), Replica(name, server.address)
+                caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
                 await _until_first_end(
                     _watch(engine, weights),
                     stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),

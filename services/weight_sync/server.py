@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from services.weight_sync.control.coordinator import Coordinator
@@ -11,6 +10,7 @@ from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.run_context import RunContext
 from trimaran.store import open_store
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
@@ -85,15 +85,15 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         )
 
 
-async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
+async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Until cancelled."""
     address, trainers = config.endpoints.weight_sync, config.endpoints.trainer
     if address is None or not trainers:
         raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
     senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
-    store = open_store(run_folder)
+    store = open_store(run.folder)
     coordinator = Coordinator(
-        run_folder.name,
+        run.run_id,
         config.weight_sync,
         store,
         connect_senders=lambda caller: [TrainerClient(address, caller) for address in senders],

@@ -14,6 +14,7 @@ from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
 from trimaran.rpc import wait_until_serving
+from trimaran.run_context import RunContext
 from trimaran.types import Caller, Proof, Replica, VersionId
 
 
@@ -53,7 +54,9 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     assert take_over(folder) == CALLER
 
     async def scenario():
-        serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
+        serving = asyncio.create_task(
+            weight_sync.serve(config_at(address), RunContext.in_folder(folder))
+        )
         await wait_until_serving(address, 30)
         async with WeightSyncClient(address, CALLER) as client:
             replica, peer = Replica("7001", "127.0.0.1:7001"), peer_of("7001")
@@ -113,7 +116,9 @@ def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
     take_over(folder)
 
     async def life(body):
-        serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
+        serving = asyncio.create_task(
+            weight_sync.serve(config_at(address), RunContext.in_folder(folder))
+        )
         await wait_until_serving(address, 30)
         async with WeightSyncClient(address, CALLER) as client:
             found = await body(client)
@@ -136,7 +141,7 @@ def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
 
 def test_without_an_address_it_says_what_is_missing(tmp_path):
     with pytest.raises(InputError, match=r"endpoints\.weight_sync"):
-        asyncio.run(weight_sync.serve(config_at(None), tmp_path))
+        asyncio.run(weight_sync.serve(config_at(None), RunContext.in_folder(tmp_path)))
 
 
 @pytest.fixture
