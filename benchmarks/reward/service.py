@@ -57,6 +57,9 @@ async def running_service(
     }
     path = work / "run.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")
+    store = await open_store(RunContext.in_folder(work).store_url)
+    await store.next_epoch("bench")
+    await store.close()
     process = _start(serve_command("reward", str(path), str(work), 0), allow, work / "service.log")
     try:
         await rpc.wait_until_serving(address, START_SECONDS)

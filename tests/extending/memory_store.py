@@ -19,8 +19,7 @@ class MemoryStore:
         self._trimmed, self._epochs = defaultdict(int), defaultdict(int)
 
     async def get(self, key):
-        text, version = self._records.get(key, ("null", 0))
-        return Record(json.loads(text), version) if version else None
+        return self._record(key) if key in self._records else None
 
     async def put(self, key, value, expected=None):
         text = json.dumps(value)
@@ -35,7 +34,7 @@ class MemoryStore:
 
     async def list_records(self, prefix="", after="", limit=1000):
         keys = [key for key in sorted(self._records) if key.startswith(prefix) and key > after]
-        return tuple([(key, await self.get(key)) for key in keys[:limit]])
+        return tuple([(key, self._record(key)) for key in keys[:limit]])
 
     async def put_fenced(self, records, name, epoch):
         texts = {key: json.dumps(value) for key, value in records.items()}
@@ -121,6 +120,10 @@ class MemoryStore:
         version = self._records.get(key, (None, 0))[1]
         if expected is not None and expected != version:
             raise ConflictError(f"{key}: has version {version}, not {expected}; read it again")
+
+    def _record(self, key):
+        text, version = self._records[key]
+        return Record(json.loads(text), version)
 
     def _put(self, key, text):
         self._ticks += 1

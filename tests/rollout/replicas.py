@@ -49,10 +49,11 @@ from pathlib import Path
 from services.rollout.transformers import engine as transformers_engine
 from services.rollout.server import serve
 from trimaran.config import load_config
+from trimaran.run_context import RunContext
 # A fast machine is through a whole completion in the second after which it would first be heard of.
 transformers_engine.CHUNK_SECONDS = 0.05
 logging.basicConfig(level=logging.INFO)
-asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2])))
+asyncio.run(serve(load_config(sys.argv[1]), RunContext.in_folder(Path(sys.argv[2]))))
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from services.weight_sync.control.coordinator import Coordinator
 from services.weight_sync.control.pauses import Pauses
-from tests.trimaran.test_store import hang
+from tests.trimaran.store.test_sqlite import hang
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,

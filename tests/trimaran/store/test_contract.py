@@ -25,6 +25,12 @@ async def value_of(store: Store, key: str) -> Any:
     return record and record.value
 
 
+async def acquire(store: Store, name: str, holder: str) -> Lease:
+    lease = await store.acquire(name, holder, 60)
+    assert lease
+    return lease
+
+
 def test_records_are_replaced_and_are_copies(connect: Connect) -> None:
     async def body(store: Store) -> None:
         value = {"step": [1, None, "é"]}
@@ -149,20 +155,20 @@ def test_records_are_written_under_the_newest_epoch_only(connect: Connect) -> No
 def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
     async def body(store: Store, other: Store) -> None:
         assert await store.holder("manager") is None
-        lease = await store.acquire("manager", "one", 60)
+        lease = await acquire(store, "manager", "one")
         assert lease == Lease("manager", "one", 1) == await other.holder("manager")
         assert await other.acquire("manager", "two", 60) is None
         await store.renew(lease, 0.05)
         while await other.holder("manager"):
             await asyncio.sleep(0.01)
         await store.renew(lease, 0.0)  # nobody came between
-        second = await other.acquire("manager", "two", 60)
+        second = await acquire(other, "manager", "two")
         assert second == Lease("manager", "two", 2)
         with pytest.raises(ConflictError, match="lease manager: one does not hold it any more"):
             await store.renew(lease, 60)
         await store.release(lease)
         assert await store.holder("manager") == second
-        again = await other.acquire("manager", "two", 60)
+        again = await acquire(other, "manager", "two")
         assert again == Lease("manager", "two", 3)
         with pytest.raises(ConflictError):
             await other.renew(second, 60)
