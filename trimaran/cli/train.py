@@ -29,7 +29,7 @@ from trimaran.launch.run_folder import (
     write_config,
 )
 from trimaran.machine import read_machine
-from trimaran.types import Run, RunState
+from trimaran.runs import Run, RunState
 
 LAST_EVENTS_SECONDS = 5.0
 """After the controller's end, for the events that are still on their way."""
