@@ -20,6 +20,8 @@ from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc, wire
 from trimaran.cli.serve import serve_command
 from trimaran.launch.endpoints import free_address
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
 from trimaran.types import Caller, Group, Verdict
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 

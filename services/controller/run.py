@@ -38,9 +38,10 @@ from trimaran.clients import (
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError
 from trimaran.run_context import RunContext
+from trimaran.runs import RunState
 from trimaran.store import Store
 from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
-from trimaran.types import Caller, Prompt, RunState, TrainingBatch
+from trimaran.types import Caller, Prompt, TrainingBatch
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ def _assemble(
     )
     prover = ProofCheck(services.weight_sync, config.outage_timeout)
     maker = GroupMaker(router, prover, config)
-    gate = FaultedGate(config, reporter.paused, reporter.unpaused)
+    gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
     validator = Validator(held_out, maker, scorer, config, run_folder) if held_out else None
     return Loop(

@@ -9,12 +9,12 @@ from typing import Any
 
 from services.controller.events import RunLog
 from services.controller.run import conduct
-from trimaran import rpc, wire
+from trimaran import rpc, run_wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, first_error
 from trimaran.run_context import RunContext
+from trimaran.runs import EventKind, RunState
 from trimaran.store import Store, open_store
-from trimaran.types import EventKind, RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -28,21 +28,21 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
 
     async def GetRun(self, request: run_pb2.GetRunRequest, context: Any) -> run_pb2.GetRunResponse:
         self._check(request.run_id)
-        return run_pb2.GetRunResponse(run=wire.encode_run(self._log.run))
+        return run_pb2.GetRunResponse(run=run_wire.encode_run(self._log.run))
 
     async def WatchRun(
         self, request: run_pb2.WatchRunRequest, context: Any
     ) -> AsyncIterator[run_pb2.WatchRunResponse]:
         self._check(request.run_id)
         async for event in self._log.watch(request.after_sequence):
-            yield run_pb2.WatchRunResponse(event=wire.encode_event(event))
+            yield run_pb2.WatchRunResponse(event=run_wire.encode_event(event))
 
     async def CancelRun(
         self, request: run_pb2.CancelRunRequest, context: Any
     ) -> run_pb2.CancelRunResponse:
         self._check(request.run_id)
         self._cancelled.set()
-        return run_pb2.CancelRunResponse(run=wire.encode_run(self._log.run))
+        return run_pb2.CancelRunResponse(run=run_wire.encode_run(self._log.run))
 
     def _check(self, run_id: str) -> None:
         """An empty id means the run that this controller conducts."""

@@ -258,11 +258,11 @@ class FakeReporter:
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
 
-    def paused(self, text: str, values: Mapping[str, float]) -> None:
-        self.events.append(("paused", text, dict(values)))
+    def held(self, text: str, values: Mapping[str, float]) -> None:
+        self.events.append(("held", text, dict(values)))
 
-    def unpaused(self, text: str, values: Mapping[str, float]) -> None:
-        self.events.append(("unpaused",))
+    def released(self, text: str, values: Mapping[str, float]) -> None:
+        self.events.append(("released",))
 
     def checkpoint(self, step: int, path: str) -> None: ...
 
@@ -319,7 +319,7 @@ class World:
             fake.weight_sync, self.config.outage_timeout, self.settle, poll=0.01, retry=0.01
         )
         maker = GroupMaker(router, prover, self.config)
-        gate = FaultedGate(self.config, reporter.paused, reporter.unpaused, short_wait)
+        gate = FaultedGate(self.config, reporter.held, reporter.released, short_wait)
         scorer = Scorer(fake.reward, gate, self.config, short_wait)
         loop = Loop(
             self.config,

@@ -19,16 +19,14 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
 from trimaran.run_context import RunContext
+from trimaran.runs import EventKind, RunEvent, RunState
 from trimaran.telemetry import read_json_lines
 from trimaran.types import (
-    EventKind,
     Faulted,
     PolicyVersion,
     Proof,
     Replica,
     Routing,
-    RunEvent,
-    RunState,
     Score,
     Segment,
     Verdict,
@@ -405,16 +403,16 @@ def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: 
     events = asyncio.run(serve(tmp_path, pool, max_attempts=20))
     kinds = [event.kind for event in events]
     assert (
-        kinds.index(EventKind.PAUSED)
-        < kinds.index(EventKind.UNPAUSED)
+        kinds.index(EventKind.HELD)
+        < kinds.index(EventKind.RELEASED)
         < kinds.index(EventKind.VALIDATION)
     )
-    (paused,) = (event for event in events if event.kind == "paused")
-    assert paused.run.state is RunState.PAUSED
+    (paused,) = (event for event in events if event.kind == "held")
+    assert (paused.run.state, paused.run.held) == (RunState.RUNNING, paused.text)
     assert paused.values["share"] == 1.0
     assert "exact_match: no plugin" in paused.text
     after = next(event for event in events if event.sequence == paused.sequence + 1)
-    assert (after.kind, after.run.state) == ("unpaused", RunState.RUNNING)
+    assert (after.kind, after.run.held) == ("released", "")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["heldout_before"] == summary["heldout_after"]
     assert summary["faulted_share"] == 0.0
@@ -461,8 +459,8 @@ def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -
             async with RunClient(endpoints["controller"], "run") as client:
                 async for event in client.watch_run():
                     events.append(event)
-                    if event.kind == "paused":
-                        assert (await client.cancel_run()).state is RunState.PAUSED
+                    if event.kind == "held":
+                        assert (await client.cancel_run()).held
 
         watcher = asyncio.create_task(cancel_in_pause())
         config = configure(tmp_path, endpoints, max_attempts=20)

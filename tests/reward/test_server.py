@@ -11,8 +11,8 @@ import pytest
 
 from services.reward.allowed import ALLOW_VARIABLE
 from services.reward.server import serve
-from tests.reward.groups import group_of
 from tests.first_epoch import draw_epoch
+from tests.reward.groups import group_of
 from trimaran import rpc
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig, parse_config

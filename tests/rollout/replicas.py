@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.weight_sync.data.sender import WeightSender
+from tests.first_epoch import draw_epoch
 from tests.rollout.versions import snapshot_of
 from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
@@ -150,7 +151,7 @@ def start_replica(
     )
     (folder / "config.yaml").write_text(dump_config(config))
     run_folder = folder / CALLER.run_id
-    run_folder.mkdir()
+    asyncio.run(draw_epoch(run_folder))
     return asyncio.run(_start(config, model, folder, run_folder, script))
 
 

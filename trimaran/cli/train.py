@@ -30,7 +30,7 @@ from trimaran.launch.run_folder import (
 )
 from trimaran.machine import read_machine
 from trimaran.run_context import RunContext
-from trimaran.types import Run, RunState
+from trimaran.runs import Run, RunState
 
 LAST_EVENTS_SECONDS = 5.0
 """After the controller's end, for the events that are still on their way."""

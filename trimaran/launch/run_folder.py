@@ -13,8 +13,8 @@ from pathlib import Path
 from trimaran.config import RunConfig, dump_config, load_config
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
+from trimaran.runs import RunState
 from trimaran.store import find_store
-from trimaran.types import RunState
 
 CONFIG_NAME = "config.yaml"
 
