@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trimaran.errors import InputError
 from trimaran.store.port import Store
-from trimaran.store.redis import RedisStore
 from trimaran.store.redis_url import is_redis, with_prefix
 from trimaran.store.sqlite import SqliteStore
 
@@ -42,6 +41,8 @@ def run_store_url(url: str, run_id: str, folder: Path) -> str:
 
 async def _open(url: str, make: bool) -> Store | None:
     if is_redis(url):
+        from trimaran.store.redis import RedisStore  # late: its import takes a tenth of a second
+
         store = RedisStore(url)
     elif url.startswith(SQLITE) and url != SQLITE:
         store = SqliteStore(Path(url.removeprefix(SQLITE)))

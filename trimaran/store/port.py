@@ -77,8 +77,10 @@ class Store(Protocol):
         epoch = await store.next_epoch("demo")
     """
 
-    durability: str
-    """In words. Empty when what a call has written outlives a crash of the machine."""
+    @property
+    def durability(self) -> str:
+        """What may be lost in a crash although it was acknowledged, in words; empty: nothing."""
+        ...
 
     async def get(self, key: str) -> Record | None:
         """None where nothing stands under the key."""

@@ -32,9 +32,10 @@ NUM_CONNECTIONS = 8
 SCRIPT = files("trimaran.store").joinpath("redis.lua").read_text(encoding="utf-8")
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
-REFUSED = (
+REFUSALS = (
     *(exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError),
 )
+REFUSAL_WORDS = ("NOAUTH", "unauthenticated")
 PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, TimeoutError, OSError)
 PASSING_WORDS = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "You can't write against")
 """With which a server answers that starts, works on something long or is not the master yet."""
@@ -187,7 +188,7 @@ class RedisLink:
         )
 
     def _translate(self, error: Exception) -> TrimaranError:
-        if isinstance(error, REFUSED):
+        if _refuses(error):
             return InputError(
                 f"{self.name}: refuses us ({error}); see user and password in its URL"
             )
@@ -196,8 +197,12 @@ class RedisLink:
         return StoreError(f"{self.name}: {error}")
 
 
+def _refuses(error: Exception) -> bool:
+    return isinstance(error, REFUSALS) or any(word in str(error) for word in REFUSAL_WORDS)
+
+
 def _passes(error: Exception) -> bool:
     """Whether another try may help."""
-    if isinstance(error, REFUSED):
+    if _refuses(error):  # such an error may be a ConnectionError, too
         return False
     return isinstance(error, PASSING) or any(word in str(error) for word in PASSING_WORDS)

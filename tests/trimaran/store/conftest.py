@@ -26,3 +26,11 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path / "redis").start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def redis_program() -> str:
+    """Skips the test where there is none."""
+    if PROGRAM is None:
+        pytest.skip(WHY_SKIPPED)
+    return PROGRAM
