@@ -30,6 +30,7 @@ local function number_at(hash, field)
   return tonumber(redis.call('HGET', hash, field) or '0')
 end
 
+-- All digits, where tostring would write 1e+15.
 local function whole(value)
   return string.format('%.0f', value)
 end
@@ -41,7 +42,7 @@ local schema = redis.call('HGET', META, 'schema')
 if not schema then
   if seen_generation > 0 then return {'lost', 0, server, 0} end
   if op == 'open' and A[1] == '0' then return {'absent', 0, server, 0} end
-  redis.call('HSET', META, 'schema', SCHEMA, 'created', whole(seconds()), 'generation', 1,
+  redis.call('HSET', META, 'schema', SCHEMA, 'created', string.format('%.6f', seconds()), 'generation', 1,
     'server', server, 'writes', 0, 'g:1', server .. ' 0')
 elseif tonumber(schema) ~= SCHEMA then
   return {'schema', 0, server, 0, schema, tostring(SCHEMA)}
@@ -118,7 +119,7 @@ local function put(key, value)
 end
 
 -- Epochs: "epoch generation". Draws that a generation before lost are not handed out again: the first
--- one of a generation leaves out as many numbers as the store is seconds old.
+-- one of a generation leaves out as many numbers as the store is milliseconds old.
 
 local function newest(name)
   local entry = redis.call('HGET', EPOCHS, name)
@@ -130,7 +131,7 @@ end
 local function draw(name)
   local epoch, drawn_in = newest(name)
   if drawn_in < generation then
-    epoch = epoch + math.floor(seconds()) - number_at(META, 'created')
+    epoch = epoch + math.ceil(1000 * (seconds() - number_at(META, 'created')))
   end
   epoch = epoch + 1
   redis.call('HSET', EPOCHS, name, whole(epoch) .. ' ' .. whole(generation))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis import exceptions
 
 from tests.trimaran.store.door import door_to
 from tests.trimaran.store.redis_server import RedisServer
@@ -162,7 +163,7 @@ def test_a_caller_that_is_cancelled_disturbs_nobody(shared_redis: RedisServer) -
             await asyncio.sleep(0.0002 * (turn % 8))
             calls[1].cancel()
             reading.cancel()
-            await asyncio.gather(*calls, reading, return_exceptions=True)
+            await asyncio.wait([*calls, reading])
         rows = await store.read("s")
         assert [number for number, _ in rows] == list(range(1, len(rows) + 1))
         per_turn = [sum(value == turn for _, value in rows) for turn in range(40)]
@@ -360,7 +361,8 @@ def test_clients_that_are_long_gone_are_forgotten(redis_server: RedisServer) -> 
         key = "{trimaran:demo}:clients"
         with redis.Redis(port=redis_server.port) as client:
             client.hset(key, mapping={f"old-{n}": "1 1000 1" for n in range(1200)})
-            (await open_store(redis_server.url("demo"))) and None
+            other = await open_store(redis_server.url("demo"))
+            await other.close()
             assert client.hlen(key) == 1
         await store.close()
 
@@ -413,7 +415,7 @@ def test_no_error_of_the_library_leaves_the_store(shared_redis: RedisServer) -> 
         await store.put("a", 1)
         kinds = [
             kind
-            for kind in vars(redis.exceptions).values()
+            for kind in vars(exceptions).values()
             if isinstance(kind, type) and issubclass(kind, redis.RedisError)
         ]
         assert len(kinds) > 10

@@ -52,9 +52,8 @@ def test_a_file_that_is_torn_at_its_end(redis_server: RedisServer, name: str) ->
         redis_server.truncate(10)
         await asyncio.to_thread(redis_server.start)
         for _ in range(2):  # and it stays so
-            with pytest.raises(LostWritesError, match=LOST) as told:
+            with pytest.raises(LostWritesError, match="acknowledged 2 writes and holds 1 "):
                 await call(knows, name)
-        assert "acknowledged 2 writes and holds 1 " in str(told.value)
         # Whoever saw nothing of it goes on from what there is, whole writes only.
         assert (await knew.read("s"), await value_of(knew, "a")) == ((), 1)
         await knew.extend("s", ["other"])
@@ -188,7 +187,6 @@ def test_epochs_that_were_lost_are_not_handed_out_again(
     async def body() -> None:
         async with pair(redis_server, replica) as (door, store):
             cut_off(replica)
-            await asyncio.sleep(1.1)  # the store counts its age in seconds
             drawn = {await store.next_epoch("run"), await store.next_epoch("new")}
             lease = await acquire(store, "lease", "one")
             fail_over(door, redis_server, replica)
