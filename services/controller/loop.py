@@ -183,7 +183,7 @@ class Loop:
             return None
         payload = ledger.keep(serialize_scored_group(scored))
         ledger.record(Scored(number, group.attempt, payload))
-        await ledger.flush()
+        await self._flush()
         self.num_skips_in_a_row = 0
         return scored
 
@@ -202,7 +202,7 @@ class Loop:
         """From here on the batch trains, also in a replay, with the proofs that it has now."""
         groups = tuple((scored.group.number, scored.group.attempt) for scored in batch.groups)
         self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))
-        await self.ledger.flush()
+        await self._flush()
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
         """Train a consumed batch and commit it."""
@@ -215,8 +215,12 @@ class Loop:
         )
         policy = answer.version
         self.ledger.record(Committed(policy.version, policy.root, answer.nonfinite))
-        await self.ledger.flush()
+        await self._flush()
         return answer
+
+    async def _flush(self) -> None:
+        """A store that is away is waited for, as a service is."""
+        await patiently(self.ledger.flush, self.config.outage_timeout, "the run's store")
 
     def report(
         self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from services.controller.ledger import RunLedger
 from services.controller.ledger_state import OPEN, Stage
+from services.controller.patience import patiently
 from services.controller.records import Began, Branched, Reissue, Replayed
 from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
@@ -71,7 +72,7 @@ async def replay(
         answer = await _train_again(ledger, trainer, config, batch, diverged)
         on_step(batch, answer)
         policy = answer.version
-    await ledger.flush()
+    await patiently(ledger.flush, config.outage_timeout, "the run's store")
     return policy, pending
 
 
