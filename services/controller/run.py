@@ -223,10 +223,8 @@ def _summary(
     loop: Loop, run_folder: Path, heldout_before: Any, wall_seconds: float
 ) -> dict[str, Any]:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    # A step whose controller died before it could time it counts in neither.
-    done = [entry for entry in state.steps[: state.step] if entry.seconds]
-    seconds = sum(entry.seconds for entry in done)
-    samples = sum(len(entry.groups) for entry in done) * config.rollout.group_size
+    totals = state.totals
+    seconds, samples = totals.timed_seconds, totals.timed_groups * config.rollout.group_size
     last = max(reporter.validations, default=None)
     pace = reporter.num_tokens / reporter.seconds if reporter.seconds else 0.0
     return {
@@ -240,7 +238,7 @@ def _summary(
         "tokens_per_second_per_device": pace / count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
-        "nonfinite_steps": sum(bool(entry.nonfinite) for entry in state.steps),
+        "nonfinite_steps": totals.nonfinite_steps,
         "faulted_share": reporter.faulted_share,
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,

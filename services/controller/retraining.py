@@ -1,0 +1,69 @@
+"""Training recorded batches again: the one code behind a resume and behind `trimaran replay`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from services.controller.chain import Chain
+from services.controller.ledger_state import StepEntry
+from services.controller.records import Committed, Replayed, Tree
+from trimaran.clients import TrainAnswer, TrainerClient
+from trimaran.errors import TrimaranError
+from trimaran.types import TrainingBatch
+from trimaran.wire import parse_scored_group
+
+Load = Callable[[str], Awaitable[bytes]]
+"""From a payload's digest to its bytes."""
+
+
+class DivergedError(TrimaranError):
+    """Recorded batches did not lead to the recorded weights again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    """A recorded step, trained again."""
+
+    batch: TrainingBatch
+    answer: TrainAnswer
+    recorded_root: str
+
+    @property
+    def is_same(self) -> bool:
+        return self.answer.version.root == self.recorded_root
+
+
+def describe_difference(step: int, root: str, recorded: str) -> str:
+    return f"step {step} has root {root}, recorded is {recorded}"
+
+
+async def load_batch(load: Load, step: int, entry: StepEntry) -> TrainingBatch:
+    groups = [parse_scored_group(await load(digest)) for digest in entry.payloads]
+    return TrainingBatch(step, tuple(groups))
+
+
+async def train_again(
+    load: Load, trainer: TrainerClient, step: int, entry: StepEntry, lineage: int, timeout: float
+) -> Retrained:
+    """The recorded batch in its recorded order, with the proofs that it had when it was consumed."""
+    batch = await load_batch(load, step, entry)
+    answer = await trainer.train_batch(batch, timeout, lineage, entry.proofs)
+    return Retrained(batch, answer, entry.root)
+
+
+async def recorded_steps(
+    run_id: str, trees: AsyncIterable[tuple[int, Tree]], replayed: dict[int, Replayed]
+) -> AsyncIterator[tuple[int, StepEntry]]:
+    """Each committed step, in order. Raises LedgerError where the chain breaks.
+
+    `replayed`: what later records say of a step, when a resume has opened a new lineage.
+    """
+    chain = Chain(run_id)
+    async for sequence, tree in trees:
+        record = chain.follow(sequence, tree)
+        if isinstance(record, Committed):
+            step, entry = record.version.step, chain.state.steps[record.version.step]
+            if later := replayed.get(step):
+                entry = replace(entry, version=later.version, root=later.root)
+            yield step, entry
