@@ -17,7 +17,7 @@ from trimaran import types
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
-from trimaran.v1 import reward_pb2, rollout_pb2, run_pb2, types_pb2, weight_sync_pb2
+from trimaran.v1 import reward_pb2, rollout_pb2, types_pb2, weight_sync_pb2
 
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
@@ -519,50 +519,6 @@ def encode_batch(batch: types.TrainingBatch) -> types_pb2.TrainingBatch:
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
     return types.TrainingBatch(
         message.step, tuple(decode_scored_group(group) for group in message.groups)
-    )
-
-
-def encode_run(run: types.Run) -> run_pb2.Run:
-    return run_pb2.Run(
-        run_id=run.run_id,
-        state=f"STATE_{run.state.name}",
-        step=run.step,
-        num_steps=run.num_steps,
-        error=run.error,
-    )
-
-
-def decode_run(message: run_pb2.Run) -> types.Run:
-    state = run_pb2.Run.State.Name(message.state).removeprefix("STATE_")
-    return types.Run(
-        message.run_id, types.RunState[state], message.step, message.num_steps, message.error
-    )
-
-
-EVENT_KINDS = {
-    run_pb2.RunEvent.Kind.Value(f"KIND_{kind.name}"): kind
-    for kind in types.EventKind
-    if kind is not types.EventKind.UNKNOWN
-}
-
-
-def encode_event(event: types.RunEvent) -> run_pb2.RunEvent:
-    return run_pb2.RunEvent(
-        sequence=event.sequence,
-        kind=f"KIND_{event.kind.name}",
-        run=encode_run(event.run),
-        values=event.values,
-        text=event.text,
-    )
-
-
-def decode_event(message: run_pb2.RunEvent) -> types.RunEvent:
-    return types.RunEvent(
-        message.sequence,
-        EVENT_KINDS.get(message.kind, types.EventKind.UNKNOWN),
-        decode_run(message.run),
-        dict(message.values),
-        message.text,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
-from trimaran.types import EventKind, Run, RunEvent, RunState
+from trimaran.runs import EventKind, Run, RunEvent, RunState
 
 
 class RunLog:
@@ -34,14 +35,17 @@ class RunLog:
         step: int | None = None,
         state: RunState | None = None,
         error: str = "",
+        held: str | None = None,
     ) -> None:
         self.run = replace(
             self.run,
             step=self.run.step if step is None else step,
             state=state or self.run.state,
             error=error or self.run.error,
+            held=self.run.held if held is None else held,
         )
-        self._events.append(RunEvent(len(self._events) + 1, kind, self.run, values or {}, text))
+        event = RunEvent(len(self._events) + 1, kind, self.run, values or {}, text, time.time())
+        self._events.append(event)
         self._wake()
 
     async def watch(self, after: int = 0) -> AsyncIterator[RunEvent]:

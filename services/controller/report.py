@@ -20,8 +20,9 @@ from services.controller.step_metrics import (
 from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
+from trimaran.runs import EventKind, RunState
 from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
-from trimaran.types import EventKind, Prompt, RunState, TrainingBatch
+from trimaran.types import Prompt, TrainingBatch
 
 logger = logging.getLogger(__name__)
 
@@ -137,13 +138,13 @@ class Reporter:
         self._num_skipped_in_step += 1
         self._log.emit(EventKind.SKIPPED, text=f"{prompt.prompt_id}: {reason}")
 
-    def paused(self, text: str, values: Mapping[str, float]) -> None:
-        logger.warning("paused: %s", text)
-        self._log.emit(EventKind.PAUSED, values, text, state=RunState.PAUSED)
+    def held(self, text: str, values: Mapping[str, float]) -> None:
+        logger.warning("held: %s", text)
+        self._log.emit(EventKind.HELD, values, text, held=text)
 
-    def unpaused(self, text: str, values: Mapping[str, float]) -> None:
-        logger.info("unpaused: %s", text)
-        self._log.emit(EventKind.UNPAUSED, values, text, state=RunState.RUNNING)
+    def released(self, text: str, values: Mapping[str, float]) -> None:
+        logger.info("released: %s", text)
+        self._log.emit(EventKind.RELEASED, values, text, held="")
 
     def replica_lost(self, name: str, reason: str) -> None:
         logger.warning("%s left routing: %s", name, reason)

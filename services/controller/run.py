@@ -37,9 +37,11 @@ from trimaran.clients import (
 )
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError
+from trimaran.run_context import RunContext
+from trimaran.runs import RunState
 from trimaran.store import Store
 from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
-from trimaran.types import Caller, Prompt, RunState, TrainingBatch
+from trimaran.types import Caller, Prompt, TrainingBatch
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class Services:
 
 async def conduct(
     config: RunConfig,
-    run_folder: Path,
+    run: RunContext,
     store: Store,
     log: RunLog,
     cancelled: asyncio.Event,
@@ -65,27 +67,28 @@ async def conduct(
     """Run to the end. Returns SUCCEEDED or CANCELLED; every failure is raised."""
     began = time.monotonic()
     prompts, held_out = await asyncio.to_thread(_load_prompts, config)
-    caller = Caller(run_folder.name, store.next_epoch(run_folder.name))
+    caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     async with AsyncExitStack() as stack:
-        ledger = RunLedger(store, PayloadStore(run_folder / "payloads"), caller.run_id)
-        stack.callback(ledger.close)
+        payloads = PayloadStore(run.folder / "payloads")
+        ledger = await RunLedger.open(store, payloads, caller.run_id)
+        stack.push_async_callback(ledger.close)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         await ledger.flush()
         services = await _connect(config, caller, stack)
-        reporter = await asyncio.to_thread(_open_reporter, config, run_folder, log, stack)
-        loop = _assemble(config, run_folder, prompts, held_out, ledger, services, reporter, caller)
+        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, stack)
+        loop = _assemble(config, run.folder, prompts, held_out, ledger, services, reporter, caller)
         stack.push_async_callback(loop.router.close)
         loop.cancelled = cancelled
         await _wait_for_services(config, services)
-        return await _conduct(loop, run_folder, store, services, began)
+        return await _conduct(loop, run, store, services, began)
 
 
 async def _conduct(
-    loop: Loop, run_folder: Path, store: Store, services: Services, began: float
+    loop: Loop, run: RunContext, store: Store, services: Services, began: float
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    rows = read_json_lines(run_folder / "metrics.jsonl")
+    rows = read_json_lines(run.folder / "metrics.jsonl")
     written = {row["step"] for row in rows if row["kind"] == "step"}
 
     def on_step(batch: TrainingBatch, answer: TrainAnswer) -> None:
@@ -102,21 +105,21 @@ async def _conduct(
         loop.report(pending, answer, {})
     await loop.publish(version)
     async with loop.router.watching():
-        await _train_and_validate(loop, run_folder, store)
-    await loop.trainer.export_model(str(run_folder / "model"), config.trainer.step_timeout)
-    before = store.get(_heldout_key(run_folder))
-    summary = _summary(loop, run_folder, before, time.monotonic() - began)
-    await asyncio.to_thread(_write_json, run_folder / "summary.json", summary)
-    await asyncio.to_thread(_draw_figures, run_folder)
+        await _train_and_validate(loop, run.run_id, store)
+    await loop.trainer.export_model(str(run.folder / "model"), config.trainer.step_timeout)
+    before = await store.get(_heldout_key(run.run_id))
+    summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
+    await asyncio.to_thread(_write_json, run.folder / "summary.json", summary)
+    await asyncio.to_thread(_draw_figures, run.folder)
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
 
 
-async def _train_and_validate(loop: Loop, run_folder: Path, store: Store) -> None:
+async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    heldout_before = _heldout_key(run_folder)
-    if state.step == 0 and store.get(heldout_before) is None:
+    heldout_before = _heldout_key(run_id)
+    if state.step == 0 and await store.get(heldout_before) is None:
         await loop.validate(0, config.validation.final_samples)
-        store.put(heldout_before, _rewards(reporter.validations.get(0)))
+        await store.put(heldout_before, _rewards(reporter.validations.get(0)))
     reporter.start_clock()
     await loop.run()
     await loop.save_checkpoint()
@@ -124,8 +127,8 @@ async def _train_and_validate(loop: Loop, run_folder: Path, store: Store) -> Non
         await loop.validate(state.step, config.validation.final_samples)
 
 
-def _heldout_key(run_folder: Path) -> str:
-    return f"heldout_before/{run_folder.name}"
+def _heldout_key(run_id: str) -> str:
+    return f"heldout_before/{run_id}"
 
 
 def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:
@@ -175,7 +178,7 @@ def _assemble(
     )
     prover = ProofCheck(services.weight_sync, config.outage_timeout)
     maker = GroupMaker(router, prover, config)
-    gate = FaultedGate(config, reporter.paused, reporter.unpaused)
+    gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
     validator = Validator(held_out, maker, scorer, config, run_folder) if held_out else None
     return Loop(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from services.controller.events import RunLog
 from services.controller.run import conduct
-from trimaran import rpc, wire
+from trimaran import rpc, run_wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, first_error
+from trimaran.run_context import RunContext
+from trimaran.runs import EventKind, RunState
 from trimaran.store import Store, open_store
-from trimaran.types import EventKind, RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -28,21 +28,21 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
 
     async def GetRun(self, request: run_pb2.GetRunRequest, context: Any) -> run_pb2.GetRunResponse:
         self._check(request.run_id)
-        return run_pb2.GetRunResponse(run=wire.encode_run(self._log.run))
+        return run_pb2.GetRunResponse(run=run_wire.encode_run(self._log.run))
 
     async def WatchRun(
         self, request: run_pb2.WatchRunRequest, context: Any
     ) -> AsyncIterator[run_pb2.WatchRunResponse]:
         self._check(request.run_id)
         async for event in self._log.watch(request.after_sequence):
-            yield run_pb2.WatchRunResponse(event=wire.encode_event(event))
+            yield run_pb2.WatchRunResponse(event=run_wire.encode_event(event))
 
     async def CancelRun(
         self, request: run_pb2.CancelRunRequest, context: Any
     ) -> run_pb2.CancelRunResponse:
         self._check(request.run_id)
         self._cancelled.set()
-        return run_pb2.CancelRunResponse(run=wire.encode_run(self._log.run))
+        return run_pb2.CancelRunResponse(run=run_wire.encode_run(self._log.run))
 
     def _check(self, run_id: str) -> None:
         """An empty id means the run that this controller conducts."""
@@ -52,19 +52,19 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
             )
 
 
-async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
-    """Conduct the run in `run_folder`, from its ledger where it has one; returns at its end."""
+async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
+    """Conduct the run, from its ledger where it has one; returns at its end."""
     if config.endpoints.controller is None:
         raise InputError("endpoints.controller: missing; give host:port")
-    store = open_store(run_folder)
+    store = await open_store(run.store_url)
     try:
-        await _serve(config, config.endpoints.controller, run_folder, store)
+        await _serve(config, config.endpoints.controller, run, store)
     finally:
-        store.close()
+        await store.close()
 
 
-async def _serve(config: RunConfig, address: str, run_folder: Path, store: Store) -> None:
-    log = RunLog(run_folder.name, config.run.steps)
+async def _serve(config: RunConfig, address: str, run: RunContext, store: Store) -> None:
+    log = RunLog(run.run_id, config.run.steps)
     cancelled = asyncio.Event()
     servicer = RunServicer(log, cancelled)
 
@@ -73,20 +73,22 @@ async def _serve(config: RunConfig, address: str, run_folder: Path, store: Store
     await server.start()
     try:
         log.emit(EventKind.STATE, text="waiting for the services")
-        state = await conduct(config, run_folder, store, log, cancelled)
-        log.emit(EventKind.FINISHED, state=state, text=str(run_folder))
+        state = await conduct(config, run, store, log, cancelled)
+        log.emit(EventKind.FINISHED, state=state, text=str(run.folder))
         await log.wait_for_watchers(WATCHER_SECONDS)
     except asyncio.CancelledError:
-        log.emit(EventKind.FINISHED, state=RunState.CANCELLED, text=str(run_folder))
+        log.emit(EventKind.FINISHED, state=RunState.CANCELLED, text=str(run.folder))
         raise
     except Exception as error:
         cause = first_error(error) if isinstance(error, ExceptionGroup) else error
-        log.emit(EventKind.FINISHED, state=RunState.FAILED, error=str(cause), text=str(run_folder))
+        log.emit(EventKind.FINISHED, state=RunState.FAILED, error=str(cause), text=str(run.folder))
         await log.wait_for_watchers(WATCHER_SECONDS)
         raise cause from None
     finally:
-        store.put(f"run/{log.run.run_id}", _record(log))
-        await server.stop()
+        try:
+            await store.put(f"run/{log.run.run_id}", _record(log))
+        finally:
+            await server.stop()
 
 
 def _record(log: RunLog) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import grpc
 
@@ -18,7 +17,8 @@ from services.reward.workers.pool import WorkerPool
 from trimaran import rpc, wire
 from trimaran.config import RewardSection, RunConfig
 from trimaran.errors import InputError
-from trimaran.store import issued_epoch
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
 
@@ -37,7 +37,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
         )
 
 
-async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
+async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Runs until cancelled. Raises InputError for a rule that cannot be used or a port in use."""
     address = config.endpoints.reward
     if address is None:
@@ -45,10 +45,12 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
     allowed = Allowed.from_environment()
     terms = make_terms(config, allowed)
     async with AsyncExitStack() as stack:
+        store = await open_store(run.store_url)
+        stack.push_async_callback(store.close)
         judges = await open_judges(terms, config.reward, allowed, stack)
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
         service = rpc.service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
-        server = rpc.Server(address, [service], partial(issued_epoch, run_folder))
+        server = rpc.Server(address, [service], store.newest_epoch)
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()

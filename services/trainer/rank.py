@@ -28,6 +28,7 @@ from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
 from trimaran.model_folder import read_model_folder
+from trimaran.run_context import RunContext
 from trimaran.types import (
     Manifest,
     Offer,
@@ -68,8 +69,8 @@ class TrainerRank:
     """Makes a step's new weights, answers with their version, and offers them to weight sync.
 
     Example:
-        rank = TrainerRank(config, run_folder, rank=0)
-        await rank.start(lambda: build_policy(config, run_folder, device, 0))
+        rank = TrainerRank(config, run, rank=0)
+        await rank.start(lambda: build_policy(config, run.folder, device, 0))
         answer = await rank.train(batch)
         await rank.close()
     """
@@ -77,7 +78,7 @@ class TrainerRank:
     def __init__(
         self,
         config: RunConfig,
-        run_folder: Path,
+        run: RunContext,
         rank: int,
         hold: Callable[[Snapshot | None], None] = lambda snapshot: None,
     ) -> None:
@@ -85,7 +86,7 @@ class TrainerRank:
         self.rank = rank
         self._hold = hold
         self._config = config
-        self._run_folder = run_folder
+        self._run_id, self._run_folder = run.run_id, run.folder
         self._tensor_rank = rank % config.trainer.tensor_parallel
         self.exports = rank < config.trainer.tensor_parallel
         """Data-parallel rank 0: the others hold the same weights."""
@@ -94,7 +95,7 @@ class TrainerRank:
         self._model: Model
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
-        self._history = VersionHistory(run_folder)
+        self._history = VersionHistory(run.folder)
         self._saver = Saver(config.trainer.save_timeout)
         self._step = 0
         self._lineage = 0
@@ -118,7 +119,7 @@ class TrainerRank:
     def version(self) -> PolicyVersion:
         root = self._held.root if self._held else ""
         version = VersionId(self._lineage, self._step)
-        return PolicyVersion(self._run_folder.name, version, root)
+        return PolicyVersion(self._run_id, version, root)
 
     @property
     def manifest(self) -> Manifest:

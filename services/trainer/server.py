@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +24,8 @@ from trimaran.errors import (
     OutOfOrderError,
     TrimaranError,
 )
-from trimaran.store import issued_epoch
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise
 
 
-async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
+async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded."""
     addresses = config.endpoints.trainer
     if index >= len(addresses):
@@ -209,18 +209,18 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         )
     device = pick(config.trainer.device)
     sender = WeightSender(device, 0, config.weight_sync)
-    rank = TrainerRank(config, run_folder, index, sender.hold)
+    rank = TrainerRank(config, run, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else ())
     servicer = TrainerServicer(rank, others, sender, config.trainer)
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
-    issued = partial(issued_epoch, run_folder)
-    server = rpc.Server(addresses[index], [service], issued)
+    store = await open_store(run.store_url)
+    server = rpc.Server(addresses[index], [service], store.newest_epoch)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)
-        await rank.start(lambda: build_policy(config, run_folder, device, index))
+        await rank.start(lambda: build_policy(config, run.folder, device, index))
         for other in addresses[1:] if index == 0 else ():
             await rpc.wait_until_serving(other, config.start_timeout)
         await server.start()
@@ -231,3 +231,4 @@ async def serve(config: RunConfig, run_folder: Path, index: int = 0) -> None:
         await asyncio.to_thread(sender.close)
         await others.close()
         await rank.close()
+        await store.close()

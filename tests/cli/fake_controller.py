@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from trimaran import rpc, wire
+from trimaran import rpc, run_wire
 from trimaran.errors import UnavailableError
-from trimaran.types import EventKind, Run, RunEvent, RunState
+from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2, run_pb2_grpc
 
 
@@ -24,7 +24,7 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
         first = not self.asked_behind
         self.asked_behind.append(request.after_sequence)
         for event in self._events[request.after_sequence :]:
-            yield run_pb2.WatchRunResponse(event=wire.encode_event(event))
+            yield run_pb2.WatchRunResponse(event=run_wire.encode_event(event))
             self.num_told += 1
             if first and event.sequence == self._break_behind:
                 raise UnavailableError("the stream broke")
@@ -33,7 +33,7 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
         self, request: run_pb2.CancelRunRequest, context: Any
     ) -> run_pb2.CancelRunResponse:
         self.num_cancels += 1
-        return run_pb2.CancelRunResponse(run=wire.encode_run(self._events[-1].run))
+        return run_pb2.CancelRunResponse(run=run_wire.encode_run(self._events[-1].run))
 
 
 async def serve(controller: FakeController, address: str) -> rpc.Server:
@@ -51,7 +51,7 @@ def event(
     text: str = "",
     state: RunState = RunState.RUNNING,
     error: str = "",
+    held: str = "",
 ) -> RunEvent:
-    return RunEvent(
-        sequence, EventKind(kind), Run("run", state, step, 4, error), values or {}, text
-    )
+    run = Run("run", state, step, 4, error, held=held)
+    return RunEvent(sequence, EventKind(kind), run, values or {}, text)

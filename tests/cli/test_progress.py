@@ -15,7 +15,7 @@ from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import LiveView, PlainView, StepClock, View, describe_left
 from trimaran.launch.endpoints import free_address
-from trimaran.types import RunEvent, RunState
+from trimaran.runs import RunEvent, RunState
 
 STEP = {
     metrics.REWARD_MEAN: 0.25,
@@ -80,8 +80,8 @@ def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=terminal)
     with LiveView(console, 4) if terminal else PlainView(console) as view:
-        view.show(event(1, "paused", 1, text=text, state=RunState.PAUSED))
-    assert f"step 1: paused: {text}" in out.getvalue()
+        view.show(event(1, "held", 1, text=text, held=text))
+    assert f"step 1: held: {text}" in out.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -111,32 +111,33 @@ def test_a_live_table_on_a_terminal() -> None:
         assert part in text
 
 
-PAUSED = event(3, "paused", 2, {"share": 0.5}, "half cannot be scored", RunState.PAUSED)
-STEP_IN_PAUSE = event(4, "step", 3, STEP, state=RunState.PAUSED)
-UNPAUSED = event(5, "unpaused", 3, text="answers can be scored again")
+WHY = "half cannot be scored"
+HELD = event(3, "held", 2, {"share": 0.5}, WHY, held=WHY)
+STEP_WHILE_HELD = event(4, "step", 3, STEP, held=WHY)
+RELEASED = event(5, "released", 3, text="answers can be scored again")
 
 
-def test_a_pause_is_told_once_in_plain_lines() -> None:
+def test_why_a_run_is_held_is_told_once_in_plain_lines() -> None:
     out = io.StringIO()
     view = PlainView(Console(file=out, width=160))
-    for each in (PAUSED, STEP_IN_PAUSE, UNPAUSED):
+    for each in (HELD, STEP_WHILE_HELD, RELEASED):
         view.show(each)
     lines = out.getvalue().splitlines()
-    assert lines[0] == "step 2: paused: half cannot be scored"
+    assert lines[0] == "step 2: held: half cannot be scored"
     assert lines[1].startswith("step 3/4  reward")
-    assert lines[2] == "step 3: unpaused: answers can be scored again"
+    assert lines[2] == "step 3: released: answers can be scored again"
 
 
 @pytest.mark.parametrize(
     ("events", "stands"),
     [
-        ([PAUSED], True),
-        ([PAUSED, STEP_IN_PAUSE], True),
-        ([PAUSED, STEP_IN_PAUSE, UNPAUSED], False),
-        ([PAUSED, event(4, "finished", 2, state=RunState.FAILED, error="too long")], False),
+        ([HELD], True),
+        ([HELD, STEP_WHILE_HELD], True),
+        ([HELD, STEP_WHILE_HELD, RELEASED], False),
+        ([HELD, event(4, "finished", 2, state=RunState.FAILED, error="too long")], False),
     ],
 )
-def test_a_pause_stands_under_the_live_table_while_it_lasts(
+def test_why_a_run_is_held_stands_under_the_live_table_while_it_lasts(
     events: list[RunEvent], stands: bool
 ) -> None:
     view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
@@ -144,11 +145,11 @@ def test_a_pause_stands_under_the_live_table_while_it_lasts(
         view.show(each)
     picture = io.StringIO()
     Console(file=picture, width=160).print(view._render())
-    assert ("paused: half cannot be scored" in picture.getvalue()) == stands
+    assert ("held: half cannot be scored" in picture.getvalue()) == stands
 
 
-def test_a_paused_run_is_followed_to_its_end() -> None:
-    events = [event(1, "state", 0, state=RunState.STARTING), event(2, "state", 0), PAUSED]
+def test_a_held_run_is_followed_to_its_end() -> None:
+    events = [event(1, "state", 0, state=RunState.STARTING), event(2, "state", 0), HELD]
     end = event(4, "finished", 2, state=RunState.FAILED, error="paused for 3600 s")
     recorder, running = Recorder(), []
     controller = FakeController([*events, end], break_behind=3)

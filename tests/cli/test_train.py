@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
 from trimaran.launch.local import ServiceProcess
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.e2e
 
@@ -84,8 +85,9 @@ def test_a_run_that_has_finished_is_not_resumed(
     (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
     folder = config.parent
     store = SqliteStore(folder / "store.sqlite")
-    store.put(f"run/{folder.name}", {"state": "succeeded", "step": 20, "error": ""})
-    store.close()
+    record = {"state": "succeeded", "step": 20, "error": ""}
+    asyncio.run(store.put(f"run/{folder.name}", record))
+    asyncio.run(store.close())
     monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: pytest.fail("started"))
     assert main(["train", "--resume", str(folder)]) == 0
     assert "has finished" in capsys.readouterr().out
@@ -121,14 +123,14 @@ sys.exit(train.train({str(write_run())!r}, []))
         wait_until(lambda pid=pid: not is_alive(pid), f"{pid} to end")
 
 
-PAUSED_CONTROLLER = """
+HELD_CONTROLLER = """
 import asyncio, sys
 from tests.cli.fake_controller import FakeController, event, serve
-from trimaran.types import RunState
+from trimaran.runs import RunState
 error = "the run was paused for 1 s (reward.pause_timeout): no plugin; mend that, then resume"
 events = [
     event(1, "state", 0),
-    event(2, "paused", 2, text="no plugin", state=RunState.PAUSED),
+    event(2, "held", 2, text="no plugin", held="no plugin"),
     event(3, "finished", 2, state=RunState.FAILED, error=error),
 ]
 async def main():
@@ -146,7 +148,7 @@ def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
     write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def services(config: RunConfig, _: Path, folder: Path, *rest: object) -> list[ServiceProcess]:
-        command = (sys.executable, "-c", PAUSED_CONTROLLER, str(config.endpoints.controller))
+        command = (sys.executable, "-c", HELD_CONTROLLER, str(config.endpoints.controller))
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         return [
             ServiceProcess(
@@ -157,7 +159,7 @@ def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
     monkeypatch.setattr("trimaran.cli.train.run_services", services)
     assert main(["train", str(write_run())]) == 1
     out, err = capsys.readouterr()
-    assert "step 2: paused: no plugin" in out
+    assert "step 2: held: no plugin" in out
     assert "step 2: finished: the run was paused for 1 s" in out
     assert "go on with: trimaran train --resume" in err
 

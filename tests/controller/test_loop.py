@@ -319,7 +319,7 @@ class Told(list[Any]):
 
     def append(self, event: Any) -> None:
         super().append(event)
-        if event[0] == "paused":
+        if event[0] == "held":
             self.on_pause()
 
 
@@ -347,8 +347,8 @@ def test_a_pause_ends_by_itself_and_every_group_trains_once(tmp_path: Path) -> N
     world, down = paused_world(tmp_path, end_soon, max_attempts=2)
     run(world)
     kinds = [event[0] for event in world.events]
-    assert (kinds.count("paused"), kinds.count("unpaused"), kinds.count("skipped")) == (1, 1, 0)
-    assert kinds.index("paused") < kinds.index("unpaused") < world.events.index(("train", 3))
+    assert (kinds.count("held"), kinds.count("released"), kinds.count("skipped")) == (1, 1, 0)
+    assert kinds.index("held") < kinds.index("released") < world.events.index(("train", 3))
     assert world.trained_numbers() == list(range(6 * GROUPS))
 
 
@@ -365,13 +365,13 @@ def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> Non
             down(True)
             training.set()
             async with asyncio.timeout(30):
-                while not any(event[0] == "paused" for event in world.events):
+                while not any(event[0] == "held" for event in world.events):
                     await asyncio.sleep(0.01)
 
     world.delay, world.trainer.pace = delay, pace
     run(world)
     assert world.ledger.state.step == 2
-    assert world.events.index(("live", 2)) > [e[0] for e in world.events].index("paused")
+    assert world.events.index(("live", 2)) > [e[0] for e in world.events].index("held")
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -18,16 +18,15 @@ from trimaran.clients import RunClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
+from trimaran.run_context import RunContext
+from trimaran.runs import EventKind, RunEvent, RunState
 from trimaran.telemetry import read_json_lines
 from trimaran.types import (
-    EventKind,
     Faulted,
     PolicyVersion,
     Proof,
     Replica,
     Routing,
-    RunEvent,
-    RunState,
     Score,
     Segment,
     Verdict,
@@ -275,7 +274,8 @@ async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
     watcher = asyncio.create_task(watch(endpoints["controller"], events))
     try:
         await asyncio.wait_for(
-            controller.serve(configure(folder, endpoints, **run), run_folder), 60
+            controller.serve(configure(folder, endpoints, **run), RunContext.in_folder(run_folder)),
+            60,
         )
     finally:
         await asyncio.wait_for(watcher, 10)
@@ -367,7 +367,7 @@ def test_a_failure_is_told_to_watchers_and_raised(tmp_path: Path) -> None:
         endpoints = {**await pool.start(), "controller": await free_address()}
         watcher = asyncio.create_task(watch(endpoints["controller"], events))
         with pytest.raises(TrimaranError):
-            await controller.serve(configure(tmp_path, endpoints), run_folder)
+            await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
         await asyncio.wait_for(watcher, 10)
         await pool.stop()
         assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.FAILED)
@@ -403,16 +403,16 @@ def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: 
     events = asyncio.run(serve(tmp_path, pool, max_attempts=20))
     kinds = [event.kind for event in events]
     assert (
-        kinds.index(EventKind.PAUSED)
-        < kinds.index(EventKind.UNPAUSED)
+        kinds.index(EventKind.HELD)
+        < kinds.index(EventKind.RELEASED)
         < kinds.index(EventKind.VALIDATION)
     )
-    (paused,) = (event for event in events if event.kind == "paused")
-    assert paused.run.state is RunState.PAUSED
+    (paused,) = (event for event in events if event.kind == "held")
+    assert (paused.run.state, paused.run.held) == (RunState.RUNNING, paused.text)
     assert paused.values["share"] == 1.0
     assert "exact_match: no plugin" in paused.text
     after = next(event for event in events if event.sequence == paused.sequence + 1)
-    assert (after.kind, after.run.state) == ("unpaused", RunState.RUNNING)
+    assert (after.kind, after.run.held) == ("released", "")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["heldout_before"] == summary["heldout_after"]
     assert summary["faulted_share"] == 0.0
@@ -434,7 +434,7 @@ def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
         config = configure(tmp_path, endpoints, {"pause_timeout": 1.0}, **run)
         watcher = asyncio.create_task(watch(endpoints["controller"], events))
         with pytest.raises(PausedTooLongError, match="no plugin"):
-            await controller.serve(config, tmp_path / "run")
+            await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
         await asyncio.wait_for(watcher, 10)
         await pool.stop()
 
@@ -459,12 +459,12 @@ def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -
             async with RunClient(endpoints["controller"], "run") as client:
                 async for event in client.watch_run():
                     events.append(event)
-                    if event.kind == "paused":
-                        assert (await client.cancel_run()).state is RunState.PAUSED
+                    if event.kind == "held":
+                        assert (await client.cancel_run()).held
 
         watcher = asyncio.create_task(cancel_in_pause())
         config = configure(tmp_path, endpoints, max_attempts=20)
-        await controller.serve(config, tmp_path / "run")
+        await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
         await watcher
         await pool.stop()
         return events
@@ -491,7 +491,7 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
         pool.trainer.during_step = cancel
         events: list[RunEvent] = []
         watcher = asyncio.create_task(watch(endpoints["controller"], events))
-        await controller.serve(configure(tmp_path, endpoints), run_folder)
+        await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
         await watcher
         await pool.stop()
         return events
@@ -515,7 +515,7 @@ def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
         (tmp_path / "run").mkdir()
         endpoints = {**await pool.start(), "controller": await free_address()}
         life = asyncio.create_task(
-            controller.serve(configure(tmp_path, endpoints), tmp_path / "run")
+            controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(tmp_path / "run"))
         )
         await asyncio.wait_for(arrived.wait(), 30)
         life.cancel()  # as SIGTERM does
@@ -561,7 +561,9 @@ def test_another_runs_id_is_refused(tmp_path: Path) -> None:
         (tmp_path / "run").mkdir()
         endpoints = {**await pool.start(), "controller": await free_address()}
         config = configure(tmp_path, endpoints, steps=1)
-        await asyncio.gather(controller.serve(config, tmp_path / "run"), ask(endpoints))
+        await asyncio.gather(
+            controller.serve(config, RunContext.in_folder(tmp_path / "run")), ask(endpoints)
+        )
         await pool.stop()
 
     asyncio.run(body())
@@ -571,7 +573,7 @@ def test_an_empty_dataset_ends_before_anything_starts(tmp_path: Path) -> None:
     config = configure(tmp_path, {"controller": "127.0.0.1:0"})
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(InputError, match="holds no rows"):
-        asyncio.run(controller.serve(config, tmp_path))
+        asyncio.run(controller.serve(config, RunContext.in_folder(tmp_path)))
 
 
 def test_answers_that_hang_their_checkers_train_and_the_user_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.extending.recipes import Recipe
 from trimaran.choices import ADVANTAGES
 from trimaran.config import RunConfig, parse_config
+from trimaran.run_context import RunContext
 
 torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
 
@@ -108,7 +109,7 @@ def test_a_broken_loss_ends_the_trainer_before_it_builds_anything(
     from trimaran.errors import InputError
 
     monkeypatch.syspath_prepend(install(tmp_path, {"trimaran.losses": {"mine": "nowhere:loss"}}))
-    rank = TrainerRank(configure(loss="mine"), tmp_path / "run", 0)
+    rank = TrainerRank(configure(loss="mine"), RunContext.in_folder(tmp_path / "run"), 0)
 
     async def start() -> None:
         try:

@@ -15,6 +15,7 @@ from trimaran import metrics
 from trimaran.clients import RewardClient
 from trimaran.errors import InputError, InternalError
 from trimaran.metrics import METRICS, Metric, find_metric, markdown
+from trimaran.run_context import RunContext
 from trimaran.telemetry import MetricsWriter, read_json_lines
 from trimaran.types import Score, Verdict
 
@@ -61,7 +62,7 @@ def test_the_rule_is_refused_where_nobody_allowed_it(tmp_path: Path) -> None:
 
         from services.reward.server import serve
 
-        asyncio.run(serve(configure(rules), tmp_path))
+        asyncio.run(serve(configure(rules), RunContext.in_folder(tmp_path)))
 
 
 def test_a_metric_that_is_declared_and_computed_is_written(

@@ -11,12 +11,14 @@ import pytest
 
 from services.reward.allowed import ALLOW_VARIABLE
 from services.reward.server import serve
+from tests.first_epoch import draw_epoch
 from tests.reward.groups import group_of
 from trimaran import rpc
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import free_address
+from trimaran.run_context import RunContext
 from trimaran.types import Caller, Score
 
 SECONDS = 60.0
@@ -40,7 +42,8 @@ def while_serving(
     assert address
 
     async def run() -> None:
-        service = asyncio.create_task(serve(config, run_folder))
+        await draw_epoch(run_folder, "run")
+        service = asyncio.create_task(serve(config, RunContext.in_folder(run_folder)))
         await rpc.wait_until_serving(address, SECONDS)
         async with RewardClient(address, Caller("run", 1)) as client:
             await use(client)
@@ -97,10 +100,10 @@ def test_a_caller_that_gives_up_does_not_stop_the_others(
 
 def test_an_unknown_rule_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exact_match"):
-        asyncio.run(serve(configure({"exactmatch": 1.0}), tmp_path))
+        asyncio.run(serve(configure({"exactmatch": 1.0}), RunContext.in_folder(tmp_path)))
 
 
 def test_a_function_that_was_not_allowed_is_refused_at_start(tmp_path: Path) -> None:
     rules = {"a": {"function": "tests.reward.unruly:answer"}}
     with pytest.raises(InputError, match=r"reward\.rules\.a\.function: .*--allow"):
-        asyncio.run(serve(configure(rules), tmp_path))
+        asyncio.run(serve(configure(rules), RunContext.in_folder(tmp_path)))

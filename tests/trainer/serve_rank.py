@@ -9,7 +9,10 @@ from pathlib import Path
 from services.trainer.server import serve
 from tests.trainer.collectives import refuse_float64
 from trimaran.config import load_config
+from trimaran.run_context import RunContext
 
 if __name__ == "__main__":
     refuse_float64()
-    asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(
+        serve(load_config(sys.argv[1]), RunContext.in_folder(Path(sys.argv[2])), int(sys.argv[3]))
+    )

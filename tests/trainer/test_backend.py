@@ -12,6 +12,7 @@ import pytest
 from services.trainer import server
 from services.trainer.backend import build_policy
 from trimaran.config import RunConfig
+from trimaran.run_context import RunContext
 
 
 class Seen(Exception):
@@ -42,5 +43,5 @@ def test_every_rank_sends_from_the_first_device_that_it_sees(
     addresses = ["127.0.0.1:7001", "127.0.0.1:7002"]
     config = make_config(trainer={"data_parallel": 2}, endpoints={"trainer": addresses})
     with pytest.raises(Seen) as seen:
-        asyncio.run(server.serve(config, tmp_path, 1))
+        asyncio.run(server.serve(config, RunContext.in_folder(tmp_path), 1))
     assert seen.value.args == (0,)

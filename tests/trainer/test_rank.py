@@ -21,6 +21,7 @@ from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.test_policy import make_policy
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, OutOfOrderError, UnavailableError, UnprovenError
+from trimaran.run_context import RunContext
 from trimaran.types import Peer, VersionId
 
 pytestmark = pytest.mark.usefixtures("single_rank")
@@ -35,7 +36,7 @@ PEER = Peer("127.0.0.1:1", "key", "host")
 async def started(
     config: RunConfig, run_folder: Path, hold: Callable[[Snapshot | None], None] = lambda _: None
 ) -> AsyncIterator[TrainerRank]:
-    rank = TrainerRank(config, run_folder, 0, hold)
+    rank = TrainerRank(config, RunContext.in_folder(run_folder), 0, hold)
     try:
         await rank.start(lambda: make_policy(config))
         yield rank
@@ -238,7 +239,7 @@ def test_a_rank_that_holds_no_share_says_whom_to_ask(
 ) -> None:
     config = make_config(trainer={"tensor_parallel": 2, "data_parallel": 2})
     with pytest.raises(InputError, match="rank 2 sends no weights; ask ranks 0 to 1"):
-        TrainerRank(config, tmp_path, 2).offer(PEER)
+        TrainerRank(config, RunContext.in_folder(tmp_path), 2).offer(PEER)
 
 
 def test_only_tokens_of_versions_that_were_made_here_may_train(

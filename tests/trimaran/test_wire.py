@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trimaran import types, wire
 from trimaran.errors import InputError
-from trimaran.v1 import run_pb2, types_pb2
+from trimaran.v1 import types_pb2
 
 texts = st.text(max_size=20)
 token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8).map(tuple)
@@ -112,9 +112,6 @@ verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
 )
 scored_groups = st.builds(types.ScoredGroup, groups, st.lists(verdicts, max_size=3).map(tuple))
 batches = st.builds(types.TrainingBatch, uint32, st.lists(scored_groups, max_size=2).map(tuple))
-runs = st.builds(types.Run, texts, st.sampled_from(types.RunState), uint32, uint32, texts)
-kinds = st.sampled_from(sorted(wire.EVENT_KINDS.values()))
-events = st.builds(types.RunEvent, uint32, kinds, runs, terms, texts)
 
 TYPES = {
     "caller": callers,
@@ -140,8 +137,6 @@ TYPES = {
     "verdict": verdicts,
     "scored_group": scored_groups,
     "batch": batches,
-    "run": runs,
-    "event": events,
 }
 
 
@@ -183,25 +178,6 @@ def test_a_faulted_verdict_keeps_what_could_be_judged_apart_from_what_could_not(
     verdict = types.Faulted("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
     message = wire.encode_verdict(verdict)
     assert wire.decode_verdict(type(message).FromString(message.SerializeToString())) == verdict
-
-
-@pytest.mark.parametrize("state", types.RunState)
-def test_every_state_of_a_run_has_a_name_on_the_wire(state):
-    run = types.Run("run-1", state, 3, 20)
-    assert wire.decode_run(wire.encode_run(run)).state is state
-
-
-def test_every_kind_of_event_is_an_enum_value_of_the_proto_and_back():
-    names = {name.removeprefix("KIND_").lower() for name in run_pb2.RunEvent.Kind.keys()}  # noqa: SIM118
-    assert names - {"unspecified"} == set(types.EventKind) - {types.EventKind.UNKNOWN}
-
-
-def test_a_kind_of_event_from_a_newer_controller_is_unknown():
-    run = run_pb2.Run(state=run_pb2.Run.STATE_RUNNING)
-    for number in (0, max(wire.EVENT_KINDS) + 1):
-        message = run_pb2.RunEvent(kind=number, run=run, text="news")  # pyright: ignore
-        event = wire.decode_event(run_pb2.RunEvent.FromString(message.SerializeToString()))
-        assert (event.kind, event.text) == (types.EventKind.UNKNOWN, "news")
 
 
 def test_bulk_arrays_are_little_endian():

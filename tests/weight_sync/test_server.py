@@ -14,6 +14,7 @@ from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
 from trimaran.rpc import wait_until_serving
+from trimaran.run_context import RunContext
 from trimaran.types import Caller, Proof, Replica, VersionId
 
 
@@ -50,10 +51,12 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     address = f"127.0.0.1:{unused_port}"
     folder = tmp_path / RUN
     folder.mkdir()
-    assert take_over(folder) == CALLER
+    assert asyncio.run(take_over(folder)) == CALLER
 
     async def scenario():
-        serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
+        serving = asyncio.create_task(
+            weight_sync.serve(config_at(address), RunContext.in_folder(folder))
+        )
         await wait_until_serving(address, 30)
         async with WeightSyncClient(address, CALLER) as client:
             replica, peer = Replica("7001", "127.0.0.1:7001"), peer_of("7001")
@@ -96,7 +99,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
         async with WeightSyncClient(address, Caller(RUN, 2)) as early:
             with pytest.raises(InputError, match="epoch 2 was never drawn"):
                 await early.get_routing()
-        async with WeightSyncClient(address, take_over(folder)) as newer:
+        async with WeightSyncClient(address, await take_over(folder)) as newer:
             assert (await newer.get_routing()).live
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -110,10 +113,12 @@ def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
     address = f"127.0.0.1:{unused_port}"
     folder = tmp_path / RUN
     folder.mkdir()
-    take_over(folder)
+    asyncio.run(take_over(folder))
 
     async def life(body):
-        serving = asyncio.create_task(weight_sync.serve(config_at(address), folder))
+        serving = asyncio.create_task(
+            weight_sync.serve(config_at(address), RunContext.in_folder(folder))
+        )
         await wait_until_serving(address, 30)
         async with WeightSyncClient(address, CALLER) as client:
             found = await body(client)
@@ -136,7 +141,7 @@ def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
 
 def test_without_an_address_it_says_what_is_missing(tmp_path):
     with pytest.raises(InputError, match=r"endpoints\.weight_sync"):
-        asyncio.run(weight_sync.serve(config_at(None), tmp_path))
+        asyncio.run(weight_sync.serve(config_at(None), RunContext.in_folder(tmp_path)))
 
 
 @pytest.fixture

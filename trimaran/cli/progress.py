@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trimaran.clients import RunClient
 from trimaran.errors import DeadlineError, UnavailableError
-from trimaran.types import EventKind, RunEvent, RunState
+from trimaran.runs import EventKind, RunEvent, RunState
 
 RETRY_SECONDS = 0.3
 

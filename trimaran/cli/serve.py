@@ -20,6 +20,7 @@ from trimaran.errors import InputError, TrimaranError, first_error
 from trimaran.launch.devices import placed_environment
 from trimaran.launch.environment import process_name, serve_command, service_address
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
+from trimaran.run_context import RunContext
 from trimaran.telemetry import setup_logging
 
 STOP_SECONDS = 20.0
@@ -62,7 +63,7 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
         try:
-            await module.serve(config, folder, index)
+            await module.serve(config, RunContext.in_folder(folder), index)
         except Exception as error:
             # What has failed may have left a thread that hangs; it must not hold the process.
             _cut_short_after(STOP_SECONDS, f"; it ends because of: {error}")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimaran import metrics
 from trimaran.config import RunConfig
-from trimaran.types import EventKind, Run, RunEvent, RunState
+from trimaran.runs import EventKind, Run, RunEvent
 
 NUM_ROWS = 10
 """Steps that the live table shows."""
@@ -101,8 +101,8 @@ class LiveView(View):
         super().__init__(console)
         self._rows: deque[tuple[str, ...]] = deque(maxlen=NUM_ROWS)
         self._heldout: dict[int, str] = {}
-        self._pause = ""
-        """Why the run is paused; empty while it is not."""
+        self._held = ""
+        """Why the run does not go on at the moment; empty while it does."""
         self._clock = StepClock()
         self._bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -129,10 +129,7 @@ class LiveView(View):
 
     def show(self, event: RunEvent) -> None:
         super().show(event)
-        if event.kind is EventKind.PAUSED:
-            self._pause = event.text
-        elif event.run.state is not RunState.PAUSED:
-            self._pause = ""
+        self._held = "" if event.run.state.has_ended else event.run.held
 
     def _step(self, event: RunEvent) -> None:
         step = event.run.step
@@ -153,8 +150,8 @@ class LiveView(View):
         for row in self._rows:
             table.add_row(*row)
         heldout = [Text(f"step {step}: {text}") for step, text in self._heldout.items()]
-        pause = [Text(f"paused: {self._pause}", style="bold yellow")] if self._pause else []
-        return Group(table, *heldout[:1], *heldout[1:][-2:], *pause, self._bar)
+        held = [Text(f"held: {self._held}", style="bold yellow")] if self._held else []
+        return Group(table, *heldout[:1], *heldout[1:][-2:], *held, self._bar)
 
 
 class StepClock:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from trimaran import rpc, wire
+from trimaran import rpc, run_wire
 from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.types import Run, RunEvent
+from trimaran.runs import Run, RunEvent
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
@@ -29,7 +29,7 @@ class RunClient(Client):
     async def get_run(self) -> Run:
         request = pb.GetRunRequest(run_id=self._run_id)
         answer: pb.GetRunResponse = await rpc.call(self._stub.GetRun, request, CONTROL_SECONDS)
-        return wire.decode_run(answer.run)
+        return run_wire.decode_run(answer.run)
 
     async def cancel_run(self) -> Run:
         """The run ends after the step under way, with its checkpoint and summary."""
@@ -37,7 +37,7 @@ class RunClient(Client):
         answer: pb.CancelRunResponse = await rpc.call(
             self._stub.CancelRun, request, CONTROL_SECONDS
         )
-        return wire.decode_run(answer.run)
+        return run_wire.decode_run(answer.run)
 
     async def watch_run(
         self, after_sequence: int = 0, idle_timeout: float = 3600.0
@@ -48,4 +48,4 @@ class RunClient(Client):
         """
         request = pb.WatchRunRequest(run_id=self._run_id, after_sequence=after_sequence)
         async for response in rpc.stream(self._stub.WatchRun, request, idle_timeout):
-            yield wire.decode_event(response.event)
+            yield run_wire.decode_event(response.event)

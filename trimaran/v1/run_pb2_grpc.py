@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class RunServiceStub(object):
-    """Served by the controller, for people and their clients. For example:
-    grpcurl -plaintext 127.0.0.1:PORT trimaran.v1.RunService/GetRun
-    An empty `run_id` means the run that is conducted there.
+    """Served by the manager, for clients. A token names the client and its role, where the operator asks
+    for one: metadata `authorization: Bearer TOKEN`. For example:
+    grpcurl -plaintext 127.0.0.1:7900 trimaran.v1.RunService/ListRuns
     """
 
     def __init__(self, channel):
@@ -37,28 +37,85 @@ class RunServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.CreateRun = channel.unary_unary(
+                '/trimaran.v1.RunService/CreateRun',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.CreateRunRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.CreateRunResponse.FromString,
+                _registered_method=True)
         self.GetRun = channel.unary_unary(
                 '/trimaran.v1.RunService/GetRun',
                 request_serializer=trimaran_dot_v1_dot_run__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_run__pb2.GetRunResponse.FromString,
+                _registered_method=True)
+        self.ListRuns = channel.unary_unary(
+                '/trimaran.v1.RunService/ListRuns',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.ListRunsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.ListRunsResponse.FromString,
                 _registered_method=True)
         self.WatchRun = channel.unary_stream(
                 '/trimaran.v1.RunService/WatchRun',
                 request_serializer=trimaran_dot_v1_dot_run__pb2.WatchRunRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_run__pb2.WatchRunResponse.FromString,
                 _registered_method=True)
+        self.PauseRun = channel.unary_unary(
+                '/trimaran.v1.RunService/PauseRun',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.PauseRunRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.PauseRunResponse.FromString,
+                _registered_method=True)
+        self.ResumeRun = channel.unary_unary(
+                '/trimaran.v1.RunService/ResumeRun',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.ResumeRunRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.ResumeRunResponse.FromString,
+                _registered_method=True)
         self.CancelRun = channel.unary_unary(
                 '/trimaran.v1.RunService/CancelRun',
                 request_serializer=trimaran_dot_v1_dot_run__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_run__pb2.CancelRunResponse.FromString,
                 _registered_method=True)
+        self.DeleteRun = channel.unary_unary(
+                '/trimaran.v1.RunService/DeleteRun',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.DeleteRunRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.DeleteRunResponse.FromString,
+                _registered_method=True)
+        self.ScaleRun = channel.unary_unary(
+                '/trimaran.v1.RunService/ScaleRun',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.ScaleRunRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.ScaleRunResponse.FromString,
+                _registered_method=True)
+        self.ListCheckpoints = channel.unary_unary(
+                '/trimaran.v1.RunService/ListCheckpoints',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.ListCheckpointsResponse.FromString,
+                _registered_method=True)
+        self.GetSamples = channel.unary_unary(
+                '/trimaran.v1.RunService/GetSamples',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.GetSamplesRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.GetSamplesResponse.FromString,
+                _registered_method=True)
+        self.GetLogs = channel.unary_stream(
+                '/trimaran.v1.RunService/GetLogs',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.GetLogsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.GetLogsResponse.FromString,
+                _registered_method=True)
+        self.GetLedger = channel.unary_unary(
+                '/trimaran.v1.RunService/GetLedger',
+                request_serializer=trimaran_dot_v1_dot_run__pb2.GetLedgerRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_run__pb2.GetLedgerResponse.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer(object):
-    """Served by the controller, for people and their clients. For example:
-    grpcurl -plaintext 127.0.0.1:PORT trimaran.v1.RunService/GetRun
-    An empty `run_id` means the run that is conducted there.
+    """Served by the manager, for clients. A token names the client and its role, where the operator asks
+    for one: metadata `authorization: Bearer TOKEN`. For example:
+    grpcurl -plaintext 127.0.0.1:7900 trimaran.v1.RunService/ListRuns
     """
+
+    def CreateRun(self, request, context):
+        """Accepts a run and queues it. The same `request_id` of the same owner is the same run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
         """How the run stands.
@@ -67,8 +124,29 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRuns(self, request, context):
+        """Newest first, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchRun(self, request, context):
-        """Every event from `after_sequence` on, until the run ends.
+        """Every event behind `after_sequence`, until the run ends; also of runs that have ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseRun(self, request, context):
+        """After the step under way the run saves a checkpoint, and its processes end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRun(self, request, context):
+        """A run that is paused, cancelled or failed is queued again, and goes on from its ledger.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,23 +159,114 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRun(self, request, context):
+        """Removes an ended run's records and folder. Nothing brings them back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScaleRun(self, request, context):
+        """How many replicas the run may have, while it runs or waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCheckpoints(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSamples(self, request, context):
+        """Prompts, answers and rewards of a validation, or of a trained step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLogs(self, request, context):
+        """The end of a process's log, and what follows where asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLedger(self, request, context):
+        """The life of a group, or what the whole ledger adds up to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'CreateRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateRun,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.CreateRunRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.CreateRunResponse.SerializeToString,
+            ),
             'GetRun': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRun,
                     request_deserializer=trimaran_dot_v1_dot_run__pb2.GetRunRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_run__pb2.GetRunResponse.SerializeToString,
+            ),
+            'ListRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRuns,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.ListRunsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.ListRunsResponse.SerializeToString,
             ),
             'WatchRun': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRun,
                     request_deserializer=trimaran_dot_v1_dot_run__pb2.WatchRunRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_run__pb2.WatchRunResponse.SerializeToString,
             ),
+            'PauseRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRun,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.PauseRunRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.PauseRunResponse.SerializeToString,
+            ),
+            'ResumeRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRun,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.ResumeRunRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.ResumeRunResponse.SerializeToString,
+            ),
             'CancelRun': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelRun,
                     request_deserializer=trimaran_dot_v1_dot_run__pb2.CancelRunRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_run__pb2.CancelRunResponse.SerializeToString,
+            ),
+            'DeleteRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRun,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.DeleteRunRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.DeleteRunResponse.SerializeToString,
+            ),
+            'ScaleRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScaleRun,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.ScaleRunRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.ScaleRunResponse.SerializeToString,
+            ),
+            'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCheckpoints,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.ListCheckpointsResponse.SerializeToString,
+            ),
+            'GetSamples': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSamples,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.GetSamplesRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.GetSamplesResponse.SerializeToString,
+            ),
+            'GetLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetLogs,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.GetLogsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.GetLogsResponse.SerializeToString,
+            ),
+            'GetLedger': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLedger,
+                    request_deserializer=trimaran_dot_v1_dot_run__pb2.GetLedgerRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_run__pb2.GetLedgerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -108,10 +277,37 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService(object):
-    """Served by the controller, for people and their clients. For example:
-    grpcurl -plaintext 127.0.0.1:PORT trimaran.v1.RunService/GetRun
-    An empty `run_id` means the run that is conducted there.
+    """Served by the manager, for clients. A token names the client and its role, where the operator asks
+    for one: metadata `authorization: Bearer TOKEN`. For example:
+    grpcurl -plaintext 127.0.0.1:7900 trimaran.v1.RunService/ListRuns
     """
+
+    @staticmethod
+    def CreateRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/CreateRun',
+            trimaran_dot_v1_dot_run__pb2.CreateRunRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.CreateRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetRun(request,
@@ -130,6 +326,33 @@ class RunService(object):
             '/trimaran.v1.RunService/GetRun',
             trimaran_dot_v1_dot_run__pb2.GetRunRequest.SerializeToString,
             trimaran_dot_v1_dot_run__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/ListRuns',
+            trimaran_dot_v1_dot_run__pb2.ListRunsRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.ListRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -168,6 +391,60 @@ class RunService(object):
             _registered_method=True)
 
     @staticmethod
+    def PauseRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/PauseRun',
+            trimaran_dot_v1_dot_run__pb2.PauseRunRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.PauseRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/ResumeRun',
+            trimaran_dot_v1_dot_run__pb2.ResumeRunRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.ResumeRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CancelRun(request,
             target,
             options=(),
@@ -184,6 +461,168 @@ class RunService(object):
             '/trimaran.v1.RunService/CancelRun',
             trimaran_dot_v1_dot_run__pb2.CancelRunRequest.SerializeToString,
             trimaran_dot_v1_dot_run__pb2.CancelRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/DeleteRun',
+            trimaran_dot_v1_dot_run__pb2.DeleteRunRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.DeleteRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScaleRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/ScaleRun',
+            trimaran_dot_v1_dot_run__pb2.ScaleRunRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.ScaleRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/ListCheckpoints',
+            trimaran_dot_v1_dot_run__pb2.ListCheckpointsRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.ListCheckpointsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSamples(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/GetSamples',
+            trimaran_dot_v1_dot_run__pb2.GetSamplesRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.GetSamplesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/trimaran.v1.RunService/GetLogs',
+            trimaran_dot_v1_dot_run__pb2.GetLogsRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.GetLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RunService/GetLedger',
+            trimaran_dot_v1_dot_run__pb2.GetLedgerRequest.SerializeToString,
+            trimaran_dot_v1_dot_run__pb2.GetLedgerResponse.FromString,
             options,
             channel_credentials,
             insecure,

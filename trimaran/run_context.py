@@ -1,0 +1,53 @@
+"""Which run a process works for: its id, its folder and its store.
+
+The launcher writes it into the run folder; every process of the run reads it there. A store's URL
+may hold a password, so it stands in a file that only the owner reads, never in a command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.errors import InputError
+
+CONTEXT_NAME = "context.json"
+STORE_NAME = "store.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Example: RunContext.in_folder(Path("runs/addition-20261120-120000")).run_id"""
+
+    run_id: str
+    """Unique in the store. The folder's name, unless somebody moved the folder."""
+    folder: Path
+    """What the run leaves behind."""
+    store_url: str
+    """As `trimaran.store.open_store` takes it."""
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> RunContext:
+        """What `write` wrote there; without that a run named as the folder, with its store inside.
+
+        Raises InputError where the file is damaged.
+        """
+        path = folder / CONTEXT_NAME
+        if not path.is_file():
+            return cls(folder.name, folder, f"sqlite:{folder / STORE_NAME}")
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            return cls(tree["run_id"], folder, tree["store_url"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); write it anew") from None
+
+    def write(self) -> None:
+        """For the processes of the run."""
+        partial = self.folder / f"{CONTEXT_NAME}.partial"
+        tree = {"run_id": self.run_id, "store_url": self.store_url}
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(tree, file)
+        partial.replace(self.folder / CONTEXT_NAME)
