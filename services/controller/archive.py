@@ -58,7 +58,9 @@ def read_segment(data: bytes) -> Iterator[Tree]:
     """The records of `Segment.data`, in order."""
     decompressor, rest = zlib.decompressobj(wbits=GZIP), b""
     for start in range(0, len(data), 1 << 16):
-        *lines, rest = (rest + decompressor.decompress(data[start : start + (1 << 16)])).split(b"\n")
+        *lines, rest = (rest + decompressor.decompress(data[start : start + (1 << 16)])).split(
+            b"\n"
+        )
         yield from map(json.loads, lines)
 
 

@@ -52,9 +52,13 @@ class GroupLife:
         elif isinstance(record, Consumed):
             if self.group in dict(record.groups):
                 self.consumed = record
-        elif isinstance(record, Committed | Replayed) and self.consumed:
-            if record.version.step == self.consumed.step:
-                self.versions.append(record)
+        elif isinstance(record, Committed | Replayed) and record.version.step == self.step:
+            self.versions.append(record)
+
+    @property
+    def step(self) -> int | None:
+        """In which it trained; None before it was chosen."""
+        return self.consumed.step if self.consumed else None
 
     @property
     def proofs(self) -> tuple[Proof, ...]:
@@ -68,11 +72,10 @@ class GroupLife:
 
     def tree(self) -> dict[str, Any]:
         """For machines."""
-        step = self.consumed.step if self.consumed else None
         return {
             "group": self.group,
             "records": [encode(record) for record in self.records],
-            "step": step,
+            "step": self.step,
             "proofs": [encode_proof(proof) for proof in self.proofs],
             "versions": [encode(record) for record in self.versions],
             "completions": [_tree_of(verdict) for verdict in self.verdicts_G],
@@ -90,9 +93,7 @@ def encode_proof(proof: Proof) -> dict[str, Any]:
     }
 
 
-async def read_life(
-    store: Store, payloads: PayloadStore, run_id: str, group: int
-) -> GroupLife:
+async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: int) -> GroupLife:
     """Reads the whole ledger, a page at a time. Raises InputError when it knows no such group."""
     life = await _follow(group, read_trees(store, payloads, run_id))
     if not life.records:

@@ -46,7 +46,9 @@ def _line(record: GroupRecord) -> str:
         case Issued(_, attempt, _, None):
             return f"attempt {attempt}: issued"
         case Issued(_, attempt, _, reissue):
-            replica = f" (the failed attempt was made by {reissue.replica})" if reissue.replica else ""
+            replica = (
+                f" (the failed attempt was made by {reissue.replica})" if reissue.replica else ""
+            )
             return f"attempt {attempt}: issued again, because of {reissue.cause}{replica}"
         case Generated(makers=makers):
             by = ", and by ".join(f"{replica} with version {v}" for replica, v in makers)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from services.controller.anchor import Anchor, AnchorFile
 from services.controller.archive import PREFIX, read_archive
 from services.controller.chain import Chain, chain_hash, fold
-from services.controller.ledger_state import LedgerState, encode_state
 from services.controller.disk import NoRoomError
+from services.controller.ledger_state import LedgerState, encode_state
 from services.controller.payloads import PayloadStore, payload_digest
-from services.controller.records import Compacted, LedgerError, Record, Tree, encode
+from services.controller.records import Compacted, LedgerError, Record, Tree, decode, encode
 from services.controller.room import Room
 from trimaran.errors import OutOfOrderError, StaleEpochError
 from trimaran.store import Store, TrimmedError, entries
@@ -58,14 +58,27 @@ async def read_trees(
     while standing := await store.read(stream, None, 1):
         [(first, oldest)] = standing
         if first > after + 1:
-            async for after, tree in read_archive(payloads, oldest, after):
-                yield after, tree
+            async for sequence, tree in read_archive(payloads, oldest, after):
+                yield sequence, tree
+                after = sequence
         try:
-            async for after, tree in entries(store, stream, after):
-                yield after, tree
+            async for sequence, tree in entries(store, stream, after):
+                yield sequence, tree
+                after = sequence
         except TrimmedError:  # the controller has archived more of it meanwhile
             continue
         return
+
+
+async def read_records(
+    store: Store, run_id: str, after: int | None = None
+) -> AsyncIterator[tuple[int, Record]]:
+    """Sequence number and record, for each record behind `after` that the store still holds.
+
+    For looking on, also while the run goes on: the chain is not checked here.
+    """
+    async for sequence, tree in entries(store, stream_of(run_id), after):
+        yield sequence, decode(tree)
 
 
 class RunLedger:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from services.controller.anchor import Anchor
 from services.controller.chain import Chain
@@ -45,6 +46,21 @@ class Findings:
         yield f"anchors    {self.num_anchors} agree"
         for fault in self.faults:
             yield f"FAULT      {fault}"
+
+    def tree(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "records": self.num_records,
+            "hash": self.head,
+            "issued": self.num_issued,
+            **asdict(self.state.totals),
+            "open": len(self.state.groups),
+            "steps": self.state.step,
+            "lineage": self.state.lineage,
+            "payloads": self.num_payloads,
+            "anchors": self.num_anchors,
+            "faults": self.faults,
+        }
 
     @property
     def num_issued(self) -> int:
@@ -100,9 +116,7 @@ def _at_the_end_of(chain: Chain, found: Findings) -> Findings:
     return found
 
 
-def _check_anchors(
-    found: Findings, anchors: dict[str, Anchor], hashes: dict[int, str]
-) -> None:
+def _check_anchors(found: Findings, anchors: dict[str, Anchor], hashes: dict[int, str]) -> None:
     for place, anchor in anchors.items():
         if anchor.records > found.num_records:
             found.faults.append(
@@ -124,9 +138,7 @@ def _check_ends(found: Findings) -> None:
         )
 
 
-async def _check_payloads(
-    found: Findings, payloads: PayloadStore, digests: Iterable[str]
-) -> None:
+async def _check_payloads(found: Findings, payloads: PayloadStore, digests: Iterable[str]) -> None:
     for digest in digests:
         try:
             await payloads.read(digest)

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from services.controller.patience import growing_wait
 from trimaran.errors import TrimaranError, UnavailableError
 
 Result = TypeVar("Result")
+Tell = Callable[[str, Mapping[str, float]], None]
+
+
+def _say_nothing(text: str, values: Mapping[str, float]) -> None: ...
 
 
 class HeldError(TrimaranError):
@@ -28,7 +32,7 @@ class Room:
     """Tries a write until it goes through.
 
     Example:
-        room = Room(config.run.hold_timeout, ended, on_hold=reporter.held, on_free=reporter.freed)
+        room = Room(config.run.hold_timeout, ended, on_hold=reporter.held, on_free=reporter.released)
         await room.until_written(lambda: store.extend(stream, values, after))
     """
 
@@ -36,13 +40,13 @@ class Room:
         self,
         timeout: float,
         ended: asyncio.Event | None = None,
-        on_hold: Callable[[str], None] = lambda reason: None,
-        on_free: Callable[[], None] = lambda: None,
+        on_hold: Tell = _say_nothing,
+        on_free: Tell = _say_nothing,
         wait: Callable[[int], float] = growing_wait,
     ) -> None:
         """`ended`: set when somebody ends the run; a write that is held is then given up.
 
-        `on_hold` is told once a hold, why. `wait`: seconds before a try, by how many there were.
+        `on_hold` is told once a hold why, `on_free` when it is over. `wait`: seconds before a try, by how many there were.
         """
         self._timeout, self._ended, self._wait = timeout, ended or asyncio.Event(), wait
         self._on_hold, self._on_free = on_hold, on_free
@@ -67,12 +71,12 @@ class Room:
                 )
             if not self.held:
                 self.held = True
-                self._on_hold(f"{reason}. The run goes on by itself then")
+                self._on_hold(f"{reason}. The run goes on by itself then", {"tries": 1.0})
             num_tries += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._wait(num_tries)):
                     await self._ended.wait()
         if self.held:
             self.held = False
-            self._on_free()
+            self._on_free("the run's record can be written again", {"tries": num_tries + 1.0})
         return result
