@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.controller.payloads import PayloadStore
-from services.controller.records import Tree
+from services.controller.records import LedgerError, Tree, chain_hash
 
 PREFIX = "records-"
 """Of an archive's payload, before its digest."""
@@ -69,10 +69,14 @@ async def read_archive(
 ) -> AsyncIterator[tuple[int, Tree]]:
     """(sequence number, record) of all records before a `Compacted` one and behind `after`.
 
-    One segment is in memory at a time.
+    One segment is in memory at a time. Raises LedgerError when a `Compacted` record was altered.
     """
     found: list[tuple[int, str]] = []
     while compacted["kind"] == "compacted":
+        if compacted["hash"] != chain_hash(compacted["before"], compacted):
+            raise LedgerError(
+                "the chain breaks at the record that names the archive: it was altered"
+            )
         first, archive = compacted["first"], compacted["archive"]
         found.append((first, archive))
         if first <= after + 1:

@@ -7,19 +7,20 @@ So an altered, missing, swapped or foreign record is found and named. A chain ma
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 
 from services.controller.archive import Segment
 from services.controller.ledger_state import LedgerState, decode_state
-from services.controller.records import Checkpointed, Compacted, LedgerError, Record, Tree, decode
-
-
-def chain_hash(before: str, tree: Tree) -> str:
-    content = {key: value for key, value in tree.items() if key != "hash"}
-    data = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{before}\n{data}".encode()).hexdigest()
+from services.controller.records import (
+    Checkpointed,
+    Compacted,
+    LedgerError,
+    Record,
+    Tree,
+    chain_hash,
+    decode,
+)
 
 
 def first_hash(run_id: str) -> str:

@@ -47,7 +47,7 @@ def _line(record: GroupRecord) -> str:
             return f"attempt {attempt}: issued"
         case Issued(_, attempt, _, reissue):
             replica = (
-                f" (the failed attempt was made by {reissue.replica})" if reissue.replica else ""
+                f" (the attempt before was made by {reissue.replica})" if reissue.replica else ""
             )
             return f"attempt {attempt}: issued again, because of {reissue.cause}{replica}"
         case Generated(makers=makers):

@@ -15,11 +15,19 @@ from dataclasses import dataclass
 
 from services.controller.anchor import Anchor, AnchorFile
 from services.controller.archive import PREFIX, read_archive
-from services.controller.chain import Chain, chain_hash, fold
+from services.controller.chain import Chain, fold
 from services.controller.disk import NoRoomError
 from services.controller.ledger_state import LedgerState, encode_state
 from services.controller.payloads import PayloadStore, payload_digest
-from services.controller.records import Compacted, LedgerError, Record, Tree, decode, encode
+from services.controller.records import (
+    Compacted,
+    LedgerError,
+    Record,
+    Tree,
+    chain_hash,
+    decode,
+    encode,
+)
 from services.controller.room import Room
 from trimaran.errors import OutOfOrderError, StaleEpochError
 from trimaran.store import Store, TrimmedError, entries
@@ -60,7 +68,7 @@ async def read_trees(
         if first > after + 1:
             async for sequence, tree in read_archive(payloads, oldest, after):
                 yield sequence, tree
-                after = sequence
+        after = max(after, first - 1)
         try:
             async for sequence, tree in entries(store, stream, after):
                 yield sequence, tree

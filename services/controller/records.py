@@ -9,6 +9,8 @@ Units: `group` is a number in prompt order, from 0 on. `attempt` counts the trie
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, get_args
@@ -261,6 +263,13 @@ def encode(record: Record) -> dict[str, Any]:
         encode(Opened(3)) == {"kind": "opened", "epoch": 3}
     """
     return {"kind": type(record).__name__.lower(), **asdict(record)}
+
+
+def chain_hash(before: str, tree: Tree) -> str:
+    """Of a record behind one with the hash `before`."""
+    content = {key: value for key, value in tree.items() if key != "hash"}
+    data = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{before}\n{data}".encode()).hexdigest()
 
 
 def decode(tree: Tree) -> Record:
