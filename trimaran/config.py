@@ -49,6 +49,12 @@ def _check_interface(address: str) -> str:
     return address
 
 
+def _check_payloads_url(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("holds credentials; give them in the environment")
+    return url if "://" in url else str(Path(url).resolve())
+
+
 def _check_devices(value: Any) -> Any:
     if value != "auto" and not _is_device_list(value):
         raise ValueError(
@@ -104,6 +110,16 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
+    payloads: Annotated[str, AfterValidator(_check_payloads_url)] | None = None
+    """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
+    without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
+    keep_payloads: Literal["resume", "all"] = "resume"
+    """resume: what is older than the oldest kept checkpoint is deleted. all: what `trimaran replay`
+    needs."""
+    payload_quota_gib: Annotated[float, Field(gt=0)] | None = None
+    """Of all payloads; a run that has no more room is held."""
+    hold_timeout: Seconds = 3600
+    """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
 
 
 class ModelSection(Section):

@@ -9,20 +9,23 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from services.controller.anchor import AnchorFile
 from services.controller.datasets import load_prompts
 from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import RunLedger
+from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import open_payloads
 from services.controller.proofs import ProofCheck
 from services.controller.records import Opened
 from services.controller.report import Reporter
 from services.controller.resume import replay
+from services.controller.room import HeldError, Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.step_metrics import count_devices
@@ -69,19 +72,42 @@ async def conduct(
     prompts, held_out = await asyncio.to_thread(_load_prompts, config)
     caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     async with AsyncExitStack() as stack:
-        payloads = PayloadStore(run.folder / "payloads")
-        ledger = await RunLedger.open(store, payloads, caller.run_id)
-        stack.push_async_callback(ledger.close)
+        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, stack)
+        hold = partial(reporter.held, by="record")
+        release = partial(reporter.released, by="record")
+        room = Room(config.run.hold_timeout, cancelled, hold, release)
+        ledger = await _open_ledger(config, run, store, room, stack)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         await ledger.flush()
         services = await _connect(config, caller, stack)
-        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, stack)
         loop = _assemble(config, run.folder, prompts, held_out, ledger, services, reporter, caller)
         stack.push_async_callback(loop.router.close)
         loop.cancelled = cancelled
         await _wait_for_services(config, services)
-        return await _conduct(loop, run, store, services, began)
+        try:
+            return await _conduct(loop, run, store, services, began)
+        except HeldError:
+            if not cancelled.is_set():
+                raise
+            return RunState.CANCELLED  # what could not be written is made again by a resume
+
+
+async def _open_ledger(
+    config: RunConfig, run: RunContext, store: Store, room: Room, stack: AsyncExitStack
+) -> RunLedger:
+    payloads = open_payloads(config.run.payloads, run.folder, run.run_id)
+    stack.push_async_callback(payloads.close)
+    ledger = await RunLedger.open(
+        store,
+        payloads,
+        run.run_id,
+        anchor=AnchorFile(run.folder),
+        retention=Retention(config.run.keep_payloads == "all", config.run.payload_quota_gib),
+        room=room,
+    )
+    stack.push_async_callback(ledger.close)
+    return ledger
 
 
 async def _conduct(
@@ -226,10 +252,8 @@ def _summary(
     loop: Loop, run_folder: Path, heldout_before: Any, wall_seconds: float
 ) -> dict[str, Any]:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    # A step whose controller died before it could time it counts in neither.
-    done = [entry for entry in state.steps[: state.step] if entry.seconds]
-    seconds = sum(entry.seconds for entry in done)
-    samples = sum(len(entry.groups) for entry in done) * config.rollout.group_size
+    totals = state.totals
+    seconds, samples = totals.timed_seconds, totals.timed_groups * config.rollout.group_size
     last = max(reporter.validations, default=None)
     pace = reporter.num_tokens / reporter.seconds if reporter.seconds else 0.0
     return {
@@ -243,7 +267,7 @@ def _summary(
         "tokens_per_second_per_device": pace / count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
-        "nonfinite_steps": sum(bool(entry.nonfinite) for entry in state.steps),
+        "nonfinite_steps": totals.nonfinite_steps,
         "faulted_share": reporter.faulted_share,
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,

@@ -52,9 +52,13 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "weights":
         return _weights(options)
     if options.command == "ledger":
-        from trimaran.cli.ledger import show_group
+        from trimaran.cli.ledger import ledger
 
-        return show_group(options.run, options.group)
+        return ledger(options)
+    if options.command == "replay":
+        from trimaran.cli.replay import replay
+
+        return replay(options.run, options.start)
     if options.command == "reward":
         return _reward(options)
     from trimaran.cli.serve import serve

@@ -30,8 +30,19 @@ exit codes: 1 when a proof is bad or a replica has not loaded the live version, 
 LEDGER_EXAMPLES = """\
 RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
 examples:
-  trimaran ledger show 17                                 why group 17 was reissued, skipped, ...
-  trimaran ledger show runs/addition-20260101-120000 17
+  trimaran ledger show 17                                 the life of group 17: why it was reissued, ...
+  trimaran ledger show runs/addition-20260101-120000 --group 17
+  trimaran ledger verify                                  is anything lost, altered or there twice?
+exit codes: 1 when verify finds something, 2 for bad input
+"""
+
+REPLAY_EXAMPLES = """\
+RUN is a run's folder or its id. The run must have kept its payloads: run.keep_payloads=all, or no
+checkpoint was collected yet. Only trainer ranks are started, in a folder of their own.
+examples:
+  trimaran replay runs/addition-20260101-120000
+  trimaran replay runs/addition-20260101-120000 --from 20    from that checkpoint, which must be kept
+exit codes: 1 at the first step with other weights, 2 for bad input
 """
 
 REWARD_EXAMPLES = """\
@@ -107,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
     _add_weights(commands)
     _add_ledger(commands)
+    _add_replay(commands)
     _add_reward(commands)
     return parser
 
@@ -148,14 +160,37 @@ def _add_weights(commands: Any) -> None:
 def _add_ledger(commands: Any) -> None:
     ledger = commands.add_parser(
         "ledger",
-        help="what the run has recorded of a group of answers",
+        help="what the run has recorded: the life of a group, and whether all of it is sound",
         epilog=LEDGER_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     questions = ledger.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    show = questions.add_parser("show", help="each record of one group, as JSON, one a line")
+    show = questions.add_parser("show", help="the life of one group in plain words")
     show.add_argument("run", nargs="?", metavar="RUN")
-    show.add_argument("group", type=int, metavar="GROUP", help="its number in prompt order")
+    show.add_argument("number", nargs="?", type=int, metavar="GROUP", help="as --group")
+    show.add_argument("--group", type=int, metavar="N", help="its number in prompt order, from 0")
+    verify = questions.add_parser("verify", help="read all of it: is anything lost or there twice?")
+    verify.add_argument("run", nargs="?", metavar="RUN")
+    for question in (show, verify):
+        question.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_replay(commands: Any) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="train a run again from its ledger, and compare the weights of every step",
+        epilog=REPLAY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    replay.add_argument("run", metavar="RUN")
+    replay.add_argument(
+        "--from",
+        dest="start",
+        type=int,
+        default=0,
+        metavar="STEP",
+        help="begin at its checkpoint, not at the first step",
+    )
 
 
 def _add_reward(commands: Any) -> None:
