@@ -235,13 +235,20 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
             await asyncio.to_thread(receiver.start)
             service = rollout_service(RolloutServicer(name, config, engine, weights))
             issued = partial(issued_epoch, run.folder)
-            server = rpc.Server(config.endpoints.rollout[index], [service], issued)
+            server = rpc.Server(config.endpoints.rollout[index], [service], issued, run.trust)
             await server.start()
             try:
                 caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
                 await _until_first_end(
                     _watch(engine, weights),
-                    stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
+                    stay_registered(
+                        config,
+                        caller,
+                        replica,
+                        receiver.peer,
+                        lambda: weights.live,
+                        trust=run.trust,
+                    ),
                 )
             finally:
                 await server.stop()

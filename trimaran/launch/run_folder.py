@@ -14,6 +14,7 @@ from trimaran.config import RunConfig, dump_config, load_config
 from trimaran.errors import InputError
 from trimaran.runs import RunState
 from trimaran.store import find_store
+from trimaran.trust import make_token
 
 CONFIG_NAME = "config.yaml"
 
@@ -33,6 +34,7 @@ def make_run_folder(config: RunConfig) -> Path:
                 f"run.folder: {folder} cannot be made ({error.strerror}); name one that can"
             ) from None
         (folder / "logs").mkdir()
+        make_token(folder)
         return folder
     raise AssertionError("unreachable")
 
