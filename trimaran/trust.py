@@ -122,7 +122,7 @@ class Trust:
         has_tls = self.tls is not None or self.is_network_trusted
         if not is_loopback(address) and not (self.token and has_tls):
             raise InputError(
-                f"{address}: is beyond this machine, and there is no token or no TLS; use"
+                f"{address}: is beyond loopback, and there is no token or no TLS; use"
                 " 127.0.0.1:PORT, or give both (the word `network: trusted` stands for TLS)"
             )
 

@@ -355,7 +355,7 @@ def test_a_port_in_use_is_named():
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:80", "[::]:0", "example.org:1"])
 def test_only_loopback_is_bound(address):
-    with pytest.raises(errors.InputError, match=f"{re.escape(address)}: is beyond this machine"):
+    with pytest.raises(errors.InputError, match=f"{re.escape(address)}: is beyond loopback"):
         rpc.Server(address, [])
 
 

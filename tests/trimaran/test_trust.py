@@ -241,7 +241,7 @@ def test_a_folder_without_a_token_is_a_service_started_by_hand(tmp_path):
     "address", ["10.0.0.1:7000", "0.0.0.0:0", "[::]:0", "example.org:1", "x:1"]
 )
 def test_beyond_loopback_a_service_needs_token_and_tls(address):
-    refused = f"{re.escape(address)}: is beyond this machine"
+    refused = f"{re.escape(address)}: is beyond loopback"
     for trust in (Trust(), Trust("t" * 64), Trust(is_network_trusted=True)):
         with pytest.raises(errors.InputError, match=refused):
             rpc.Server(address, [], trust=trust)
@@ -250,7 +250,7 @@ def test_beyond_loopback_a_service_needs_token_and_tls(address):
 
 def test_a_token_does_not_leave_this_machine_in_plain_text():
     async def run():
-        with pytest.raises(errors.InputError, match="beyond this machine"):
+        with pytest.raises(errors.InputError, match="beyond loopback"):
             rpc.connect("10.0.0.1:7000", Trust("t" * 64))
         async with rpc.connect("10.0.0.1:7000", Trust("t" * 64, is_network_trusted=True)):
             pass
