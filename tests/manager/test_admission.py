@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -41,7 +42,7 @@ def specify(changes=None, **sections):
     return yaml.safe_dump(tree)
 
 
-def admitted(roots, text, *overrides, limits=NO_LIMITS, **more):
+def admitted(roots, text, *overrides, limits=NO_LIMITS, **more: Any):
     return admit(text, overrides, allow(roots, **more), limits)[0]
 
 
@@ -168,7 +169,7 @@ def reward(**rule):
 def test_functions_are_those_of_the_operator(roots):
     file = roots / "rewards.py"
     file.write_text("def score(): ...", encoding="utf-8")
-    entries = {"functions": ("my.rewards:score", f"{file}:*")}
+    entries: dict[str, Any] = {"functions": ("my.rewards:score", f"{file}:*")}
     for named in ("my.rewards:score", f"{file}:score"):
         config = admitted(roots, specify(reward=reward(function=named)), **entries)
         assert config.reward.rules["judge"].function == named
@@ -199,7 +200,10 @@ def test_rules_may_be_narrowed(roots):
 def test_a_plugin_is_at_a_host_of_the_operator_and_gets_that_hosts_token(roots):
     host = "https://rewards.example:8443"
     credentials = {host: PluginCredentials("TRIMARAN_REWARDS", Path("/etc/ca.pem"))}
-    hosts = {"plugin_hosts": (host, "https://other.example"), "plugin_credentials": credentials}
+    hosts: dict[str, Any] = {
+        "plugin_hosts": (host, "https://other.example"),
+        "plugin_credentials": credentials,
+    }
 
     def check(**plugin):
         return admitted(roots, specify(reward=reward(plugin=plugin)), **hosts)

@@ -49,9 +49,9 @@ def test_nothing_is_asked_for_ahead_of_a_slow_watcher_and_the_source_is_closed()
 def test_a_client_has_so_many_watchers_at_a_time():
     watchers = Watchers(2)
     with watchers.one_more("anna"), watchers.one_more("anna"):
-        with pytest.raises(LimitError, match="watchers: anna has 2 at a time"):
-            with watchers.one_more("anna"):
-                pass
+        third = watchers.one_more("anna")
+        with pytest.raises(LimitError, match="watchers: anna has 2 at a time"), third:
+            pass
         with watchers.one_more("bob"):
             pass
     with watchers.one_more("anna"):
