@@ -212,6 +212,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not

@@ -209,6 +209,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError(
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.trainer.device)
     sender = WeightSender(device, 0, config.weight_sync)
     rank = TrainerRank(config, run, index, sender.hold)

@@ -19,6 +19,7 @@ from services.trainer import server as trainer
 from services.weight_sync import server as weight_sync
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient, RunClient
+from trimaran.config import parse_config
 from trimaran.run_context import RunContext
 from trimaran.trust import LOCAL, ClientIdentity, Role, Trust, is_loopback, make_token, new_token
 from trimaran.types import Caller, Group, Message, Prompt
@@ -246,6 +247,22 @@ def test_beyond_loopback_a_service_needs_token_and_tls(address):
         with pytest.raises(errors.InputError, match=refused):
             rpc.Server(address, [], trust=trust)
     Trust("t" * 64, is_network_trusted=True).check_address(address)
+
+
+@pytest.mark.parametrize("module", [rollout, trainer])
+def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path):
+    """TLS does not cover them."""
+    tree = {
+        "model": {"path": "m"},
+        "data": {"train": "t"},
+        "reward": {"rules": {"gsm8k": 1.0}},
+        "weight_sync": {"address": "192.0.2.1"},
+        "endpoints": {"trainer": ["127.0.0.1:1"]},
+    }
+    run = RunContext("r", tmp_path, "sqlite:x", Trust(new_token()))
+    with pytest.raises(errors.InputError, match=r"weight_sync\.address: 192\.0\.2\.1 is beyond"):
+        asyncio.run(module.serve(parse_config(tree), run))
+    Trust(is_network_trusted=True).check_plain("192.0.2.1", "weight_sync.address")
 
 
 def test_a_token_does_not_leave_this_machine_in_plain_text():
