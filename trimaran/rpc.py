@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -87,12 +87,12 @@ class _Boundary(grpc.aio.ServerInterceptor):
                 self._stream(
                     handler.unary_stream, identity, partial(self._identify, method, token)
                 ),
-                request_deserializer=handler.request_deserializer,
+                request_deserializer=_or_none(handler.request_deserializer),
                 response_serializer=handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
             self._unary(handler.unary_unary, identity),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_or_none(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
 
@@ -131,6 +131,8 @@ class _Boundary(grpc.aio.ServerInterceptor):
         return handle
 
     async def _check(self, request: Any) -> None:
+        if request is None:
+            raise errors.InputError("request: its bytes are no message of this method")
         if "caller" not in request.DESCRIPTOR.fields_by_name:
             return
         if not request.HasField("caller"):
@@ -143,6 +145,18 @@ def _token(metadata: Any) -> str:
     value = next((str(value) for key, value in metadata or () if key == "authorization"), "")
     kind, _, token = value.partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _or_none(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
+    """None for bytes that are no message, so that they are refused as any other bad input."""
+
+    def read(data: bytes) -> Message | None:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return None
+
+    return read
 
 
 def _refusal(error: errors.TrimaranError) -> Any:

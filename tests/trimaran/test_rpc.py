@@ -202,6 +202,20 @@ def test_a_call_that_is_not_answered_is_named():
     asyncio.run(run())
 
 
+def test_bytes_that_are_no_message_are_bad_input():
+    async def run():
+        async with (
+            serving(reward_service(FakeReward())) as address,
+            rpc.connect(address) as channel,
+        ):
+            call = channel.unary_unary("/trimaran.v1.RewardService/ScoreGroup")
+            with pytest.raises(grpc.aio.AioRpcError, match="request: its bytes are no") as raised:
+                await call(b"\xff", timeout=10)
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(run())
+
+
 def test_an_unforeseen_error_is_internal_and_names_its_class():
     async def run():
         async with (
