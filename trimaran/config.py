@@ -478,16 +478,22 @@ def dump_config(config: RunConfig) -> str:
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise InputError(f"{override!r}: an override reads key.sub=value")
+    text = override.partition("=")[2]
     try:
         value = yaml.safe_load(text) if text else ""
     except yaml.YAMLError:
         raise InputError(f"{override!r}: the value is not YAML") from None
-    *sections, last = key.split(".")
-    if (*sections, last) in PATH_KEYS and isinstance(value, str):
+    if tuple(override.partition("=")[0].split(".")) in PATH_KEYS and isinstance(value, str):
         value = str(Path(value).resolve())
+    set_override(tree, override, value)
+
+
+def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
+    """Puts `value` where "key.sub=text" says. Raises InputError for what reads otherwise."""
+    key, equals, _ = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"{override!r}: an override reads key.sub=value")
+    *sections, last = key.split(".")
     for section in sections:
         branch = _branch(tree.setdefault(section, {}))
         if branch is None:

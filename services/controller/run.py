@@ -44,6 +44,7 @@ from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import Store
 from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
+from trimaran.trust import Trust
 from trimaran.types import Caller, Prompt, TrainingBatch
 
 logger = logging.getLogger(__name__)
@@ -80,11 +81,11 @@ async def conduct(
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         await ledger.flush()
-        services = await _connect(config, caller, stack)
-        loop = _assemble(config, run.folder, prompts, held_out, ledger, services, reporter, caller)
+        services = await _connect(config, caller, run.trust, stack)
+        loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, caller)
         stack.push_async_callback(loop.router.close)
         loop.cancelled = cancelled
-        await _wait_for_services(config, services)
+        await _wait_for_services(config, services, run.trust)
         try:
             return await _conduct(loop, run, store, services, began)
         except HeldError:
@@ -163,14 +164,16 @@ def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:
     return load_prompts(data.train, data), held_out[: config.validation.max_prompts]
 
 
-async def _connect(config: RunConfig, caller: Caller, stack: AsyncExitStack) -> Services:
+async def _connect(
+    config: RunConfig, caller: Caller, trust: Trust, stack: AsyncExitStack
+) -> Services:
     endpoints = config.endpoints
     if not (endpoints.weight_sync and endpoints.reward and endpoints.trainer):
         raise InputError("endpoints: weight_sync, reward, trainer and rollout must be named")
     return Services(
-        await stack.enter_async_context(WeightSyncClient(endpoints.weight_sync, caller)),
-        await stack.enter_async_context(RewardClient(endpoints.reward, caller)),
-        await stack.enter_async_context(TrainerClient(endpoints.trainer[0], caller)),
+        await stack.enter_async_context(WeightSyncClient(endpoints.weight_sync, caller, trust)),
+        await stack.enter_async_context(RewardClient(endpoints.reward, caller, trust)),
+        await stack.enter_async_context(TrainerClient(endpoints.trainer[0], caller, trust)),
     )
 
 
@@ -185,7 +188,7 @@ def _open_reporter(
 
 def _assemble(
     config: RunConfig,
-    run_folder: Path,
+    run: RunContext,
     prompts: Sequence[Prompt],
     held_out: Sequence[Prompt],
     ledger: RunLedger,
@@ -195,7 +198,7 @@ def _assemble(
 ) -> Loop:
     router = Router(
         services.weight_sync,
-        connect=lambda address: RolloutClient(address, caller),
+        connect=lambda address: RolloutClient(address, caller, run.trust),
         max_concurrency=config.rollout.max_concurrency,
         patience=config.outage_timeout,
         on_lost=reporter.replica_lost,
@@ -206,7 +209,7 @@ def _assemble(
     maker = GroupMaker(router, prover, config)
     gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
-    validator = Validator(held_out, maker, scorer, config, run_folder) if held_out else None
+    validator = Validator(held_out, maker, scorer, config, run.folder) if held_out else None
     return Loop(
         config=config,
         prompts=prompts,
@@ -222,14 +225,14 @@ def _assemble(
     )
 
 
-async def _wait_for_services(config: RunConfig, services: Services) -> None:
+async def _wait_for_services(config: RunConfig, services: Services, trust: Trust) -> None:
     """Until all answer and all replicas have registered. Raises DeadlineError naming who is missing."""
     timeout, endpoints = config.start_timeout, config.endpoints
     addresses = [endpoints.weight_sync, endpoints.reward, *endpoints.trainer, *endpoints.rollout]
     async with asyncio.TaskGroup() as tasks:
         for address in addresses:
             assert address
-            tasks.create_task(rpc.wait_until_serving(address, timeout))
+            tasks.create_task(rpc.wait_until_serving(address, timeout, trust))
     deadline = time.monotonic() + timeout
     while True:
         routing = await services.weight_sync.get_routing()

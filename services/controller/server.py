@@ -69,7 +69,7 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
     servicer = RunServicer(log, cancelled)
 
     add = run_pb2_grpc.add_RunServiceServicer_to_server
-    server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, servicer)])
+    server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, servicer)], trust=run.trust)
     await server.start()
     try:
         log.emit(EventKind.STATE, text="waiting for the services")

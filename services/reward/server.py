@@ -50,7 +50,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         judges = await open_judges(terms, config.reward, allowed, stack)
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
         service = rpc.service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
-        server = rpc.Server(address, [service], store.newest_epoch)
+        server = rpc.Server(address, [service], store.newest_epoch, run.trust)
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()

@@ -212,6 +212,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -237,13 +238,17 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(weights.close)
         await asyncio.to_thread(receiver.start)
         service = rollout_service(RolloutServicer(name, config, engine, weights))
-        server = rpc.Server(config.endpoints.rollout[index], [service], store.newest_epoch)
+        server = rpc.Server(
+            config.endpoints.rollout[index], [service], store.newest_epoch, run.trust
+        )
         stack.push_async_callback(server.stop)
         await server.start()
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
         await _until_first_end(
             _watch(engine, weights),
-            stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
+            stay_registered(
+                *(config, caller, replica, receiver.peer, lambda: weights.live), trust=run.trust
+            ),
         )
 
 

@@ -49,6 +49,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.train import cancel
 
         return cancel(options.address)
+    if options.command == "token":
+        from trimaran.cli.token import new
+
+        return new(options.owner, options.role, options.name)
     if options.command == "weights":
         return _weights(options)
     if options.command == "ledger":

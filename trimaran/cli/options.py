@@ -27,6 +27,12 @@ examples:
 exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
+TOKEN_EXAMPLES = """\
+The token goes to stdout and is shown once; the manager's file holds only its SHA-256.
+example:
+  umask 077; trimaran token new --owner team-a --role submitter --name anna > anna.token
+"""
+
 LEDGER_EXAMPLES = """\
 RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
 examples:
@@ -116,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
 
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
+    _add_token(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
@@ -133,6 +140,20 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
         " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
+
+
+def _add_token(commands: Any) -> None:
+    token = commands.add_parser(
+        "token",
+        help="tokens of a manager's clients",
+        epilog=TOKEN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="make one, and the line of the clients file for it")
+    new.add_argument("--owner", required=True, help="whose runs it sees: a person or a team")
+    new.add_argument("--role", required=True, choices=("viewer", "submitter", "operator"))
+    new.add_argument("--name", help="of the client, once in the file (default: the owner)")
 
 
 def _add_weights(commands: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from trimaran.clients import RunClient
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.runs import EventKind, RunEvent, RunState
+from trimaran.trust import NO_TRUST, Trust
 
 RETRY_SECONDS = 0.3
 
@@ -17,13 +18,15 @@ class Watcher(Protocol):
     def show(self, event: RunEvent) -> None: ...
 
 
-async def follow(address: str, watcher: Watcher, on_running: Callable[[], None]) -> None:
+async def follow(
+    address: str, watcher: Watcher, on_running: Callable[[], None], trust: Trust = NO_TRUST
+) -> None:
     """Shows every event once, in order. Returns when the run has ended.
 
     The caller decides how long to wait for a controller that does not answer: cancel this.
     """
     last = 0
-    async with RunClient(address) as client:
+    async with RunClient(address, trust=trust) as client:
         while True:
             try:
                 async for event in client.watch_run(after_sequence=last):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from trimaran.cli.find_run import trust_at
 from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
@@ -31,6 +32,7 @@ from trimaran.launch.run_folder import (
 from trimaran.machine import read_machine
 from trimaran.run_context import RunContext
 from trimaran.runs import Run, RunState
+from trimaran.trust import Trust, make_token
 
 LAST_EVENTS_SECONDS = 5.0
 """After the controller's end, for the events that are still on their way."""
@@ -45,6 +47,7 @@ def train(config_path: str, overrides: Sequence[str]) -> int:
 
 def resume(run: str) -> int:
     folder, config = open_run_folder(run)
+    make_token(folder)  # an older run has none
     if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
         console = Console()
         console.print("this run has finished; there is nothing to resume")
@@ -56,7 +59,7 @@ def resume(run: str) -> int:
 
 def cancel(address: str) -> int:
     async def ask() -> Run:
-        async with RunClient(address) as client:
+        async with RunClient(address, trust=trust_at(address)) as client:
             try:
                 return await client.cancel_run()
             except UnavailableError:
@@ -92,7 +95,7 @@ async def _run(config: RunConfig, config_path: Path, folder: Path, console: Cons
     try:
         async with processes:
             with view:
-                await _until_ended(config, processes, view)
+                await _until_ended(config, processes, view, RunContext.in_folder(folder).trust)
     except asyncio.CancelledError:
         if not stopped_by:
             raise
@@ -102,12 +105,12 @@ async def _run(config: RunConfig, config_path: Path, folder: Path, console: Cons
     return 1 if view.run is not None and view.run.state is RunState.FAILED else 0
 
 
-async def _until_ended(config: RunConfig, processes: Processes, view: View) -> None:
+async def _until_ended(config: RunConfig, processes: Processes, view: View, trust: Trust) -> None:
     def started() -> None:
         processes.running = True
 
     assert config.endpoints.controller
-    watching = asyncio.create_task(follow(config.endpoints.controller, view, started))
+    watching = asyncio.create_task(follow(config.endpoints.controller, view, started, trust))
     try:
         await processes.wait(view.note)
         await asyncio.wait([watching], timeout=LAST_EVENTS_SECONDS)

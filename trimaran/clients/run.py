@@ -8,6 +8,7 @@ from typing import Any
 from trimaran import rpc, run_wire
 from trimaran.clients.base import CONTROL_SECONDS, Client
 from trimaran.runs import Run, RunEvent
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
@@ -21,8 +22,8 @@ class RunClient(Client):
                 print(event.kind, event.run.step, event.values)
     """
 
-    def __init__(self, address: str, run_id: str = "") -> None:
-        super().__init__(address)
+    def __init__(self, address: str, run_id: str = "", trust: Trust = NO_TRUST) -> None:
+        super().__init__(address, trust)
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
         self._run_id = run_id
 
