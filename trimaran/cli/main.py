@@ -59,7 +59,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         return _reward(options)
     from trimaran.cli.serve import serve
 
-    return serve(options.kind, options.config, options.run_folder, options.index)
+    return serve(options.kind, options.config, options.run_folder, options.index, options.address)
 
 
 def _pass_on(allow: Sequence[str]) -> None:

@@ -101,6 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
     )
+    serve.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="of a replica that joins beyond those that the configuration names",
+    )
     _add_allow(serve)
 
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
