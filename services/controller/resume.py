@@ -27,6 +27,11 @@ logger = logging.getLogger(__name__)
 class DivergedError(TrimaranError):
     """A deterministic run did not reach its recorded weights again."""
 
+    remedy = (
+        "Something else than the run's files has changed: the model, a library, the machine. Bring it"
+        " back and resume the run, or start a new one."
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class OpenGroups:

@@ -297,7 +297,7 @@ class World:
         self.back: list[str] = []
         payloads = PayloadStore(folder / "payloads")
         self.ledger = asyncio.run(RunLedger.open(self.store, payloads, RUN_ID))
-        self.cancelled = asyncio.Event()
+        self.ending = asyncio.Event()
         self.settle = 0.02
         """Seconds for which a proof that is missing is waited for."""
 
@@ -333,7 +333,7 @@ class World:
             fake.weight_sync,
             None,
             reporter,
-            self.cancelled,
+            self.ending,
         )
         version, pending = await replay(self.ledger, fake.trainer, self.config)
         if pending:

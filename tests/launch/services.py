@@ -25,7 +25,9 @@ def make_services(folder: Path, tasks: Mapping[str, str]) -> list[ServiceProcess
             environment=dict(os.environ),
             log=folder / f"{name}.log",
             leads=name == "controller",
-            takes_along=frozenset(ranks | {"controller"}) - {name} if name in ranks else frozenset(),
+            takes_along=frozenset(ranks | {"controller"}) - {name}
+            if name in ranks
+            else frozenset(),
             expendable=name.startswith("rollout"),
         )
         for name, what in tasks.items()

@@ -21,6 +21,7 @@ from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProce
 
 __all__ = ["Processes", "ServiceDiedError", "ServiceProcess", "StopTimes"]
 
+DEFAULT_STOP_TIMES = StopTimes()
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
 NOT_STARTED = 127
@@ -40,7 +41,7 @@ class Processes:
     def __init__(
         self,
         services: Sequence[ServiceProcess],
-        stop_times: StopTimes = StopTimes(),
+        stop_times: StopTimes = DEFAULT_STOP_TIMES,
         restarts: Callable[[], Restarts] = Restarts,
         children: Children | None = None,
     ) -> None:
@@ -49,6 +50,7 @@ class Processes:
         self._stop_times = stop_times
         self._children = children or Children()
         self._restarts: defaultdict[str, Restarts] = defaultdict(restarts)
+        self._given_up: set[str] = set()
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
         """Each with the names that it starts again."""
         self.running = False
@@ -57,6 +59,17 @@ class Processes:
     @property
     def alive(self) -> dict[str, Child]:
         return dict(self._children.alive)
+
+    @property
+    def services(self) -> dict[str, ServiceProcess]:
+        """All that belong to the run, also those that are dead at the moment or given up."""
+        return dict(self._services)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Of those that are not given up, by name."""
+        kept = self._services.keys() - self._given_up
+        return {name: self._services[name].address for name in sorted(kept)}
 
     async def __aenter__(self) -> Processes:
         try:
@@ -141,6 +154,7 @@ class Processes:
         others = (s for s in self._services.values() if s.expendable)
         if not service.expendable or not any(s.name in self._children.alive for s in others):
             return False
+        self._given_up.add(service.name)
         note(
             f"{service.name} died ({ended.how}), {restarts.num_in_a_row} times in a row; it is not"
             f" started again and the run goes on without it; see {service.log}"

@@ -57,7 +57,7 @@ def _service(
     return ServiceProcess(
         name=name,
         command=serve_command(kind, str(folder / CONFIG_NAME), str(folder), index, address),
-        environment=service_environment(config, kind, os.environ) | variables,
+        environment={**service_environment(config, kind, os.environ), **variables},
         log=folder / "logs" / f"{name}.log",
         leads=kind == "controller",
         takes_along=trainer_group - {name} if kind == "trainer" else frozenset(),
