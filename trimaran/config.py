@@ -171,7 +171,9 @@ class RolloutSection(Section):
         if not isinstance(tree, dict):
             return tree
         branch = cast(dict[str, Any], tree)
-        return {"max_replicas": branch.get("replicas", 1), **branch}
+        replicas = branch.get("replicas")
+        # One that is no number is one fault, not two.
+        return {"max_replicas": replicas, **branch} if type(replicas) is int else branch
 
     @model_validator(mode="after")
     def _at_least_replicas(self) -> RolloutSection:

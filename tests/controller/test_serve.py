@@ -454,7 +454,9 @@ def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later
     assert pool.saved == [1]
     assert not (tmp_path / "run" / "summary.json").exists()
     assert not (tmp_path / "run" / "model").exists()
-    later = asyncio.run(serve(tmp_path, Pool()))
+    pool = Pool()
+    pool.trainer.step = 1  # it has loaded the checkpoint
+    later = asyncio.run(serve(tmp_path, pool))
     assert later[0].sequence == events[-1].sequence + 1
     assert (later[-1].run.state, later[-1].run.step) == (RunState.SUCCEEDED, STEPS)
 
