@@ -152,6 +152,11 @@ class RolloutSection(Section):
     engine: Annotated[str, AfterValidator(ENGINES.check)] = "vllm"
     """vllm or transformers, or the name of an installed package's engine; docs/extending.md."""
     replicas: Positive = 1
+    """At least so many: the run starts with them."""
+    max_replicas: Positive = 1
+    """At most so many; `replicas` where it is not given. More are started while devices are idle."""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Of the pool of devices on which replicas are placed; only the manager reads them."""
     device: DeviceName = "auto"
     devices: Devices = "auto"
     """Numbers of replicas x tensor_parallel devices, the first replica's first; or auto: those in
@@ -175,6 +180,25 @@ class RolloutSection(Section):
     they follow a load of weights; the probe at the start checks it."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_as_replicas(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        branch = cast(dict[str, Any], tree)
+        replicas = branch.get("replicas")
+        # One that is no number is one fault, not two.
+        return {"max_replicas": replicas, **branch} if type(replicas) is int else branch
+
+    @model_validator(mode="after")
+    def _at_least_replicas(self) -> RolloutSection:
+        if self.max_replicas < self.replicas:
+            raise ValueError(
+                f"max_replicas ({self.max_replicas}) must not be less than replicas"
+                f" ({self.replicas})"
+            )
+        return self
 
 
 class PluginSection(Section):
@@ -271,6 +295,8 @@ class TrainerSection(Section):
     in sight."""
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Positive = 1
     """CPU threads of one rank."""
     micro_batch_tokens: Positive = 4096
@@ -374,6 +400,9 @@ class RunConfig(Section):
     service or for any routable replica while none answers. After that the run ends and can be
     resumed. Give it the time in which a service that died is started again, loads its model and
     is proven."""
+    frozen_timeout: Seconds = 60
+    """A process that has answered before, and then is silent for so long, is killed and started
+    again. No step, save or load is that silent: they run beside what answers."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:

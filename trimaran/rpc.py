@@ -314,17 +314,27 @@ async def stream(
         responses.cancel()
 
 
+async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> bool:
+    """Whether the service's health says SERVING within `timeout` seconds."""
+    async with connect(address, trust) as channel:
+        return await _answers(health_pb2_grpc.HealthStub(channel), timeout)
+
+
+async def _answers(stub: Any, timeout: float) -> bool:
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+    except grpc.aio.AioRpcError:
+        return False
+    return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
 async def wait_until_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
     async with connect(address, trust) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         deadline = asyncio.get_running_loop().time() + timeout
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            try:
-                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=min(left, 5.0))
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-            except grpc.aio.AioRpcError:
-                pass  # not up yet: that is what we wait for
+            if await _answers(stub, min(left, 5.0)):
+                return
             await asyncio.sleep(0.1)
     raise errors.DeadlineError(f"{address}: not serving after {timeout:g} s")

@@ -84,8 +84,8 @@ class Loop:
     weight_sync: WeightSyncClient
     validator: Validator | None
     reporter: Reporter
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set from outside: the run ends after the step under way, in a pause at once."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set from outside: the run ends after the step under way; while it is held, at once."""
     buffer: Buffer = field(init=False)
     reissues: dict[int, Reissue] = field(default_factory=dict)
     """Groups that wait in the buffer to be reissued, by number."""
@@ -94,7 +94,7 @@ class Loop:
     """Steps, since this controller began."""
 
     async def run(self) -> None:
-        """From the ledger's last committed step to the last step, or until cancelled."""
+        """From the ledger's last committed step to the last step, or until it shall end."""
         await self._open_buffer()
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
@@ -133,7 +133,7 @@ class Loop:
     async def _train(self) -> None:
         """Batches -> new live weights."""
         for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
-            if self.cancelled.is_set():
+            if self.ending.is_set():
                 return
             with self.reporter.phase("waiting"):
                 taken = await self._unless_ended(self._take_proven())
@@ -297,10 +297,10 @@ class Loop:
                 self.reporter.validation(step, validation)
 
     async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """None when the run is cancelled and paused: the work's groups may never be scored."""
+        """None when the run shall end while it is held: the work's groups may never be scored."""
 
         async def ended() -> None:
-            await self.cancelled.wait()
+            await self.ending.wait()
             await self.scorer.paused.wait()
 
         working, ending = asyncio.ensure_future(work), asyncio.ensure_future(ended())

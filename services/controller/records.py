@@ -25,6 +25,8 @@ Tree = Mapping[str, Any]
 class LedgerError(TrimaranError):
     """The ledger is damaged, or a record does not fit the life of its group."""
 
+    remedy = "Bring back a copy of the run's store and payloads that is whole, or start a new run."
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:

@@ -74,8 +74,9 @@ class Reporter:
         """Enter it while somebody is at it."""
         return self._phases[name]
 
-    def running(self, step: int) -> None:
-        self._log.emit(EventKind.STATE, step=step, state=RunState.RUNNING)
+    def running(self, step: int, state: RunState) -> None:
+        """All services have answered, and the run stands where it stood: it goes on, or ends."""
+        self._log.emit(EventKind.STATE, step=step, state=state)
 
     def start_clock(self) -> None:
         """The next step begins now."""

@@ -31,6 +31,11 @@ Load = Callable[[str], Awaitable[bytes]]
 class DivergedError(TrimaranError):
     """Recorded batches did not lead to the recorded weights again."""
 
+    remedy = (
+        "Something else than the run's files has changed: the model, a library, the machine. Bring it"
+        " back and resume the run, or start a new one."
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Retrained:

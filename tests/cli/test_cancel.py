@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
-from tests.cli.fake_controller import FakeController, event, serve
+from tests.cli.fake_controller import FakeController, serve
 from trimaran.cli.main import main
 from trimaran.launch.endpoints import free_address
+from trimaran.runs import Goal
 
 
 def test_cancel_reaches_the_controller(capsys: pytest.CaptureFixture[str]) -> None:
-    controller, address = FakeController([event(1, "step", 3)], break_behind=0), free_address(set())
+    controller, address = FakeController(step=3), free_address(set())
 
     async def run() -> int:
         server = await serve(controller, address)
@@ -20,8 +21,8 @@ def test_cancel_reaches_the_controller(capsys: pytest.CaptureFixture[str]) -> No
             await server.stop()
 
     assert asyncio.run(run()) == 0
-    assert controller.num_cancels == 1
-    assert capsys.readouterr().out == "run: ends after step 3\n"
+    assert controller.goals == [Goal.CANCEL]
+    assert capsys.readouterr().out == f"{address}: ends after step 4\n"
 
 
 def test_where_no_controller_is_the_message_says_how_to_find_it(

@@ -315,7 +315,7 @@ class World:
             self.recorded.append(record)
 
         self.ledger.record = record
-        self.cancelled = asyncio.Event()
+        self.ending = asyncio.Event()
         self.settle = 0.02
         """Seconds for which a proof that is missing is waited for."""
 
@@ -351,7 +351,7 @@ class World:
             fake.weight_sync,
             None,
             reporter,
-            self.cancelled,
+            self.ending,
         )
         version, pending = await replay(self.ledger, fake.trainer, self.config)
         if pending:

@@ -287,7 +287,7 @@ def test_cancel_ends_the_run_after_the_step_under_way(tmp_path: Path) -> None:
     world = World(tmp_path, make_config())
 
     async def cancel() -> None:
-        world.cancelled.set()
+        world.ending.set()
 
     world.trainer.pace = cancel
     run(world)
@@ -353,7 +353,7 @@ def test_a_pause_ends_by_itself_and_every_group_trains_once(tmp_path: Path) -> N
 
 
 def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> None:
-    world, down = paused_world(tmp_path, lambda: world.cancelled.set(), max_lag=1)
+    world, down = paused_world(tmp_path, lambda: world.ending.set(), max_lag=1)
     training = asyncio.Event()
 
     async def delay(number: int) -> None:
@@ -378,9 +378,9 @@ def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> Non
 def test_a_cancel_ends_a_pause_in_order(tmp_path: Path, later: bool) -> None:
     def cancel() -> None:
         if later:
-            asyncio.get_running_loop().call_later(0.1, world.cancelled.set)
+            asyncio.get_running_loop().call_later(0.1, world.ending.set)
         else:
-            world.cancelled.set()
+            world.ending.set()
 
     world, _ = paused_world(tmp_path, cancel)
     run(world)
@@ -393,7 +393,7 @@ def test_a_cancel_while_groups_are_made_lets_the_step_end(tmp_path: Path) -> Non
 
     async def delay(number: int) -> None:
         if number == GROUPS:
-            world.cancelled.set()
+            world.ending.set()
 
     world.delay = delay
     run(world)

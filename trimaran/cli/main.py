@@ -45,6 +45,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
         return train(options.config, options.overrides)
+    if options.command == "launch":
+        from trimaran.cli.launch import launch_run
+
+        return launch_run(options.run_folder)
     if options.command == "cancel":
         from trimaran.cli.train import cancel
 
@@ -67,7 +71,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         return _reward(options)
     from trimaran.cli.serve import serve
 
-    return serve(options.kind, options.config, options.run_folder, options.index)
+    return serve(options.kind, options.config, options.run_folder, options.index, options.address)
 
 
 def _pass_on(allow: Sequence[str]) -> None:

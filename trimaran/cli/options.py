@@ -118,8 +118,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
     )
+    serve.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="of a replica that joins beyond those that the configuration names",
+    )
     _add_allow(serve)
 
+    launch = commands.add_parser(
+        "launch", help="start a run's services and keep them alive, without a display"
+    )
+    launch.add_argument(
+        "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
+    )
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
     _add_token(commands)

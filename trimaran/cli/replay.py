@@ -28,8 +28,9 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, first_error
 from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.local import Processes, run_services
-from trimaran.launch.run_folder import CONFIG_NAME, locked, write_config
+from trimaran.launch.local import Processes
+from trimaran.launch.run_folder import locked, write_config
+from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine
 from trimaran.run_context import RunContext
 from trimaran.store import open_store
@@ -133,7 +134,7 @@ async def _trainer(config: RunConfig, run: RunContext) -> AsyncGenerator[Trainer
     finally:
         await store.close()
     placement = place(config, read_machine(os.environ))
-    services = run_services(config, run.folder / CONFIG_NAME, run.folder, placement)
+    services = run_services(config, run.folder, placement)
     ranks = [service for service in services if service.name.startswith("trainer-")]
     async with Processes(ranks) as processes, asyncio.TaskGroup() as tasks:
         dying = tasks.create_task(processes.wait(print))  # raises when a rank dies
