@@ -220,9 +220,10 @@ async def call(method: Callable[..., Any], request: Message, timeout: float) -> 
 
 
 async def stream(
-    method: Callable[..., Any], request: Message, idle_timeout: float
+    method: Callable[..., Any], request: Message, idle_timeout: float | None
 ) -> AsyncGenerator[Any, None]:
-    """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError."""
+    """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError,
+    unless it is None."""
     responses = method(request)
     try:
         while True:

@@ -14,7 +14,7 @@ from services.controller.faulted import PausedTooLongError
 from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from trimaran import rpc, wire
-from trimaran.clients import RunClient
+from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, TrimaranError
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
@@ -260,8 +260,8 @@ async def free_address() -> str:
 
 async def watch(address: str, events: list[RunEvent]) -> None:
     await rpc.wait_until_serving(address, 10)
-    async with RunClient(address) as client:
-        async for event in client.watch_run():
+    async with AsyncRunClient(address) as client:
+        async for event in client.watch_run(""):
             events.append(event)
 
 
@@ -456,11 +456,11 @@ def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -
 
         async def cancel_in_pause() -> None:
             await rpc.wait_until_serving(endpoints["controller"], 10)
-            async with RunClient(endpoints["controller"], "run") as client:
-                async for event in client.watch_run():
+            async with AsyncRunClient(endpoints["controller"]) as client:
+                async for event in client.watch_run(""):
                     events.append(event)
                     if event.kind == "held":
-                        assert (await client.cancel_run()).held
+                        assert (await client.cancel_run("run")).held
 
         watcher = asyncio.create_task(cancel_in_pause())
         config = configure(tmp_path, endpoints, max_attempts=20)
@@ -485,8 +485,8 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
         endpoints = {**await pool.start(), "controller": await free_address()}
 
         async def cancel(step: int) -> None:
-            async with RunClient(endpoints["controller"], "run") as client:
-                assert (await client.cancel_run()).state is RunState.RUNNING
+            async with AsyncRunClient(endpoints["controller"]) as client:
+                assert (await client.cancel_run("run")).state is RunState.RUNNING
 
         pool.trainer.during_step = cancel
         events: list[RunEvent] = []
@@ -553,9 +553,9 @@ def test_another_runs_id_is_refused(tmp_path: Path) -> None:
 
     async def ask(endpoints: dict[str, Any]) -> None:
         await rpc.wait_until_serving(endpoints["controller"], 10)
-        async with RunClient(endpoints["controller"], "other") as client:
+        async with AsyncRunClient(endpoints["controller"]) as client:
             with pytest.raises(InputError, match="other: not here"):
-                await client.get_run()
+                await client.get_run("other")
 
     async def body() -> None:
         (tmp_path / "run").mkdir()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from trimaran.clients import RunClient
+from trimaran.clients import AsyncRunClient
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.runs import EventKind, RunEvent, RunState
 
@@ -23,10 +23,10 @@ async def follow(address: str, watcher: Watcher, on_running: Callable[[], None])
     The caller decides how long to wait for a controller that does not answer: cancel this.
     """
     last = 0
-    async with RunClient(address) as client:
+    async with AsyncRunClient(address) as client:
         while True:
             try:
-                async for event in client.watch_run(after_sequence=last):
+                async for event in client.watch_run("", last):
                     last = event.sequence
                     if event.run.state is not RunState.STARTING:
                         on_running()

@@ -15,7 +15,7 @@ from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import View, choose_view
-from trimaran.clients import RunClient
+from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import UnavailableError
 from trimaran.launch.devices import place
@@ -55,9 +55,9 @@ def resume(run: str) -> int:
 
 def cancel(address: str) -> int:
     async def ask() -> Run:
-        async with RunClient(address) as client:
+        async with AsyncRunClient(address) as client:
             try:
-                return await client.cancel_run()
+                return await client.cancel_run("")
             except UnavailableError:
                 raise UnavailableError(
                     f"{address}: no controller answers there; the config.yaml of its run folder"
