@@ -29,6 +29,9 @@ class FakeController(run_pb2_grpc.RunServiceServicer):
             if first and event.sequence == self._break_behind:
                 raise UnavailableError("the stream broke")
 
+    async def GetRun(self, request: run_pb2.GetRunRequest, context: Any) -> run_pb2.GetRunResponse:
+        return run_pb2.GetRunResponse(run=run_wire.encode_run(self._events[0].run))
+
     async def CancelRun(
         self, request: run_pb2.CancelRunRequest, context: Any
     ) -> run_pb2.CancelRunResponse:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trimaran.errors import InputError, OutOfOrderError
+from trimaran.errors import InputError, NotFoundError, StateError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
 
@@ -55,7 +55,7 @@ class FakeRuns:
 
     def _find(self, run_id: str) -> Run:
         if run_id not in self.runs:
-            raise InputError(f"run_id: there is no run {run_id!r}")
+            raise NotFoundError(f"run_id: there is no run {run_id!r}")
         return self.runs[run_id]
 
     async def create(
@@ -113,7 +113,7 @@ class FakeRuns:
         run = self._find(run_id)
         if run.state is not state:
             if state not in TRANSITIONS[run.state]:
-                raise OutOfOrderError(f"run_id: {run_id} is {run.state.value}, not to {call} now")
+                raise StateError(f"run_id: {run_id} is {run.state.value}, not to {call} now")
             kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
             self.tell(run_id, kind, state=state)
         return self.runs[run_id]
@@ -130,7 +130,7 @@ class FakeRuns:
     async def delete(self, client: Any, run_id: str) -> None:
         self.calls.append(("delete", client, run_id))
         if not self._find(run_id).state.has_ended:
-            raise OutOfOrderError(f"run_id: {run_id} has not ended; cancel it first")
+            raise StateError(f"run_id: {run_id} has not ended; cancel it first")
         del self.runs[run_id], self.told[run_id]
 
     async def scale(self, client: Any, run_id: str, min_replicas: int, max_replicas: int) -> Run:
@@ -167,7 +167,7 @@ class FakeRuns:
         self.calls.append(("logs", client, run_id, process, lines, follow))
         self._find(run_id)
         if process not in ("", "rollout-0"):
-            raise InputError(f"process: {run_id} has no {process!r}; there are: rollout-0")
+            raise NotFoundError(f"process: {run_id} has no {process!r}; there are: rollout-0")
         yield [f"line {number} of {process or 'launcher'}" for number in range(min(lines or 3, 3))]
         while follow and not self.runs[run_id].state.has_ended:
             changed = self.changed

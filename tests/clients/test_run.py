@@ -17,7 +17,7 @@ from tests.clients.fake_manager import FakeManager, ThreadedManager, managing, s
 from trimaran import AsyncRunClient, RunClient
 from trimaran.clients.access import Access
 from trimaran.config import load_config, parse_config
-from trimaran.errors import DeadlineError, InputError, OutOfOrderError, UnavailableError
+from trimaran.errors import DeadlineError, InputError, NotFoundError, StateError, UnavailableError
 from trimaran.runs import EventKind, RunState
 
 TREE = {
@@ -113,13 +113,13 @@ def test_runs_are_steered(manager: ThreadedManager, client: RunClient) -> None:
     manager.manager.failures["PauseRun"] = 1
     assert client.pause_run("run").state is RunState.PAUSING
     assert client.cancel_run("run").state is RunState.CANCELLING
-    with pytest.raises(OutOfOrderError, match="cancel it first"):
+    with pytest.raises(StateError, match="cancel it first"):
         client.delete_run("run")
     manager.do(manager.runs.finish, "run", RunState.CANCELLED)
     assert client.resume_run("run").state is RunState.QUEUED
     manager.do(manager.runs.finish, "run", RunState.FAILED)
     client.delete_run("run")
-    with pytest.raises(InputError, match="there is no run 'run'"):
+    with pytest.raises(NotFoundError, match="there is no run 'run'"):
         client.get_run("run")
 
 

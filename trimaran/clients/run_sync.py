@@ -84,7 +84,10 @@ class _BlockingIterator(Generic[P, R]):
         def call(*args: P.args, **options: P.kwargs) -> Iterator[R]:
             items: Any = self._method(client.client, *args, **options)
             try:
-                while (item := client.loop.run(anext(items, _END))) is not _END:
+                while True:
+                    item: Any = client.loop.run(anext(items, _END))
+                    if item is _END:
+                        return
                     yield item
             finally:
                 if client.loop.is_open:  # not where the process ends
