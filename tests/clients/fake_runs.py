@@ -63,7 +63,10 @@ class FakeRuns:
     ) -> Run:
         self.calls.append(("create", client, request_id, tuple(overrides), priority))
         if request_id not in self.requests:
-            tree = yaml.safe_load(config)
+            try:
+                tree = yaml.safe_load(config)
+            except yaml.YAMLError as error:
+                raise InputError(f"config: not YAML: {error}") from None
             if not isinstance(tree, dict):
                 raise InputError("config: must hold sections such as model:, data:, reward:")
             run_id = f"run-{len(self.runs) + 1}"

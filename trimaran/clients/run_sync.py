@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
@@ -16,7 +16,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CLOSE_SECONDS = 10.0
-_END: Any = object()
 
 
 class _Loop:
@@ -82,18 +81,27 @@ class _BlockingIterator(Generic[P, R]):
 
         @functools.wraps(self._method)
         def call(*args: P.args, **options: P.kwargs) -> Iterator[R]:
-            items: Any = self._method(client.client, *args, **options)
+            items = cast(AsyncGenerator[R, None], self._method(client.client, *args, **options))
             try:
                 while True:
-                    item: Any = client.loop.run(anext(items, _END))
-                    if item is _END:
+                    try:
+                        item = client.loop.run(_next(items))
+                    except StopAsyncIteration:
                         return
                     yield item
             finally:
                 if client.loop.is_open:  # not where the process ends
-                    client.loop.run(items.aclose())
+                    client.loop.run(_close(items))
 
         return call
+
+
+async def _next(items: AsyncGenerator[R, None]) -> R:
+    return await anext(items)
+
+
+async def _close(items: AsyncGenerator[Any, None]) -> None:
+    await items.aclose()
 
 
 class RunClient:
