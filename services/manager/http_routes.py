@@ -96,9 +96,7 @@ class Routes:
         config = request.config
         text = config if isinstance(config, str) else json.dumps(config)  # JSON is YAML
         request_id = request.request_id or uuid.uuid4().hex
-        run = await self._runs.create(
-            client, request_id, text, request.overrides, request.priority
-        )
+        run = await self._runs.create(client, request_id, text, request.overrides, request.priority)
         response.headers["Location"] = f"/v1/runs/{run.run_id}"
         return run
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from trimaran.cli.options import parse
+from trimaran.cli.run_options import RUN_COMMANDS
 from trimaran.errors import InputError, TrimaranError
 
 
@@ -45,10 +46,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
         return train(options.config, options.overrides)
-    if options.command == "cancel":
-        from trimaran.cli.train import cancel
+    if options.command in RUN_COMMANDS:
+        from trimaran.cli.runs import dispatch
 
-        return cancel(options.address)
+        return dispatch(options)
     if options.command == "weights":
         return _weights(options)
     if options.command == "ledger":

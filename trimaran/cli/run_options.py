@@ -53,9 +53,7 @@ def add_run_commands(commands: Any) -> None:
     )
 
     logs = _add(commands, LOGS, f"the end of a process's log. {FOLDER}")
-    logs.add_argument(
-        "process", nargs="?", default="", metavar="PROCESS", help="such as rollout-0"
-    )
+    logs.add_argument("process", nargs="?", default="", metavar="PROCESS", help="such as rollout-0")
     logs.add_argument("-n", "--lines", type=int, default=100, metavar="N", help="default 100")
     logs.add_argument("-f", "--follow", action="store_true", help="and what follows")
 

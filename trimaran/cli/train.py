@@ -15,9 +15,7 @@ from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import View, choose_view
-from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
-from trimaran.errors import UnavailableError
 from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import Processes, ServiceDiedError, run_services
@@ -29,7 +27,8 @@ from trimaran.launch.run_folder import (
     write_config,
 )
 from trimaran.machine import read_machine
-from trimaran.runs import Run, RunState
+from trimaran.run_context import RunContext
+from trimaran.runs import RunState
 
 LAST_EVENTS_SECONDS = 5.0
 """After the controller's end, for the events that are still on their way."""
@@ -44,29 +43,13 @@ def train(config_path: str, overrides: Sequence[str]) -> int:
 
 def resume(run: str) -> int:
     folder, config = open_run_folder(run)
-    if has_succeeded(folder):
+    if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
         console = Console()
         console.print("this run has finished; there is nothing to resume")
         show_summary(folder, console)
         return 0
     check_run(config)
     return _launch(fill_endpoints(config, move_busy=True), folder)
-
-
-def cancel(address: str) -> int:
-    async def ask() -> Run:
-        async with AsyncRunClient(address) as client:
-            try:
-                return await client.cancel_run("")
-            except UnavailableError:
-                raise UnavailableError(
-                    f"{address}: no controller answers there; the config.yaml of its run folder"
-                    " names it (endpoints.controller)"
-                ) from None
-
-    run = asyncio.run(ask())
-    print(f"{run.run_id}: ends after step {run.step}")
-    return 0
 
 
 def _launch(config: RunConfig, folder: Path) -> int:
@@ -87,7 +70,7 @@ async def _run(config: RunConfig, config_path: Path, folder: Path, console: Cons
     placement = place(config, read_machine(os.environ))
     processes = Processes(run_services(config, config_path, folder, placement))
     stopped_by = _cancel_on_signals(processes)
-    view = choose_view(console, config)
+    view = choose_view(console, config.run.steps)
     try:
         async with processes:
             with view:
