@@ -18,8 +18,10 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors
+from trimaran import errors, rpc_metrics
+from trimaran.exposition import Exposition
 from trimaran.fence import EpochFence, Issued, nobody_knows
+from trimaran.rpc_metrics import CallMetrics, MetricsServicer
 from trimaran.status import error_of, name_of, status_of
 from trimaran.types import Caller
 
@@ -158,11 +160,15 @@ class Server:
     ) -> None:
         """`issued`: as in `EpochFence`. Raises InputError for an address that cannot be bound."""
         check_loopback(address)
-        self._server = grpc.aio.server(interceptors=[_Boundary(issued)], options=OPTIONS)
+        self.metrics = Exposition()
+        self._server = grpc.aio.server(
+            interceptors=[CallMetrics(self.metrics), _Boundary(issued)], options=OPTIONS
+        )
         self._health = _aio_health.HealthServicer()
         _add_health(self._health, self._server)
         names: list[str] = []
-        for name, add_to in services:
+        metrics = Service(rpc_metrics.NAME, MetricsServicer(self.metrics).add_to)
+        for name, add_to in (*services, metrics):
             add_to(self._server)
             names.append(name)
         self._names = ["", *names]

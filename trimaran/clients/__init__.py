@@ -5,6 +5,7 @@
 
 from trimaran.clients.assembly import GroupAssembly
 from trimaran.clients.base import CONTROL_SECONDS
+from trimaran.clients.metrics import MetricsClient
 from trimaran.clients.reward import RewardClient
 from trimaran.clients.rollout import RolloutClient
 from trimaran.clients.run import AsyncRunClient
@@ -16,6 +17,7 @@ __all__ = [
     "CONTROL_SECONDS",
     "AsyncRunClient",
     "GroupAssembly",
+    "MetricsClient",
     "Registration",
     "RewardClient",
     "RolloutClient",
