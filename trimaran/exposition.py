@@ -22,7 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 """Seconds. A look-up takes 1 ms, a step of a large model an hour."""
 
-Reading = float | Mapping[str | tuple[str, ...], float] | None
+Reading = float | Mapping[str, float] | Mapping[tuple[str, ...], float] | None
 """One number, or one for each value of the labels; None: not known yet."""
 
 

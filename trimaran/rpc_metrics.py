@@ -90,7 +90,8 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
         return metrics_pb2.GetMetricsResponse(text=self._metrics.text().decode())
 
     def add_to(self, server: Any) -> None:
-        metrics_pb2_grpc.add_MetricsServiceServicer_to_server(self, server)
+        add: Any = metrics_pb2_grpc.add_MetricsServiceServicer_to_server  # pyright: ignore
+        add(self, server)
 
 
 def _name_of(code: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -16,7 +16,7 @@ from services.manager.http import make_app
 from services.manager.http_events import with_pauses
 from tests.clients.fake_runs import FakeRuns
 from trimaran.errors import ForbiddenError, UnauthenticatedError, UnavailableError
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, RunEvent, RunState
 
 Body = Callable[[httpx.AsyncClient, FakeRuns], Awaitable[None]]
 READERS = ("GetRun", "ListRuns", "WatchRun")
@@ -235,14 +235,17 @@ def test_events_arrive_as_they_happen_and_a_silent_run_gives_signs_of_life() -> 
         runs = FakeRuns()
         runs.add("run")
         seen: list[str] = []
-        async with Served(runs, heartbeat_seconds=0.05) as place, httpx.AsyncClient() as client:
-            async with client.stream("GET", f"{place}/v1/runs/run/events") as answer:
-                async for line in answer.aiter_lines():
-                    seen.append(line)
-                    if line == "id: 1":
-                        runs.step("run", 1, 0.5)
-                    elif line[:1] == ":" and seen.count(line) == 3:
-                        runs.finish("run")
+        async with (
+            Served(runs, heartbeat_seconds=0.05) as place,
+            httpx.AsyncClient() as client,
+            client.stream("GET", f"{place}/v1/runs/run/events") as answer,
+        ):
+            async for line in answer.aiter_lines():
+                seen.append(line)
+                if line == "id: 1":
+                    runs.step("run", 1, 0.5)
+                elif line[:1] == ":" and seen.count(line) == 3:
+                    runs.finish("run")
         assert [line for line in seen if line.startswith("id")] == ["id: 1", "id: 2", "id: 3"]
         assert seen.count(": nothing new") >= 3
 
@@ -254,7 +257,7 @@ def test_a_watcher_that_goes_away_is_let_go() -> None:
         ended = asyncio.Event()
 
         class Watched(FakeRuns):
-            async def events(self, *arguments: Any, **options: Any) -> Any:
+            async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
                 try:
                     async for event in super().events(*arguments, **options):
                         yield event
@@ -274,7 +277,7 @@ def test_a_watcher_that_goes_away_is_let_go() -> None:
 
 
 def test_pauses_are_told_between_items() -> None:
-    async def items() -> Any:
+    async def items() -> AsyncIterator[int]:
         yield 1
         await asyncio.sleep(0.2)
         yield 2
@@ -289,7 +292,7 @@ def test_pauses_are_told_between_items() -> None:
 
 def test_an_error_on_the_way_is_told_as_an_event() -> None:
     class Breaking(FakeRuns):
-        async def events(self, *arguments: Any, **options: Any) -> Any:
+        async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
             yield self.told["run"][0]
             raise UnavailableError("the store does not answer")
 
