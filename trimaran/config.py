@@ -27,6 +27,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import to_jsonable_python
 
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.device import DeviceName
@@ -452,6 +453,11 @@ PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file, apply `key.sub=value` overrides, check everything."""
+    return parse_config(load_tree(path, overrides), source=str(Path(path)))
+
+
+def load_tree(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a YAML file and the overrides say, with absolute paths, not checked yet."""
     path = Path(path)
     try:
         tree = _branch(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -463,15 +469,24 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
         raise InputError(f"{path}: must hold sections such as model:, data:, reward:")
+    return resolve_tree(tree, path.parent, overrides)
+
+
+def resolve_tree(
+    tree: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A copy in plain values. Relative paths of `tree` start at `folder`, those of `overrides` at
+    the working directory."""
+    plain: dict[str, Any] = to_jsonable_python(tree)
     for section, key in PATH_KEYS:
-        branch = _branch(tree.get(section)) or {}
+        branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
-            branch[key] = str(path.parent.resolve() / branch[key])
-    _resolve_rule_paths(tree, path.parent.resolve())
+            branch[key] = str(folder.resolve() / branch[key])
+    _resolve_rule_paths(plain, folder.resolve())
     for override in overrides:
-        _apply(tree, override)
-    _resolve_rule_paths(tree, Path.cwd())  # those of overrides, as for PATH_KEYS
-    return parse_config(tree, source=str(path))
+        _apply(plain, override)
+    _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
+    return plain
 
 
 def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:

@@ -32,6 +32,7 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.run_context import RunContext
+from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.store import open_store
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
@@ -51,6 +52,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._engine = engine
         self._weights = weights
         self._num_events = 0
+        self.num_tokens = 0
+        """Generated since the start."""
 
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -75,6 +78,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                     yield rollout_pb2.GenerateResponse()
                 elif isinstance(event, Chunk):
                     self._check_maker(maker)
+                    self.num_tokens += len(event.token_ids_T)
                     tokens.setdefault(event.index, []).extend(event.token_ids_T)
                     yield self._chunk(event, maker)
                 else:
@@ -237,10 +241,13 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         )
         stack.push_async_callback(weights.close)
         await asyncio.to_thread(receiver.start)
-        service = rollout_service(RolloutServicer(name, config, engine, weights))
+        servicer = RolloutServicer(name, config, engine, weights)
+        service = rollout_service(servicer)
         server = rpc.Server(
             config.endpoints.rollout[index], [service], store.newest_epoch, run.trust
         )
+        server.metrics.show(ROLLOUT_RUNNING, lambda: engine.num_running)
+        server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
         stack.push_async_callback(server.stop)
         await server.start()
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)

@@ -25,6 +25,7 @@ from trimaran.errors import (
     TrimaranError,
 )
 from trimaran.run_context import RunContext
+from trimaran.series import TRAINER_STEP
 from trimaran.store import open_store
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
@@ -219,6 +220,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     # Bound first: a port in use is known before a model is loaded.
     store = await open_store(run.store_url)
     server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
+    server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)

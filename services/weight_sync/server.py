@@ -10,9 +10,12 @@ from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
+from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP
 from trimaran.store import Store, open_store
 from trimaran.trust import NO_TRUST, Trust
+from trimaran.types import VersionId
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -114,6 +117,7 @@ async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Tr
     add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
     service = rpc.service(pb.DESCRIPTOR, add, WeightSyncServicer(coordinator, trust))
     server = rpc.Server(address, [service], store.newest_epoch, trust)
+    _show(server.metrics, coordinator)
     try:
         await coordinator.forget_gone()
         coordinator.start()
@@ -122,3 +126,14 @@ async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Tr
     finally:
         await server.stop()
         await coordinator.close()
+
+
+def _show(metrics: Exposition, coordinator: Coordinator) -> None:
+    def live() -> VersionId | None:
+        policy = coordinator.routing().live
+        return policy.version if policy else None
+
+    metrics.show(SYNC_STEP, lambda: version.step if (version := live()) else None)
+    metrics.show(SYNC_LINEAGE, lambda: version.lineage if (version := live()) else None)
+    metrics.show(SYNC_ROUTABLE, lambda: len(coordinator.routing().routable))
+    metrics.show(SYNC_PAUSE, lambda: coordinator.last_pause)

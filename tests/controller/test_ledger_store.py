@@ -105,7 +105,7 @@ def test_records_of_another_controller_are_not_taken_for_ours(tmp_path: Path) ->
 def test_records_that_the_store_lost_are_named(tmp_path: Path) -> None:
     async def body() -> None:
         store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = await RunLedger.open(store, PayloadStore(tmp_path / "payloads"), "run")
+        ledger = await RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), "run")
         for number in range(5):
             ledger.record(Issued(number, 1, "p"))
         await ledger.flush()

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from trimaran import errors, rpc
-from trimaran.clients import RewardClient, RunClient
+from trimaran.clients import RewardClient
 from trimaran.fence import EpochFence, nobody_knows
 from trimaran.status import CODES
 from trimaran.store import LostWritesError, StoreError
@@ -346,12 +346,16 @@ def test_a_request_without_a_caller_is_refused():
 
 def test_a_silent_stream_ends_at_its_idle_deadline():
     async def run():
-        async with serving(run_service(FakeRun())) as address, RunClient(address) as client:
+        async with (
+            serving(run_service(FakeRun())) as address,
+            rpc.connect(address) as channel,
+        ):
+            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
             kinds = []
             with pytest.raises(errors.DeadlineError):
-                async for event in client.watch_run(idle_timeout=0.3):
-                    kinds.append(event.kind)
-            assert kinds == ["state"]
+                async for response in rpc.stream(method, run_pb2.WatchRunRequest(), 0.3):
+                    kinds.append(response.event.kind)
+            assert kinds == [run_pb2.RunEvent.KIND_STATE]
 
     asyncio.run(run())
 
@@ -359,9 +363,10 @@ def test_a_silent_stream_ends_at_its_idle_deadline():
 def test_a_stream_that_fails_raises_what_the_service_raised():
     async def run():
         fake = FakeRun(errors.OutOfOrderError("not now"))
-        async with serving(run_service(fake)) as address, RunClient(address) as client:
+        async with serving(run_service(fake)) as address, rpc.connect(address) as channel:
+            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
             with pytest.raises(errors.OutOfOrderError, match="not now"):
-                async for _ in client.watch_run(idle_timeout=10):
+                async for _ in rpc.stream(method, run_pb2.WatchRunRequest(), 10):
                     pass
 
     asyncio.run(run())

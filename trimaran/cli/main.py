@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from trimaran.cli.options import parse
+from trimaran.cli.run_options import RUN_COMMANDS
 from trimaran.errors import InputError, TrimaranError
 
 
@@ -49,14 +50,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.launch import launch_run
 
         return launch_run(options.run_folder)
-    if options.command == "cancel":
-        from trimaran.cli.train import cancel
-
-        return cancel(options.address)
     if options.command == "token":
         from trimaran.cli.token import new
 
         return new(options.owner, options.role, options.name)
+    if options.command in RUN_COMMANDS:
+        from trimaran.cli.runs import dispatch
+
+        return dispatch(options)
     if options.command == "weights":
         return _weights(options)
     if options.command == "ledger":

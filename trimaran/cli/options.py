@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from trimaran.cli.run_options import add_run_commands
+
 KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
 
 TRAIN_EXAMPLES = """\
@@ -83,7 +85,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Overrides may also stand behind options: argparse takes positionals in one place only."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if rest and (options.command != "train" or any(word.startswith("-") for word in rest)):
+    if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.overrides = [*options.overrides, *rest]
@@ -132,9 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_argument(
         "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
     )
-    cancel = commands.add_parser("cancel", help="end a run after the step under way")
-    cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
     _add_token(commands)
+    add_run_commands(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)

@@ -9,15 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trimaran.cli.find_run import trust_at
 from trimaran.cli.launch import Signals, launch_here
 from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
-from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig, load_config
-from trimaran.errors import UnavailableError
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import ServiceDiedError
 from trimaran.launch.run_folder import (
@@ -28,7 +25,7 @@ from trimaran.launch.run_folder import (
     write_config,
 )
 from trimaran.run_context import RunContext
-from trimaran.runs import Goal, RunState, events_stream
+from trimaran.runs import RunState, events_stream
 from trimaran.store import open_store
 from trimaran.trust import make_token
 
@@ -55,22 +52,6 @@ def resume(run: str) -> int:
     return _launch(fill_endpoints(config, move_busy=True), folder)
 
 
-def cancel(address: str) -> int:
-    async def ask() -> int:
-        async with ControllerClient(address, trust=trust_at(address)) as client:
-            try:
-                await client.set_goal(Goal.CANCEL)
-                return (await client.get_status()).step
-            except UnavailableError:
-                raise UnavailableError(
-                    f"{address}: no controller answers there; the config.yaml of its run folder"
-                    " names it (endpoints.controller)"
-                ) from None
-
-    print(f"{address}: ends after step {asyncio.run(ask()) + 1}")
-    return 0
-
-
 def _launch(config: RunConfig, folder: Path) -> int:
     console = Console()
     run = RunContext.in_folder(folder)
@@ -89,7 +70,7 @@ def _launch(config: RunConfig, folder: Path) -> int:
 
 async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
     store = await open_store(run.store_url)
-    signals, view = Signals(), choose_view(console, config)
+    signals, view = Signals(), choose_view(console, config.run.steps)
     resume = f"go on with: trimaran train --resume {run.folder}"
     try:
         shown = await store.last(events_stream(run.run_id))
