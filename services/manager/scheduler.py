@@ -237,7 +237,12 @@ class _Round:
             share = self._share(ask.owner)
             return above, -ask.priority, share, count[run_id], ask.queued_at, run_id
 
-        growing = {n: h for n, h in self.holdings.items() if h.can_scale and not self.takes[n]}
+        # Not while replicas leave: so a run's replicas are always the first ones of its indices.
+        growing = {
+            n: h
+            for n, h in self.holdings.items()
+            if h.can_scale and not h.leaving and not self.takes[n]
+        }
         count = {run_id: len(holding.staying) for run_id, holding in growing.items()}
         heap = [entry(n) for n, holding in growing.items() if count[n] < holding.ask.max_replicas]
         heapq.heapify(heap)
@@ -249,9 +254,7 @@ class _Round:
             if pool is None:
                 full.add(shape)
                 continue
-            known = {*holding.grant.replicas, *adds[run_id]}
-            index = next(i for i in range(len(known) + 1) if i not in known)
-            adds[run_id][index] = self._pop(pool, need.count)
+            adds[run_id][count[run_id]] = self._pop(pool, need.count)
             self.usage[holding.ask.owner] += need.count
             count[run_id] += 1
             if count[run_id] < holding.ask.max_replicas:

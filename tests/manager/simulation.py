@@ -103,7 +103,9 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
                 heapq.heappush(events, (now + done.drain_seconds, next(number), "gone", taking, i))
         for growing, added in plan.adds.items():
             holdings[growing] = _with(holdings[growing], added)
-            assert len(holdings[growing].staying) <= holdings[growing].ask.max_replicas
+            staying = holdings[growing].staying
+            assert staying == list(range(len(staying)))
+            assert len(staying) <= holdings[growing].ask.max_replicas
         held = [d for h in holdings.values() for d in h.grant.devices]
         assert len(held) == len(set(held))
         assert set(held) <= {(pool.name, name) for pool in done.pools for name in pool.devices}
