@@ -11,6 +11,7 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
+from trimaran.trust import Trust, make_token
 
 
 def prepare(run: Managed) -> None:
@@ -29,7 +30,7 @@ def prepare(run: Managed) -> None:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
     if not (folder / CONTEXT_NAME).exists():
-        RunContext(run.run_id, folder, run.store_url).write()
+        RunContext(run.run_id, folder, run.store_url, Trust(make_token(folder))).write()
 
 
 def write_run_files(run: Managed) -> None:

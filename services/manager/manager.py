@@ -17,11 +17,11 @@ from typing import Any
 from services.manager.folders import prepare, remove_folder, write_run_files
 from services.manager.log_files import last_words
 from services.manager.pools import Grant, Pool
-from services.manager.reconcile import Action, Seen, Times, decide
+from services.manager.reconcile import Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
 from services.manager.run_stores import RunStores, own_store
 from services.manager.scheduler import Holding, Plan, Policy, make_plan
-from trimaran.errors import NotFoundError, StaleEpochError, TrimaranError, UnavailableError
+from trimaran.errors import InputError, NotFoundError, StaleEpochError, TrimaranError, UnavailableError
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import (
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
+RUN_KEYS = ("run", "events", "goal", "replicas", "launcher", "endpoints", "ledger", "versions")
+"""What the names of all that a run keeps in a store begin with."""
 MOST_FAILURES = 20
 """Of looks at one run in a row, after which the log says it only now and then."""
 
@@ -157,7 +159,7 @@ class Manager:
         if decision.note:
             logger.info("run %s: %s", run.run_id, decision.note)
         if not decision.run.state.has_processes:
-            await self._say_once(decision.run)
+            await self.say_once(decision.run)
 
         # Somebody may have asked for a pause meanwhile: then we look again.
         def make(now: Managed) -> Managed:
@@ -187,11 +189,11 @@ class Manager:
         async with self.stores.of(run.store_url, make=True) as store:
             lease = await store.holder(f"launcher/{run.run_id}")
             reported = await self._reported(store, run)
-            serving = await store.get(f"serving/{run.run_id}") if run.leaving else None
-        replicas = None if serving is None else frozenset(map(int, serving.value["replicas"]))
+            listening = await store.get(f"endpoints/{run.run_id}") if run.leaving else None
         words = ""
         if presence is Presence.GONE:
             words = await asyncio.to_thread(last_words, Path(run.folder))
+        replicas = None if listening is None else _replicas_of(listening.value)
         return Seen(presence, lease is not None, reported, replicas, words)
 
     async def _reported(self, store: Store, run: Managed) -> Run | None:
@@ -199,10 +201,19 @@ class Manager:
         return None if record is None or record.version <= run.seen else run_from_tree(record.value)
 
     async def _prepare(self, run: Managed) -> None:
-        """What creation does, where a manager died in its middle."""
-        await asyncio.to_thread(prepare, run)
+        try:
+            await asyncio.to_thread(prepare, run)
+        except InputError as error:
+            text = str(error)
+
+            def give_up(now: Managed) -> Managed:
+                failed = replace(now, error=text, remedy="submit the run again")
+                return ended(failed, RunState.FAILED, time.time()) if now == run else now
+
+            await self.records.change(run.run_id, give_up)
+            raise
         if run.state is RunState.QUEUED:
-            await self._say_once(run)
+            await self.say_once(run)
         self._prepared.add(run.run_id)
 
     async def _tell(self, run: Managed) -> None:
@@ -218,7 +229,7 @@ class Manager:
                 await store.put(key, value)
         self._told[run.run_id] = wanted
 
-    async def _say_once(self, run: Managed) -> None:
+    async def say_once(self, run: Managed) -> None:
         """An event for the state, unless the run's own processes have said it."""
         kind = EventKind.FINISHED if run.state.has_ended else EventKind.STATE
         async with self.stores.of(run.store_url, make=True) as store:
@@ -331,8 +342,14 @@ def wanted_replicas(run: Managed) -> Mapping[str, Any]:
 
 async def delete_run_keys(store: Store, run_id: str) -> None:
     """What a run has in a store that it shares."""
-    for kind in ("run", "events", "goal", "replicas", "serving", "launcher", "endpoints", "ledger"):
+    for kind in RUN_KEYS:
         await store.delete_all(f"{kind}/{run_id}")
+
+
+def _replicas_of(endpoints: Mapping[str, str]) -> frozenset[int]:
+    """Indices of those that have a process."""
+    start = "rollout-"
+    return frozenset(int(name.removeprefix(start)) for name in endpoints if name.startswith(start))
 
 
 def _names(indices: Mapping[int, Any] | frozenset[int]) -> str:

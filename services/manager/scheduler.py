@@ -34,6 +34,8 @@ class Policy:
     """Waiting for that long counts as much as one point of priority."""
     patience_seconds: float = 1800.0
     """For that long a run that does not fit lets others pass."""
+    running: int = 0
+    """Runs of one owner at a time; 0: as many as fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,11 @@ class _Round:
         self.coming: Counts = dict.fromkeys(self.pools, 0)
         """Being drained, and not yet meant for anybody."""
         self.usage: defaultdict[str, int] = defaultdict(int)
+        self.running: defaultdict[str, int] = defaultdict(int)
         self.takes: defaultdict[str, set[int]] = defaultdict(set)
         for holding in holdings:
             self.usage[holding.ask.owner] += len(holding.grant.devices)
+            self.running[holding.ask.owner] += 1
             for index in holding.leaving:
                 self._expect(holding.grant.replicas.get(index, ()))
 
@@ -110,11 +114,17 @@ class _Round:
         closed: set[str] = set()
         extras = list(self._extras())
         for ask in self._in_order(queue):
+            if 0 < self.policy.running <= self.running[ask.owner]:
+                waits[ask.run_id] = (
+                    f"another run of {ask.owner} to end: {self.policy.running} may run at a time"
+                )
+                continue
             shape = _shape(ask)
             fit = None if shape in hopeless else self._fit(ask, self.counts, closed)
             if fit:
                 starts[ask.run_id] = self._grant(fit)
                 self.usage[ask.owner] += ask.num_devices
+                self.running[ask.owner] += 1
                 continue
             waits[ask.run_id] = self._reason(ask, closed)
             if shape not in hopeless and self._take_for(ask, extras, closed):

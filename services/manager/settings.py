@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from services.manager.admission import Allow, PluginCredentials
+from services.manager.costs import Limits
 from services.manager.pools import Pool
 from services.manager.scheduler import Policy
 from trimaran.config import Address, NonNegative, Positive, Seconds, Section
@@ -63,16 +66,36 @@ class TlsSection(Section):
     """Clients must show a certificate that one of these signed (mutual TLS)."""
 
 
+class CredentialsSection(Section):
+    """What calls of one plugin's host may show and trust."""
+
+    token_variable: str | None = None
+    ca_file: Path | None = None
+
+
 class AllowSection(Section):
     """What the specification of a run may name. `allow: {models: [/models], data: [/data]}`"""
 
     models: tuple[Path, ...] = ()
-    """Folders below which `model.path` may lie."""
+    """Folders below which `model.path` lies."""
     data: tuple[Path, ...] = ()
+    rules: tuple[str, ...] | None = None
+    """Built-in rules; all, where it is not given."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
     """https://host:port, or a network such as 10.0.0.0/8."""
+    plugin_credentials: Mapping[str, CredentialsSection] = Field(default_factory=dict)
+    """By the host, as it stands in `plugin_hosts`."""
+
+    @property
+    def plain(self) -> Allow:
+        credentials = {
+            host: PluginCredentials(given.token_variable, given.ca_file)
+            for host, given in self.plugin_credentials.items()
+        }
+        lists = self.models, self.data, self.rules, self.functions, self.plugin_hosts
+        return Allow(*lists, credentials)
 
 
 class LimitsSection(Section):
@@ -83,19 +106,26 @@ class LimitsSection(Section):
 
     runs: NonNegative = 0
     """Queued, running and paused."""
+    running: NonNegative = 0
+    """At a time; others wait in the queue."""
     devices: NonNegative = 0
     """Of one run, to start."""
     replicas: NonNegative = 0
     """Of one run, at most."""
     steps: NonNegative = 0
     tokens: NonNegative = 0
-    """That one run may generate: steps x groups x completions x tokens."""
-    disk_gib: NonNegative = 0
+    """That one run may generate."""
+    disk_gib: Annotated[float, Field(ge=0)] = 0
     """That the folder of one run may take."""
+    host_memory_gib: Annotated[float, Field(ge=0)] = 0
     priority: NonNegative = 100
     """Priorities lie between minus that and that."""
     watchers: Positive = 100
     """Of one client, at a time."""
+
+    @property
+    def of_owner(self) -> Limits:
+        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
 
 
 class FairShareSection(Section):
@@ -137,7 +167,9 @@ class ManagerSettings(Section):
 
     @property
     def policy(self) -> Policy:
-        return Policy(self.queue.weights, self.queue.aging, self.queue.patience)
+        return Policy(
+            self.queue.weights, self.queue.aging, self.queue.patience, self.limits.running
+        )
 
     def find_pools(self, machine: Machine | None = None) -> tuple[Pool, ...]:
         """Those that are declared, or what this machine has."""

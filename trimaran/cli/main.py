@@ -49,6 +49,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.train import cancel
 
         return cancel(options.address)
+    if options.command == "up":
+        from trimaran.cli.up import up
+
+        return up(options.config, options.folder, options.store, options.address, options.http)
     if options.command == "weights":
         return _weights(options)
     if options.command == "ledger":

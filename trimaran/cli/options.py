@@ -27,6 +27,14 @@ examples:
 exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
+UP_EXAMPLES = """\
+examples:
+  trimaran up                                        this machine, on loopback
+  trimaran up --folder /data/runs --config manager.yaml
+SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them again
+exit codes: 0 after a signal, 2 for bad input or where another manager has the store
+"""
+
 LEDGER_EXAMPLES = """\
 RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
 examples:
@@ -105,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
     cancel = commands.add_parser("cancel", help="end a run after the step under way")
     cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
+    _add_up(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_reward(commands)
@@ -121,6 +130,22 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
         " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
+
+
+def _add_up(commands: Any) -> None:
+    up = commands.add_parser(
+        "up",
+        help="start the manager, which takes runs and keeps them going",
+        epilog=UP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
+    up.add_argument("--folder", metavar="DIR", help="for the runs' folders (default runs)")
+    up.add_argument("--store", metavar="URL", help="redis://...; default: files in the folders")
+    up.add_argument(
+        "--address", metavar="HOST:PORT", help="of RunService (default 127.0.0.1:7900)"
+    )
+    up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
 
 
 def _add_weights(commands: Any) -> None:

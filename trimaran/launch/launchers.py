@@ -39,7 +39,7 @@ class Launcher(Protocol):
     """Starts launchers where the devices of a pool are.
 
     Example:
-        launcher = LocalLauncher()
+        launcher = LocalLauncher(os.environ)
         await launcher.start(run)
         (await launcher.find([run]))[run.run_id] is Presence.THERE
     """
@@ -67,9 +67,14 @@ def launch_command(run: RunContext) -> tuple[str, ...]:
 class LocalLauncher:
     """Launchers as processes of this machine. They log to RUN/logs/launcher.log."""
 
-    def __init__(self, command: Callable[[RunContext], tuple[str, ...]] = launch_command) -> None:
-        """`command` ends with the words launch RUN_FOLDER, by which a launcher is known."""
-        self._command = command
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        command: Callable[[RunContext], tuple[str, ...]] = launch_command,
+    ) -> None:
+        """`environment`: of every launcher. `command` ends with the words launch RUN_FOLDER, by which
+        a launcher is known."""
+        self._environment, self._command = environment, command
         self._children: list[subprocess.Popen[bytes]] = []
 
     async def start(self, run: RunContext) -> None:
@@ -82,7 +87,7 @@ class LocalLauncher:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
-                    env={**os.environ, MARK: str(run.folder)},
+                    env={**self._environment, MARK: str(run.folder)},
                     start_new_session=True,
                 )
         except OSError as error:
