@@ -315,7 +315,7 @@ class Manager:
         if own_store(run.store_url) is None:
             async with self.stores.of(run.store_url) as store:
                 await delete_run_keys(store, run.run_id)
-        await asyncio.to_thread(remove_folder, Path(run.folder))
+        await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
 
 
