@@ -82,8 +82,10 @@ def _while_there(run: Managed, seen: Seen, now: float, times: Times) -> Decision
     if reported is None:
         return Decision(after)
     after = _told(after, reported)
-    # An end counts when its processes are gone: until then its devices are not free.
-    if reported.state.has_processes and reported.state in TRANSITIONS[run.state]:
+    # An end counts when its processes are gone: until then its devices are not free. To pause and to
+    # cancel is for clients to say, never for processes.
+    follows = reported.state in TRANSITIONS[run.state]
+    if follows and reported.state in (RunState.STARTING, RunState.RUNNING):
         started = after.started_at or (now if reported.state is RunState.RUNNING else 0.0)
         after = after.go(reported.state, started_at=started)
     return Decision(after)
