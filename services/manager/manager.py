@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from services.manager.log_files import last_words
 from services.manager.pools import Grant, Pool
 from services.manager.reconcile import Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
-from services.manager.run_stores import RunStores, own_store
+from services.manager.run_stores import RunStores
 from services.manager.scheduler import Holding, Plan, Policy, make_plan
 from trimaran.errors import InputError, NotFoundError, StaleEpochError, TrimaranError, UnavailableError
 from trimaran.launch.launchers import Launcher, Presence
@@ -42,8 +43,6 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
-RUN_KEYS = ("run", "events", "goal", "replicas", "launcher", "endpoints", "ledger", "versions")
-"""What the names of all that a run keeps in a store begin with."""
 MOST_FAILURES = 20
 """Of looks at one run in a row, after which the log says it only now and then."""
 
@@ -311,10 +310,10 @@ class Manager:
 
     async def _delete(self, run: Managed) -> None:
         await self.records.check()
-        await self.stores.forget(run.store_url) if own_store(run.store_url) else None
-        if own_store(run.store_url) is None:
+        with suppress(NotFoundError):
             async with self.stores.of(run.store_url) as store:
-                await delete_run_keys(store, run.run_id)
+                await store.delete_all()
+        await self.stores.forget(run.store_url)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
 
@@ -338,12 +337,6 @@ def wanted_replicas(run: Managed) -> Mapping[str, Any]:
         for index in staying
     }
     return {"wanted": len(staying), "devices": devices}
-
-
-async def delete_run_keys(store: Store, run_id: str) -> None:
-    """What a run has in a store that it shares."""
-    for kind in RUN_KEYS:
-        await store.delete_all(f"{kind}/{run_id}")
 
 
 def _replicas_of(endpoints: Mapping[str, str]) -> frozenset[int]:

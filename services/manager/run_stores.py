@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from trimaran.errors import NotFoundError
 from trimaran.store import Store, find_store, open_store
@@ -23,7 +22,7 @@ class _Open:
 
 
 class RunStores:
-    """Runs that share a server share a connection; a run with a file of its own has one.
+    """One connection for each run, shared by all who need it.
 
     Example:
         async with stores.of(run.store_url) as store:
@@ -70,8 +69,3 @@ class RunStores:
             for entry in self._open.values():
                 await entry.store.close()
             self._open.clear()
-
-
-def own_store(url: str) -> Path | None:
-    """The file of a store that is one; None for a server's."""
-    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -21,11 +22,12 @@ from services.manager.records import Managed
 from services.manager.results import list_checkpoints, validation_samples, validation_steps
 from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
+from services.manager.watchers import Watchers, paced
 from trimaran.config import RunConfig
 from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.runs import EventKind, Goal, Run, RunEvent, RunState, event_from_tree, events_stream
-from trimaran.store import entries
+from trimaran.store import entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
 
 MAX_REQUEST_ID = 128
@@ -60,7 +62,7 @@ class Runs:
         self._manager, self._settings, self._admit = manager, settings, admit
         self._records, self._stores = manager.records, manager.stores
         self._tails = Tails(manager.stores)
-        self._watching: dict[str, int] = {}
+        self._watchers = Watchers(settings.limits.watchers)
         self._creating = asyncio.Lock()
         self._clock = clock
 
@@ -138,16 +140,10 @@ class Runs:
         """Every event behind `after` until the run ends, or (not `follow`) until now. Raises
         LimitError for more watchers of one client than the operator allows."""
         run = self._of(client, run_id)
-        count, most = self._watching.get(client.name, 0), self._settings.limits.watchers
-        if count >= most:
-            raise LimitError(f"{client.name} watches {count} runs, and {most} are allowed; end some")
-        self._watching[client.name] = count + 1
-        try:
-            over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
-            async for event in watch(self._tails, run_id, run.store_url, after, over):
+        over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
+        with self._watchers.one_more(client.name):
+            async for event in paced(watch(self._tails, run_id, run.store_url, after, over)):
                 yield self._complete(run, event)
-        finally:
-            self._watching[client.name] -= 1
 
     async def pause(self, client: ClientIdentity, run_id: str) -> Run:
         """Raises StateError for a run that has ended or is being cancelled."""
@@ -317,7 +313,7 @@ class Runs:
             priority=priority,
             created_at=now,
             folder=str(folder),
-            store_url=self._settings.store or f"sqlite:{folder / 'store.sqlite'}",
+            store_url=run_store_url(self._settings.store_url, run_id, folder),
             config=_tree(config),
             num_steps=config.run.steps,
             trainer=trainer,
@@ -328,15 +324,13 @@ class Runs:
         )
 
     def _new_id(self, name: str, now: float) -> str:
-        """NAME-DATE-TIME; the next second's where it is taken. None is the beginning of another:
-        what a store keeps of a run is removed by such a beginning."""
-        known = [run.run_id for run in self._records.all()]
-        for second in range(int(now), int(now) + 100 + len(known)):
+        """NAME-DATE-TIME; the next second's where that is taken."""
+        known = {run.run_id for run in self._records.all()}
+        for second in itertools.count(int(now)):
             run_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(second))}"
-            clashes = any(run_id.startswith(k) or k.startswith(run_id) for k in known)
-            if not clashes and not (self._settings.folder / run_id).exists():
+            if run_id not in known and not (self._settings.folder / run_id).exists():
                 return run_id
-        raise InputError(f"run.name: {name} begins with another run's id; choose another name")
+        raise AssertionError("unreachable")
 
     async def _steer(
         self, client: ClientIdentity, run_id: str, make: Callable[[Managed], Managed]

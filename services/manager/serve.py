@@ -10,10 +10,11 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
+from services.manager.http import LOOPBACK, make_app
+from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
 from services.manager.reconcile import Times
 from services.manager.records import LEASE, Records
@@ -27,7 +28,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import Lease, Store, open_store
-from trimaran.trust import TlsFiles, Trust
+from trimaran.trust import TlsFiles, Trust, is_loopback
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
@@ -38,6 +39,8 @@ class Serving:
     """A manager at work."""
 
     address: str
+    """Of RunService, with its port."""
+    http_address: str
     manager: Manager
     runs: Runs
 
@@ -77,16 +80,27 @@ async def serving(
             times,
         )
         runs = Runs(manager, settings, _admission(settings))
+        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        identify = Clients(settings.clients).identify if settings.clients else None
         server = rpc.Server(
             settings.address,
             [run_service(runs)],
-            trust=Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted"),
-            identify=Clients(settings.clients).identify if settings.clients else None,
+            trust=trust,
+            identify=identify,
             max_request_bytes=MAX_REQUEST_BYTES,
+        )
+        if not (identify and (trust.tls or trust.is_network_trusted)):
+            trust.check_address(settings.http_address)
+        hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
+        app = make_app(
+            runs, identify or trust.identify, is_ready=lambda: manager.is_ready, hosts=hosts
         )
         await server.start()
         stack.push_async_callback(server.stop)
-        yield Serving(server.address, manager, runs)
+        http = await stack.enter_async_context(
+            http_server(app, settings.http_address, trust.tls)
+        )
+        yield Serving(server.address, http, manager, runs)
 
 
 async def take_lease(store: Store, wait_seconds: float, say: Callable[[str], None]) -> Lease:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from services.manager.serve import serving
+from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
 from trimaran.errors import TrimaranError
 from trimaran.telemetry import setup_logging
@@ -47,7 +47,7 @@ async def _until_stopped(settings: ManagerSettings) -> int:
     num_going = 0
     try:
         async with serving(settings, say=_say) as served:
-            _announce(settings, served.address)
+            _announce(settings, served)
             try:
                 await served.manager.run()
             finally:
@@ -65,13 +65,14 @@ async def _until_stopped(settings: ManagerSettings) -> int:
     return 0
 
 
-def _announce(settings: ManagerSettings, address: str) -> None:
+def _announce(settings: ManagerSettings, served: Serving) -> None:
     _say(f"runs: {settings.folder}")
     for pool in settings.find_pools():
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")
-    _say(f"RunService listens on {address}")
+    scheme = "https" if settings.tls else "http"
+    _say(f"RunService listens on {served.address}, HTTP on {scheme}://{served.http_address}")
 
 
 def _say(line: str) -> None:
