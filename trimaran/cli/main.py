@@ -54,6 +54,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.token import new
 
         return new(options.owner, options.role, options.name)
+    if options.command == "up":
+        from trimaran.cli.up import up
+
+        return up(options.config, options.folder, options.store, options.address, options.http)
     if options.command in RUN_COMMANDS:
         from trimaran.cli.runs import dispatch
 

@@ -35,6 +35,14 @@ example:
   umask 077; trimaran token new --owner team-a --role submitter --name anna > anna.token
 """
 
+UP_EXAMPLES = """\
+examples:
+  trimaran up                                        this machine, on loopback
+  trimaran up --folder /data/runs --config manager.yaml
+SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them again
+exit codes: 0 after a signal, 2 for bad input or where another manager has the store
+"""
+
 LEDGER_EXAMPLES = """\
 RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
 examples:
@@ -136,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_token(commands)
     add_run_commands(commands)
+    _add_up(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
@@ -167,6 +176,20 @@ def _add_token(commands: Any) -> None:
     new.add_argument("--owner", required=True, help="whose runs it sees: a person or a team")
     new.add_argument("--role", required=True, choices=("viewer", "submitter", "operator"))
     new.add_argument("--name", help="of the client, once in the file (default: the owner)")
+
+
+def _add_up(commands: Any) -> None:
+    up = commands.add_parser(
+        "up",
+        help="start the manager, which takes runs and keeps them going",
+        epilog=UP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
+    up.add_argument("--folder", metavar="DIR", help="for the runs' folders (default runs)")
+    up.add_argument("--store", metavar="URL", help="redis://...; default: files in the folders")
+    up.add_argument("--address", metavar="HOST:PORT", help="of RunService (default 127.0.0.1:7900)")
+    up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
 
 
 def _add_weights(commands: Any) -> None:
