@@ -75,8 +75,8 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
-        for event in _answer(self._name, self._pool.live.version, self._pool.shape):
-            yield event
+        for response in _answer(self._name, self._pool.live.version, self._pool.shape):
+            yield response
 
 
 class Reward(reward_pb2_grpc.RewardServiceServicer):
@@ -131,25 +131,25 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
 def _answer(
     name: str, version: VersionId, shape: Shape
 ) -> tuple[rollout_pb2.GenerateResponse, ...]:
-    """As a replica sends them: a chunk of each completion in turn, an end behind the last one."""
+    """As a replica sends them: all completions together, chunk by chunk, with the last one their ends."""
     prompt = rollout_pb2.Opened(prompt_token_ids=wire.encode_token_ids(range(100)))
-    events = [rollout_pb2.GenerateResponse(opened=prompt)]
+    responses = [rollout_pb2.GenerateResponse(opened=prompt)]
     bounds = [shape.tokens * place // shape.chunks for place in range(shape.chunks + 1)]
     for start, end in itertools.pairwise(bounds):
+        response = rollout_pb2.GenerateResponse()
         for index in range(shape.samples):
             token_ids, logprobs, _ = _tokens(shape, index)
-            chunk = rollout_pb2.SegmentChunk(
+            response.chunks.add(
                 index=index,
                 segment=wire.encode_segment(Segment(start, end, version, name)),
                 token_ids=token_ids[4 * start : 4 * end],
                 logprobs=logprobs[4 * start : 4 * end],
             )
-            events.append(rollout_pb2.GenerateResponse(chunk=chunk))
+        responses.append(response)
     for index in range(shape.samples):
         _, _, text = _tokens(shape, index)
-        finished = rollout_pb2.Finished(index=index, finish_reason="stop", text=text)
-        events.append(rollout_pb2.GenerateResponse(finished=finished))
-    return tuple(events)
+        responses[-1].finished.add(index=index, finish_reason="stop", text=text)
+    return tuple(responses)
 
 
 @lru_cache
