@@ -88,7 +88,9 @@ def _controller(folder: Path, run_folder: Path) -> Iterator[subprocess.Popen[byt
 
 
 @contextmanager
-def _process(command: list[str], cores: set[int], **pipes: Any) -> Iterator[subprocess.Popen[bytes]]:
+def _process(
+    command: list[str], cores: set[int], **pipes: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         ["taskset", "-c", ",".join(map(str, sorted(cores))), *command],
         stdin=subprocess.PIPE,
@@ -115,7 +117,9 @@ def _write_run(
     endpoints: dict[str, Any],
     store_url: str,
 ) -> None:
-    prompts = ({"prompt": f"What is {n} + 1? " + "x" * 300, "answer": str(n)} for n in range(NUM_PROMPTS))
+    prompts = (
+        {"prompt": f"What is {n} + 1? " + "x" * 300, "answer": str(n)} for n in range(NUM_PROMPTS)
+    )
     rows = "".join(json.dumps(prompt) + "\n" for prompt in prompts)
     (folder / "train.jsonl").write_text(rows, encoding="utf-8")
     groups_in_flight = (work.max_lag + 1) * work.groups_per_step
@@ -167,7 +171,9 @@ def _follow(
         time.sleep(POLL_SECONDS)
     if process.returncode or rows.last != work.steps:
         log = (run_folder / "controller.log").read_text(encoding="utf-8")
-        raise RuntimeError(f"the controller ended at step {rows.last}, exit {process.returncode}:\n{log[-3000:]}")
+        raise RuntimeError(
+            f"the controller ended at step {rows.last}, exit {process.returncode}:\n{log[-3000:]}"
+        )
     (first, began, _, cpu_before), (last, done, _, cpu_after) = marks[0], marks[-1]
     groups = (last - first) * work.groups_per_step
     return Outcome(groups / (done - began), (cpu_after - cpu_before) / groups, memory)

@@ -2,12 +2,13 @@
 
 Writes `benchmarks/control/trace.json`. vLLM alone, on the CPU, is kept at a constant number of
 groups: a new one begins when one ends. Groups that are under way when the time is up are waited
-for, so that long ones are not left out. PROMPTS is a JSONL file with `question` in each row.
+for, so that long ones are not left out. PROMPTS is a JSONL file with `prompt` in each row.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 TRACE = Path(__file__).parent / "trace.json"
-GROUPS_AT_A_TIME, SAMPLES, MAX_TOKENS = 8, 8, 512
-ISSUE_SECONDS = 420.0
+GROUPS_AT_A_TIME, SAMPLES, MAX_TOKENS = 8, 8, 1024
+ISSUE_SECONDS = 360.0
 
 
 async def record(model: Path, prompts: Iterator[str]) -> dict[str, Any]:
@@ -27,7 +28,7 @@ async def record(model: Path, prompts: Iterator[str]) -> dict[str, Any]:
 
     arguments = AsyncEngineArgs(
         model=str(model),
-        max_model_len=2 * MAX_TOKENS,
+        max_model_len=MAX_TOKENS + 256,
         max_num_seqs=GROUPS_AT_A_TIME * SAMPLES,
         enforce_eager=True,
     )
@@ -52,11 +53,11 @@ async def record(model: Path, prompts: Iterator[str]) -> dict[str, Any]:
     }
 
 
-async def _generate(engine: Any, tokenizer: Any, question: str, number: int) -> dict[str, Any]:
+async def _generate(engine: Any, tokenizer: Any, prompt: str, number: int) -> dict[str, Any]:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    turns = [{"role": "user", "content": question}]
+    turns = [{"role": "user", "content": prompt}]
     text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     params = SamplingParams(
         n=SAMPLES,
@@ -71,14 +72,14 @@ async def _generate(engine: Any, tokenizer: Any, question: str, number: int) -> 
     return {"seconds": round(time.monotonic() - begin, 3), "tokens": sorted(tokens.values())}
 
 
-def _questions(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)["question"]
+def _prompts(path: Path) -> Iterator[str]:
+    """Again from the first one at the end."""
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return itertools.cycle([row["prompt"] for row in rows])
 
 
 if __name__ == "__main__":
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    trace = asyncio.run(record(Path(sys.argv[1]), _questions(Path(sys.argv[2]))))
+    trace = asyncio.run(record(Path(sys.argv[1]), _prompts(Path(sys.argv[2]))))
     TRACE.write_text(json.dumps(trace) + "\n", encoding="utf-8")
     print(len(trace["groups"]), "groups")

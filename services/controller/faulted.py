@@ -72,7 +72,9 @@ class Window:
         self._drop(key)
         self._groups[key] = verdicts_G
         self._count(verdicts_G, 1)
-        while self._num_answers - len(self._groups[oldest := next(iter(self._groups))]) >= self._size:
+        while (
+            self._num_answers - len(self._groups[oldest := next(iter(self._groups))]) >= self._size
+        ):
             self._drop(oldest)
 
     def clear(self) -> None:

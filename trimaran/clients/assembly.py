@@ -57,9 +57,7 @@ class GroupAssembly:
 
     def unfinished(self) -> dict[int, PartialCompletion]:
         return {
-            index: c.so_far()
-            for index, c in enumerate(self._completions_G)
-            if c.finished is None
+            index: c.so_far() for index, c in enumerate(self._completions_G) if c.finished is None
         }
 
     def completions(self) -> tuple[Completion, ...]:
