@@ -7,7 +7,9 @@ another to pack again. The controller only hands tokens on: to it they stay byte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, cast, overload
+
+import numpy as np
 
 Number = TypeVar("Number", int, float)
 
@@ -16,7 +18,7 @@ class Packed(Sequence[Number]):
     """Immutable, equal to any sequence of the same numbers. Unpacks when it is looked into."""
 
     __slots__ = ("data",)
-    FORMAT: ClassVar[str]
+    DTYPE: ClassVar[np.dtype[Any]]
 
     def __init__(self, data: bytes) -> None:
         """Little-endian. Raises ValueError unless there are four bytes a number."""
@@ -35,13 +37,13 @@ class Packed(Sequence[Number]):
     @overload
     def __getitem__(self, place: slice) -> tuple[Number, ...]: ...
     def __getitem__(self, place: int | slice) -> Number | tuple[Number, ...]:
-        found = self._values()[place]
+        found = self._values()[place].tolist()
         return tuple(found) if isinstance(place, slice) else found
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Packed):
-            return type(self) is type(other) and self.data == other.data
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+        if isinstance(other, Sequence):
+            return tuple(self) == tuple(cast(Sequence[object], other))
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -50,18 +52,18 @@ class Packed(Sequence[Number]):
         return repr(tuple(self))
 
     def _values(self) -> Any:
-        return memoryview(self.data).cast(self.FORMAT)
+        return np.frombuffer(self.data, self.DTYPE)
 
 
 class TokenIds(Packed[int]):
     """int32. Example: TokenIds(b"\\x07\\0\\0\\0") == (7,)"""
 
     __slots__ = ()
-    FORMAT = "i"
+    DTYPE = np.dtype("<i4")
 
 
 class Logprobs(Packed[float]):
     """float32. Example: Logprobs(b"\\0\\0\\0\\xbf") == (-0.5,)"""
 
     __slots__ = ()
-    FORMAT = "f"
+    DTYPE = np.dtype("<f4")

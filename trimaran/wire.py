@@ -20,9 +20,7 @@ from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
 from trimaran.v1 import reward_pb2, rollout_pb2, types_pb2, weight_sync_pb2
 
-INT32 = np.dtype("<i4")
-FLOAT32 = np.dtype("<f4")
-
+INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
 
 MAX_ELEMENTS = 2**48
 """Of one version."""

@@ -82,20 +82,23 @@ def _stand_ins(shape: Shape) -> Iterator[dict[str, Any]]:
 def _controller(folder: Path, run_folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "trimaran.cli", "serve", "controller"]
     command += ["--config", str(folder / "run.yaml"), "--run-folder", str(run_folder)]
-    with (run_folder / "controller.log").open("wb") as log:
-        with _process(command, CONTROLLER_CORES, stdout=log, stderr=log) as process:
-            yield process
+    with (
+        (run_folder / "controller.log").open("wb") as log,
+        _process(command, CONTROLLER_CORES, stdout=log, stderr=log) as process,
+    ):
+        yield process
 
 
 @contextmanager
 def _process(
-    command: list[str], cores: set[int], **pipes: Any
+    command: list[str], cores: set[int], stdout: Any, stderr: Any = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         ["taskset", "-c", ",".join(map(str, sorted(cores))), *command],
         stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         env=os.environ | COMMON | {"OMP_NUM_THREADS": "1"},
-        **pipes,
     )
     try:
         yield process
