@@ -19,6 +19,8 @@ from collections.abc import Collection, Sequence, Set
 
 from trimaran.types import ScoredGroup
 
+CALM_STEPS = 8
+
 
 class Buffer:
     """Hands out group numbers, and takes scored groups until a batch is whole.
@@ -54,9 +56,9 @@ class Buffer:
         self._waiting = {scored.group.number: scored for scored in reused}
         self._line = sorted([*reissued, *self._waiting])
         self._num_ready = 0
-        """Groups at the head of the line that wait: the trainer can take that many."""
+        """Groups at the head of the line that wait: the trainer could take that many."""
         self._num_training = 0
-        self._trainer_waits = False
+        self._lead, self._num_calm = 1, 0
         lock = asyncio.Lock()
         self._room, self._batch = asyncio.Condition(lock), asyncio.Condition(lock)
 
@@ -82,10 +84,9 @@ class Buffer:
     async def take(self) -> tuple[ScoredGroup, ...]:
         """The next batch, in prompt order."""
         async with self._batch:
-            self._trainer_waits = True
+            self._adapt_lead()
             self._wake()
             await self._batch.wait_for(self._batch_waits)
-            self._trainer_waits = False
             batch = self._line[: self._groups_per_step]
             del self._line[: self._groups_per_step]
             self._num_ready -= len(batch)
@@ -135,11 +136,17 @@ class Buffer:
         num_ahead = len(self._line)
         if num_ahead >= self._wanted or num_ahead + self._num_training >= self._num_slots:
             return False
-        # One batch ahead of a busy trainer is enough: more would only make its tokens older.
-        return num_ahead < self._groups_per_step or self._starves()
+        return num_ahead < self._lead * self._groups_per_step
 
-    def _starves(self) -> bool:
-        return self._trainer_waits and not self._batch_waits()
+    def _adapt_lead(self) -> None:
+        """How many batches stand before the trainer: as few as keep it busy, since each more makes
+        its tokens a step older. One more after each wait, one less after CALM_STEPS without."""
+        waits = not self._batch_waits()
+        self._num_calm = 0 if waits else self._num_calm + 1
+        if waits:
+            self._lead = min(self._lead + 1, self._num_slots // self._groups_per_step)
+        elif self._num_calm % CALM_STEPS == 0:
+            self._lead = max(self._lead - 1, 1)
 
     def _batch_waits(self) -> bool:
         line, ready = self._line, self._num_ready
