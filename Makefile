@@ -10,6 +10,7 @@
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
+# make bench-control  measure the control path
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,7 +23,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward faults-weights mutate-weights clean
+.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -128,6 +129,9 @@ bench-weights: install $(MODEL)/model.safetensors
 
 bench-reward: install
 	$(BIN)/python -m benchmarks.reward $(if $(ONLY),--only $(ONLY))
+
+bench-control: install $(MODEL)/model.safetensors
+	$(BIN)/python -m benchmarks.control $(if $(ONLY),--only $(ONLY))
 
 # Both run, whatever comes of the first.
 faults-weights: install
