@@ -25,7 +25,6 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -147,7 +146,9 @@ def _become(request: Request, outputs: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(
+            number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        )
     sys.argv = ["trimaran", *request.arguments]
     # A reward worker would import the driver's main module again.
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -155,10 +156,3 @@ def _become(request: Request, outputs: list[int]) -> None:
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"arguments": request.arguments, "time": time.time()}))
     part.rename(note)
-
-
-def reap(pids: list[int]) -> None:
-    """Orphans that fell to us and have ended."""
-    for pid in pids:
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +37,12 @@ ORDERS = "TRIMARAN_FAULTS_ORDERS"
 """Environment variable: the folder of the driver's orders. A process's is RUN_FOLDER_NAME.NAME."""
 PLANT = "TRIMARAN_FAULTS_PLANT"
 """Environment variable: the breakage that is planted, if any."""
+
+
+def preload() -> None:
+    """Before the first zygote."""
+    for module in PRELOAD:
+        import_module(module)
 
 
 def live(arguments: list[str]) -> NoReturn:
@@ -79,6 +86,11 @@ def _stand_in(arguments: list[str], orders: Orders) -> None:
         )
         module = rank
         module.train_step = lambda policy, batch, config: policy.learn(batch)
+    if arguments[:2] == ["serve", "controller"]:
+        from services.controller.payloads import PayloadStore
+
+        module = PayloadStore
+        module.prune = lambda self, keep: None
     if arguments[:2] == ["serve", "rollout"]:
         from services.rollout import server as rollout
 
