@@ -7,19 +7,20 @@ it, and a service that has seen a newer one refuses the older.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 from trimaran import errors
-from trimaran.call_thread import CallThread
 from trimaran.types import Caller
 
 MAX_EPOCH = 2**62
 """A run's store counts in int64."""
-Issued = Callable[[str], int | None]
+Issued = Callable[[str], Awaitable[int | None]]
 ISSUED_SECONDS = 30.0
 """For the store to say which epoch is the newest."""
+
+
+async def nobody_knows(run_id: str) -> None:
+    """An `Issued` for services that no store stands behind."""
 
 
 class EpochFence:
@@ -35,17 +36,13 @@ class EpochFence:
         await fence.check(Caller("addition-1", epoch=1))  # raises StaleEpochError
     """
 
-    def __init__(
-        self, issued: Issued = lambda run_id: None, timeout: float = ISSUED_SECONDS
-    ) -> None:
+    def __init__(self, issued: Issued = nobody_knows, timeout: float = ISSUED_SECONDS) -> None:
         """`issued`: the newest epoch that was drawn for a run; None where nobody can say.
 
-        It is asked in a thread, once for each newer epoch, for `timeout` seconds at most.
+        It is asked once for each newer epoch, for `timeout` seconds at most.
         """
         self._issued = issued
         self._timeout = timeout
-        # Of its own: a disk that hangs must not use up the threads that others work in.
-        self._asking = CallThread("epochs")
         self._newest: dict[str, int] = {}
 
     async def check(self, caller: Caller) -> None:
@@ -63,17 +60,13 @@ class EpochFence:
 
     async def _learn(self, caller: Caller) -> int:
         """The newest epoch of the caller's run. Raises InputError when the caller's is not one."""
-        ask = partial(self._issued, caller.run_id)
         try:
-            if self._asking.hangs:
-                raise errors.DeadlineError("an earlier question still hangs")
-            issued = await asyncio.to_thread(self._asking.call, ask, self._timeout)
-        except errors.DeadlineError:
+            async with asyncio.timeout(self._timeout):
+                issued = await self._issued(caller.run_id)
+        except TimeoutError:
             raise errors.UnavailableError(
-                f"the run's store has not answered for {self._timeout:g} s; see that its disk works"
+                f"the run's store has not answered for {self._timeout:g} s; see that it works"
             ) from None
-        except sqlite3.Error as error:
-            raise errors.UnavailableError(f"the run's store cannot be read: {error}") from error
         if issued is None:
             return caller.epoch
         if not 0 < caller.epoch <= issued:

@@ -19,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from trimaran import errors
-from trimaran.fence import EpochFence, Issued
+from trimaran.fence import EpochFence, Issued, nobody_knows
 from trimaran.status import error_of, name_of, status_of
 from trimaran.types import Caller
 
@@ -154,7 +154,7 @@ class Server:
         self,
         address: str,
         services: Iterable[Service],
-        issued: Issued = lambda run_id: None,
+        issued: Issued = nobody_knows,
     ) -> None:
         """`issued`: as in `EpochFence`. Raises InputError for an address that cannot be bound."""
         check_loopback(address)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Any
 
 from services.controller.ledger import read_records
 from services.controller.records import Committed, Consumed, GroupRecord, Record, Replayed, encode
 from trimaran.errors import InputError
-from trimaran.store import STORE_NAME, find_store
+from trimaran.run_context import RunContext
+from trimaran.store import find_store
 
 
-def life_of(group: int, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+async def life_of(
+    group: int, records: AsyncIterable[tuple[int, Record]]
+) -> AsyncGenerator[dict[str, Any], None]:
     """The group's records as they were written; of the batch that it trained in, only the step."""
     step = 0
-    for record in records:
+    async for _, record in records:
         if isinstance(record, GroupRecord) and record.group == group:
             yield encode(record)
         elif isinstance(record, Consumed) and group in dict(record.groups):
@@ -25,19 +27,18 @@ def life_of(group: int, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
             yield encode(record)
 
 
-def read_life(run_folder: Path, group: int) -> list[dict[str, Any]]:
+async def read_life(run: RunContext, group: int) -> list[dict[str, Any]]:
     """Raises InputError when the run has no record of the group.
 
-    Example: read_life(Path("runs/addition-20261120-120000"), 17)[0]["kind"] == "issued"
+    Example: (await read_life(RunContext.in_folder(folder), 17))[0]["kind"] == "issued"
     """
-    store = find_store(run_folder)
+    store = await find_store(run.store_url)
     if store is None:
-        raise InputError(f"{run_folder}: nothing was recorded (there is no {STORE_NAME})")
+        raise InputError(f"{run.folder}: nothing was recorded (there is no {run.store_url})")
     try:
-        records = read_records(store, run_folder.resolve().name)
-        life = list(life_of(group, (record for _, record in records)))
+        life = [tree async for tree in life_of(group, read_records(store, run.run_id))]
     finally:
-        store.close()
+        await store.close()
     if not life:
-        raise InputError(f"{run_folder}: its ledger knows no group {group}")
+        raise InputError(f"{run.folder}: its ledger knows no group {group}")
     return life

@@ -67,10 +67,11 @@ async def conduct(
     """Run to the end. Returns SUCCEEDED or CANCELLED; every failure is raised."""
     began = time.monotonic()
     prompts, held_out = await asyncio.to_thread(_load_prompts, config)
-    caller = Caller(run.run_id, store.next_epoch(run.run_id))
+    caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     async with AsyncExitStack() as stack:
-        ledger = RunLedger(store, PayloadStore(run.folder / "payloads"), caller.run_id)
-        stack.callback(ledger.close)
+        payloads = PayloadStore(run.folder / "payloads")
+        ledger = await RunLedger.open(store, payloads, caller.run_id)
+        stack.push_async_callback(ledger.close)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         await ledger.flush()
@@ -106,8 +107,8 @@ async def _conduct(
     async with loop.router.watching():
         await _train_and_validate(loop, run.run_id, store)
     await loop.trainer.export_model(str(run.folder / "model"), config.trainer.step_timeout)
-    before = store.get(_heldout_key(run.run_id))
-    summary = _summary(loop, run.folder, before, time.monotonic() - began)
+    before = await store.get(_heldout_key(run.run_id))
+    summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
     await asyncio.to_thread(_write_json, run.folder / "summary.json", summary)
     await asyncio.to_thread(_draw_figures, run.folder)
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
@@ -116,9 +117,9 @@ async def _conduct(
 async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     heldout_before = _heldout_key(run_id)
-    if state.step == 0 and store.get(heldout_before) is None:
+    if state.step == 0 and await store.get(heldout_before) is None:
         await loop.validate(0, config.validation.final_samples)
-        store.put(heldout_before, _rewards(reporter.validations.get(0)))
+        await store.put(heldout_before, _rewards(reporter.validations.get(0)))
     reporter.start_clock()
     await loop.run()
     await loop.save_checkpoint()

@@ -56,11 +56,11 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Conduct the run, from its ledger where it has one; returns at its end."""
     if config.endpoints.controller is None:
         raise InputError("endpoints.controller: missing; give host:port")
-    store = open_store(run.folder)
+    store = await open_store(run.store_url)
     try:
         await _serve(config, config.endpoints.controller, run, store)
     finally:
-        store.close()
+        await store.close()
 
 
 async def _serve(config: RunConfig, address: str, run: RunContext, store: Store) -> None:
@@ -85,8 +85,10 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
         await log.wait_for_watchers(WATCHER_SECONDS)
         raise cause from None
     finally:
-        store.put(f"run/{log.run.run_id}", _record(log))
-        await server.stop()
+        try:
+            await store.put(f"run/{log.run.run_id}", _record(log))
+        finally:
+            await server.stop()
 
 
 def _record(log: RunLog) -> dict[str, Any]:

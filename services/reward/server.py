@@ -18,7 +18,7 @@ from trimaran import rpc, wire
 from trimaran.config import RewardSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.store import open_store
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
 
@@ -45,10 +45,12 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     allowed = Allowed.from_environment()
     terms = make_terms(config, allowed)
     async with AsyncExitStack() as stack:
+        store = await open_store(run.store_url)
+        stack.push_async_callback(store.close)
         judges = await open_judges(terms, config.reward, allowed, stack)
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
         service = rpc.service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
-        server = rpc.Server(address, [service], partial(issued_epoch, run.folder))
+        server = rpc.Server(address, [service], store.newest_epoch)
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.store import open_store
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -220,7 +220,10 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     from services.weight_sync.data.receiver import WeightReceiver
 
     name = f"rollout-{index}"
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.close)
+        store = await open_store(run.store_url)
+        stack.push_async_callback(store.close)
         receiver = WeightReceiver(device, 0, config.weight_sync)
         check_engine = partial(
             check_temperature,
@@ -231,24 +234,17 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         weights = ReplicaWeights(
             name, engine, receiver, config.weight_sync, check_engine=check_engine
         )
-        try:
-            await asyncio.to_thread(receiver.start)
-            service = rollout_service(RolloutServicer(name, config, engine, weights))
-            issued = partial(issued_epoch, run.folder)
-            server = rpc.Server(config.endpoints.rollout[index], [service], issued)
-            await server.start()
-            try:
-                caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
-                await _until_first_end(
-                    _watch(engine, weights),
-                    stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
-                )
-            finally:
-                await server.stop()
-        finally:
-            await weights.close()
-    finally:
-        await engine.close()
+        stack.push_async_callback(weights.close)
+        await asyncio.to_thread(receiver.start)
+        service = rollout_service(RolloutServicer(name, config, engine, weights))
+        server = rpc.Server(config.endpoints.rollout[index], [service], store.newest_epoch)
+        stack.push_async_callback(server.stop)
+        await server.start()
+        caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
+        await _until_first_end(
+            _watch(engine, weights),
+            stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
+        )
 
 
 async def _watch(engine: Engine, weights: ReplicaWeights) -> None:

@@ -11,7 +11,7 @@ from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
-from trimaran.store import open_store
+from trimaran.store import Store, open_store
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -91,14 +91,21 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     if address is None or not trainers:
         raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
     senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
-    store = open_store(run.folder)
-    coordinator = Coordinator(
-        run.run_id,
-        config.weight_sync,
-        store,
-        connect_senders=lambda caller: [TrainerClient(address, caller) for address in senders],
-        connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
-    )
+    store = await open_store(run.store_url)
+    try:
+        coordinator = await Coordinator.open(
+            run.run_id,
+            config.weight_sync,
+            store,
+            connect_senders=lambda caller: [TrainerClient(address, caller) for address in senders],
+            connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
+        )
+        await _serve(address, coordinator, store)
+    finally:
+        await store.close()
+
+
+async def _serve(address: str, coordinator: Coordinator, store: Store) -> None:
     add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
     service = rpc.service(pb.DESCRIPTOR, add, WeightSyncServicer(coordinator))
     server = rpc.Server(address, [service], store.newest_epoch)
@@ -110,4 +117,3 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     finally:
         await server.stop()
         await coordinator.close()
-        store.close()

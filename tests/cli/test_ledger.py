@@ -15,6 +15,7 @@ from tests.cli.conftest import WriteRun
 from trimaran.cli.main import main
 from trimaran.config import load_config
 from trimaran.launch.run_folder import make_run_folder, write_config
+from trimaran.run_context import RunContext
 from trimaran.store import open_store
 
 
@@ -24,13 +25,18 @@ def folder(write_run: WriteRun) -> Path:
     config = load_config(write_run())
     folder = make_run_folder(config)
     write_config(folder, config)
-    store = open_store(folder)
-    ledger = RunLedger(store, PayloadStore(folder / "payloads"), folder.name)
+    asyncio.run(record(RunContext.in_folder(folder)))
+    return folder
+
+
+async def record(run: RunContext) -> None:
+    store = await open_store(run.store_url)
+    ledger = await RunLedger.open(store, PayloadStore(run.folder / "payloads"), run.run_id)
     ledger.record(Issued(17, 1, "train.jsonl:3"))
     ledger.record(Issued(17, 2, "train.jsonl:3", Reissue("CUDA error", "rollout-0")))
-    asyncio.run(ledger.flush())
-    store.close()
-    return folder
+    await ledger.flush()
+    await ledger.close()
+    await store.close()
 
 
 def test_it_says_why_a_group_was_reissued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
 from trimaran.launch.local import ServiceProcess
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.e2e
 
@@ -84,8 +85,9 @@ def test_a_run_that_has_finished_is_not_resumed(
     (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
     folder = config.parent
     store = SqliteStore(folder / "store.sqlite")
-    store.put(f"run/{folder.name}", {"state": "succeeded", "step": 20, "error": ""})
-    store.close()
+    record = {"state": "succeeded", "step": 20, "error": ""}
+    asyncio.run(store.put(f"run/{folder.name}", record))
+    asyncio.run(store.close())
     monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: pytest.fail("started"))
     assert main(["train", "--resume", str(folder)]) == 0
     assert "has finished" in capsys.readouterr().out

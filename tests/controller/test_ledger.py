@@ -1,6 +1,7 @@
 import asyncio
 import json
 import sqlite3
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from services.controller.records import (
     encode,
 )
 from trimaran.errors import InputError
-from trimaran.store import SqliteStore
+from trimaran.store import entries
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Proof, VersionId
 
 PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
@@ -40,6 +42,14 @@ def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any
         head = chain_hash(head, tree)
         rows.append((sequence, json.loads(json.dumps({**tree, "hash": head}))))
     return rows
+
+
+def folded(run_id: str, rows: list[tuple[int, Any]]) -> LedgerState:
+    async def each() -> AsyncGenerator[tuple[int, Any], None]:
+        for row in rows:
+            yield row
+
+    return asyncio.run(fold(run_id, each()))[0]
 
 
 class LedgerLife(RuleBasedStateMachine):
@@ -127,7 +137,7 @@ class LedgerLife(RuleBasedStateMachine):
 
     @invariant()
     def the_fold_of_the_records_is_the_state(self) -> None:
-        assert fold("run", chained("run", self.records))[0] == self.state
+        assert folded("run", chained("run", self.records)) == self.state
 
 
 TestLedgerLife = LedgerLife.TestCase
@@ -144,22 +154,22 @@ RECORDS: list[Record] = [
 ]
 
 
-def write(folder: Path) -> None:
+async def write(folder: Path) -> None:
     store = SqliteStore(folder / "store.sqlite")
-    ledger = RunLedger(store, PayloadStore(folder / "payloads"), "run")
+    ledger = await RunLedger.open(store, PayloadStore(folder / "payloads"), "run")
     for record in RECORDS:
         ledger.record(record)
-    asyncio.run(ledger.flush())
-    ledger.close()
-    store.close()
+    await ledger.flush()
+    await ledger.close()
+    await store.close()
 
 
-def read(folder: Path) -> LedgerState:
+async def read(folder: Path) -> LedgerState:
     store = SqliteStore(folder / "store.sqlite")
     try:
-        return fold("run", store.read("ledger/run"))[0]
+        return (await fold("run", entries(store, "ledger/run")))[0]
     finally:
-        store.close()
+        await store.close()
 
 
 @pytest.mark.parametrize(
@@ -176,47 +186,44 @@ def read(folder: Path) -> LedgerState:
     ],
 )
 def test_tampering_is_found_and_named(tmp_path: Path, damage: str, named: int) -> None:
-    write(tmp_path)
-    assert read(tmp_path).step == 1
+    asyncio.run(write(tmp_path))
+    assert asyncio.run(read(tmp_path)).step == 1
     connection = sqlite3.connect(tmp_path / "store.sqlite")
     changed = connection.execute(damage).rowcount
     connection.commit()
     connection.close()
     assert changed
     with pytest.raises(LedgerError, match=f"run run: .* breaks at record {named} "):
-        read(tmp_path)
+        asyncio.run(read(tmp_path))
 
 
 def test_a_chain_of_another_run_is_refused(tmp_path: Path) -> None:
     rows = chained("run", RECORDS)
     with pytest.raises(LedgerError, match="breaks at record 1"):
-        fold("other", rows)
+        folded("other", rows)
 
 
 def test_a_record_that_does_not_fit_is_named() -> None:
     rows = chained("run", [RECORDS[1], RECORDS[3]])
     with pytest.raises(LedgerError, match=r"record 2: group 0, attempt 1: scored cannot follow"):
-        fold("run", rows)
+        folded("run", rows)
 
 
 def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), "run")
-
     async def body() -> str:
+        store = SqliteStore(tmp_path / "store.sqlite")
+        ledger = await RunLedger.open(store, PayloadStore(tmp_path / "payloads"), "run")
         ledger.record(RECORDS[1])
         ledger.record(RECORDS[2])
         payload = ledger.keep(b"tokens")
         ledger.record(Scored(0, 1, payload))
         await ledger.flush()
-        return payload
+        return payload  # and the process is gone
 
     payload = asyncio.run(body())
-    again = SqliteStore(tmp_path / "store.sqlite")
-    state = fold("run", again.read("ledger/run"))[0]
+    state = asyncio.run(read(tmp_path))
     assert state.groups[0].payload == payload
     assert PayloadStore(tmp_path / "payloads").read(payload) == b"tokens"
-    ledger.close()
 
 
 def test_payloads_are_checked_and_pruned(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from services.controller.records import Generated, Issued, Reissue
 from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import InputError, InternalError
+from trimaran.run_context import RunContext
 from trimaran.types import Group, Prompt, Verdict, VersionId
 
 
@@ -105,7 +106,8 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
 
     world.faults = faults
     run(world)
-    life = read_life(tmp_path / RUN_ID, 5)
+    run_context = RunContext.in_folder(tmp_path / RUN_ID)
+    life = asyncio.run(read_life(run_context, 5))
     assert [(tree["kind"], tree.get("attempt")) for tree in life] == [
         *(("issued", 1), ("issued", 2), ("generated", 2), ("scored", 2)),
         *(("consumed", None), ("committed", None)),
@@ -113,9 +115,9 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
     assert life[1]["reissue"]["cause"].endswith(": CUDA error")
     assert life[4]["step"] == life[5]["version"]["step"] == 2
     with pytest.raises(InputError, match="knows no group 500"):
-        read_life(tmp_path / RUN_ID, 500)
+        asyncio.run(read_life(run_context, 500))
     with pytest.raises(InputError, match="nothing was recorded"):
-        read_life(tmp_path, 5)
+        asyncio.run(read_life(RunContext.in_folder(tmp_path), 5))
 
 
 def reissue_lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from services.controller.resume import DivergedError, open_groups
 from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Completion, Group, Score, ScoredGroup, Segment, VersionId
 from trimaran.wire import serialize_scored_group
 
@@ -49,17 +51,19 @@ def run_world(
 def cut_ledger(source: Path, target: Path, num_records: int) -> None:
     """A copy of the run folder as a crash after `num_records` records leaves it."""
     shutil.copytree(source, target)
-    store = SqliteStore(target / "store.sqlite")
-    store._execute("DELETE FROM streams WHERE sequence > ?", (num_records,))
-    store.close()
+    with closing(sqlite3.connect(target / "store.sqlite", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM streams WHERE sequence > ?", (num_records,))
 
 
 def records(folder: Path) -> list[Record]:
-    store = SqliteStore(folder / "store.sqlite")
-    try:
-        return [record for _, record in read_records(store, RUN_ID)]
-    finally:
-        store.close()
+    async def read() -> list[Record]:
+        store = SqliteStore(folder / "store.sqlite")
+        try:
+            return [record async for _, record in read_records(store, RUN_ID)]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
 
 
 @pytest.mark.e2e
@@ -173,7 +177,7 @@ def test_scored_groups_are_reused_only_within_the_lag(
     tmp_path: Path, max_lag: int, reused: list[int]
 ) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), RUN_ID)
+    ledger = asyncio.run(RunLedger.open(store, PayloadStore(tmp_path / "payloads"), RUN_ID))
 
     def record(number: int, version: int) -> None:
         segment = Segment(0, 1, VersionId(0, version), "rollout-0")
@@ -192,8 +196,8 @@ def test_scored_groups_are_reused_only_within_the_lag(
     asyncio.run(ledger.flush())
     # With weights of step 1, groups 2 and 3 train next (lag 1 each), then 4 and 5 (2 and 1).
     groups = open_groups(ledger, make_config(run={"groups_per_step": 2, "max_lag": max_lag}))
-    ledger.close()
-    store.close()
+    asyncio.run(ledger.close())
+    asyncio.run(store.close())
     assert [scored.group.number for scored in groups.reused] == reused
     assert sorted([*groups.reissued, *reused]) == [2, 3, 4, 5]
 

@@ -17,7 +17,7 @@ from services.controller.records import (
     Timed,
 )
 from tests.faults.oracle import Judge
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import ScoredGroup
 from trimaran.wire import parse_scored_group
 
@@ -48,13 +48,13 @@ class Audit:
         """Tokens."""
         self.wrong: list[str] = []
 
-    def read(self) -> None:
-        for sequence, record in read_records(self.store, self._run_id, self._sequence):
+    async def read(self) -> None:
+        async for sequence, record in read_records(self.store, self._run_id, self._sequence):
             self._sequence = sequence
             self._take(record)
 
-    def close(self) -> None:
-        self.store.close()
+    async def close(self) -> None:
+        await self.store.close()
 
     @property
     def batch(self) -> list[ScoredGroup]:
@@ -71,9 +71,10 @@ class Audit:
         """Spoilt groups of which there is a later attempt."""
         return {(n, attempt) for n, attempt in self.spoilt if self._attempts[n] > attempt}
 
-    def ended_with(self) -> str:
+    async def ended_with(self) -> str:
         """The error of the controller that ended last; empty while none has."""
-        return (self.store.get(f"run/{self._run_id}") or {}).get("error", "")
+        record = await self.store.get(f"run/{self._run_id}")
+        return record.value["error"] if record else ""
 
     def _take(self, record: Record) -> None:
         match record:

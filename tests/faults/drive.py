@@ -124,7 +124,7 @@ async def drive(report: Report, count: int, settings: list[Setting], model: Path
     counts = shares(count, len(settings))
     for number, share in enumerate(counts):
         setting, later = settings[number], settings[number + 1 : len(counts)]
-        home = make_house(report.folder / f"part-{number}", setting, report.seed, model)
+        home = await make_house(report.folder / f"part-{number}", setting, report.seed, model)
         print(f"part {number}: {setting}", flush=True)
         try:
             await home.open()
@@ -181,7 +181,7 @@ async def part(
     finally:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        audit.close()
+        await audit.close()
         report.num_tokens += judge.num_tokens
         report.num_trained += audit.num_trained
         report.num_spoilt += judge.num_spoilt

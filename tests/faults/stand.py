@@ -71,7 +71,7 @@ class Stand:
         """With a fresh look at the ledger each time. Raises Broken: a hang."""
         deadline = time.monotonic() + seconds
         while True:
-            self.audit.read()
+            await self.audit.read()
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -99,7 +99,7 @@ class Stand:
             return self.audit.consumed > self.step or not self.house.is_alive(CONTROLLER)
 
         await self.until(has_batch_or_died, BATCH_SECONDS, f"the batch of step {self.step + 1}")
-        self._check_controller()
+        await self._check_controller()
         self.step += 1
         self.judge.oracle.learn(self.step)
         self.house.permit(self.step)
@@ -113,7 +113,7 @@ class Stand:
                 if child.stopped():
                     return True
             elif until_over:
-                self.audit.read()
+                await self.audit.read()
                 if self.audit.reported >= self.step:
                     return False
             await asyncio.sleep(POLL_SECONDS / 10)
@@ -126,7 +126,7 @@ class Stand:
         while True:
             self._revive()
             if not all(map(self.house.is_alive, [CONTROLLER, *self.house.trainers])):
-                self._check_controller()
+                await self._check_controller()
                 await self.resume()
             missing = await self._missing(self.step)
             if not missing:
@@ -160,7 +160,7 @@ class Stand:
             await asyncio.sleep(POLL_SECONDS)
 
     async def routing(self) -> Routing:
-        self.audit.read()
+        await self.audit.read()
         async with self.weight_sync() as client:
             return await client.get_routing()
 
@@ -204,10 +204,10 @@ class Stand:
         for child in self.house.children.values():
             child.thaw()
 
-    def _check_controller(self) -> None:
+    async def _check_controller(self) -> None:
         """It outlives whatever is done to a replica or to weight sync."""
         if not self.house.is_alive(CONTROLLER) and not self.may_end:
-            raise Broken(f"the controller ended: {self.audit.ended_with() or 'see its log'}")
+            raise Broken(f"the controller ended: {await self.audit.ended_with() or 'see its log'}")
 
     async def _missing(self, step: int) -> str:
         """Until every replica that runs is routable at this step's version; empty then."""

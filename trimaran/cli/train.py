@@ -29,6 +29,7 @@ from trimaran.launch.run_folder import (
     write_config,
 )
 from trimaran.machine import read_machine
+from trimaran.run_context import RunContext
 from trimaran.runs import Run, RunState
 
 LAST_EVENTS_SECONDS = 5.0
@@ -44,7 +45,7 @@ def train(config_path: str, overrides: Sequence[str]) -> int:
 
 def resume(run: str) -> int:
     folder, config = open_run_folder(run)
-    if has_succeeded(folder):
+    if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
         console = Console()
         console.print("this run has finished; there is nothing to resume")
         show_summary(folder, console)

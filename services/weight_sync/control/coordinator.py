@@ -61,25 +61,39 @@ class Coordinator:
 
     Example:
 
-        coordinator = Coordinator(run_id, config, store, connect_senders, connect_rollout)
+        coordinator = await Coordinator.open(run_id, config, store, connect_senders, connect_rollout)
         coordinator.start()
         await coordinator.register(run_id, replica, peer)
         routing, metrics = await coordinator.publish(caller, version)
         await coordinator.close()
     """
 
-    def __init__(
-        self,
+    @classmethod
+    async def open(
+        cls,
         run_id: str,
         config: WeightSyncSection,
         store: Store,
         connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
         pauses: Pauses = DEFAULT_PAUSES,
+    ) -> Coordinator:
+        """From what the store holds of the run."""
+        ledger = await VersionLedger.open(store, run_id)
+        return cls(run_id, config, ledger, connect_senders, connect_rollout, pauses)
+
+    def __init__(
+        self,
+        run_id: str,
+        config: WeightSyncSection,
+        ledger: VersionLedger,
+        connect_senders: Connect,
+        connect_rollout: Callable[[Replica, Caller], Rollout],
+        pauses: Pauses,
     ) -> None:
         self._run_id = run_id
         self._config = config
-        self._ledger = VersionLedger(store, run_id)
+        self._ledger = ledger
         self._pool = ReplicaPool(self._ledger, connect_rollout)
         self._prover = ReadBackProver(config, self._pool, self._ledger)
         self._stager = Stager(config, self._ledger.next_group_id, pauses)
