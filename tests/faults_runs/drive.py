@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults_runs import judge, moves
-from tests.faults_runs.moves import Case
+from tests.faults_runs.moves import Case, Done
 from tests.faults_runs.site import DrivenRun, Setting, Site
 from trimaran import rpc
 
@@ -73,7 +73,9 @@ async def drive_run(report: Report, arguments: argparse.Namespace, folder: Path,
         await driven.until_running()
         await driven.harm(arguments.faults)
         await driven.until_ended()
-        report.wrong += [f"run {seed}: {what}" for what in judge.find_wrong(site, run)]
+        wrong = await judge.find_wrong(site, run)
+        report.wrong += [f"run {seed}: {what}" for what in wrong]
+        await run.close()
     except Exception as error:
         traceback.print_exc()
         report.wrong.append(f"run {seed}: {type(error).__name__}: {error}")
@@ -100,21 +102,21 @@ class Driven:
         made = 0
         while made < count:
             await asyncio.sleep(self._dice.uniform(0, 0.6))
-            self._run.read()
-            if self._ended:
-                break
             case = self._choose()
-            begun, step = time.monotonic(), self._run.step
+            if self._ended or case is None:
+                break
             done = await case.act(self._site, self._run, case, self._dice)
-            if not done:
+            if done is None:
                 self._report.num_missed += 1
                 continue
             made += 1
+            await self._run.read()
+            step = self._run.step
             if case.kind.startswith(("kill", "freeze")):
                 self._deaths[case.victim] += 1
             if case.kind == "kill launcher":
                 await self._start_again()
-            watching = asyncio.create_task(self._recover(case, done, begun, step))
+            watching = asyncio.create_task(self._recover(case, done, step))
             self._watching.add(watching)
             if self._dice.random() < 0.75:
                 await watching
@@ -132,22 +134,26 @@ class Driven:
         await self._until(lambda: not self._site.alive(self._run), "its processes to end")
         self._site.resume(self._run)
 
-    async def _recover(self, case: Case, done: str, begun: float, step: int) -> None:
-        await self._until(lambda: self._run.step > step or self._ended, f"a step after {done}")
+    async def _recover(self, case: Case, done: Done, step: int) -> None:
+        await self._until(lambda: self._run.step > step or self._ended, f"a step after {done.what}")
         while not self._ended and not await self._whole():
-            if time.monotonic() - begun > RECOVERY_SECONDS:
-                raise Broken(f"{RECOVERY_SECONDS:g} s after {done}: {self._missing()} is missing")
+            if time.monotonic() - done.begun > RECOVERY_SECONDS:
+                raise Broken(
+                    f"{RECOVERY_SECONDS:g} s after {done.what}: {self._missing()} is missing"
+                )
             await asyncio.sleep(POLL_SECONDS)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - done.begun
         self._report.recoveries.setdefault(case.kind, []).append(round(seconds, 2))
-        print(f"  {self._report.num_faults:4d} {case.kind}: {done}; {seconds:.2f} s", flush=True)
+        print(
+            f"  {self._report.num_faults:4d} {case.kind}: {done.what}; {seconds:.2f} s", flush=True
+        )
 
     def _missing(self) -> set[str]:
         return set(self._run.processes) - set(self._site.alive(self._run))
 
     async def _whole(self) -> bool:
         """Every process lives and answers."""
-        self._run.read()
+        await self._run.read()
         if self._missing():
             return False
         endpoints = self._run.config.endpoints
@@ -176,7 +182,7 @@ class Driven:
     async def _until(self, condition, what: str, seconds: float = RECOVERY_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while True:
-            self._run.read()
+            await self._run.read()
             if condition():
                 return
             if time.monotonic() > deadline:

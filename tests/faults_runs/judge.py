@@ -7,9 +7,9 @@ from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
 
 
-def find_wrong(site: Site, run: DrivenRun) -> list[str]:
+async def find_wrong(site: Site, run: DrivenRun) -> list[str]:
     config = run.config
-    run.read()
+    await run.read()
     found = audit(
         run.rows,
         run.name,

@@ -5,17 +5,29 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.faults import orders
+from tests.faults_runs.lives import Life
 from tests.faults_runs.site import FROZEN_SECONDS, DrivenRun, Site
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
 
-Act = Callable[["Site", DrivenRun, "Case", random.Random], Awaitable[str]]
-"""What was done, in words; empty when the moment for it never came."""
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A fault that was made."""
+
+    what: str
+    begun: float
+    """On the monotonic clock."""
+
+
+Act = Callable[[Site, DrivenRun, "Case", random.Random], Awaitable[Done | None]]
+"""None when the moment for it never came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +40,36 @@ class Case:
     method: str = ""
     action: str = ""
 
-    def __str__(self) -> str:
+    def __str__(self) -> Done | None:
         return f"{self.kind} {self.method}".strip()
 
 
-async def kill(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> str:
+async def kill(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     life = _pick(site, run, case.victim, dice)
     if life is None:
-        return ""
+        return None
     life.send(signal.SIGKILL)
-    return life.name
+    return Done(life.name, time.monotonic())
 
 
-async def freeze(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> str:
+async def freeze(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     """It may go on before anybody notices, or be killed for it."""
     life = _pick(site, run, case.victim, dice)
     if life is None:
-        return ""
+        return None
     seconds = dice.uniform(0.2, 1.5 * FROZEN_SECONDS)
+    begun = time.monotonic()
     life.send(signal.SIGSTOP)
     await asyncio.sleep(seconds)
     outcome = "goes on" if life.alive else "was killed"
     life.send(signal.SIGCONT)
-    return f"{life.name} for {seconds:.1f} s; it {outcome}"
+    return Done(f"{life.name} for {seconds:.1f} s; it {outcome}", begun)
 
 
-async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> str:
+async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     life = _pick(site, run, case.victim, dice)
     if life is None:
-        return ""
+        return None
     number = {
         "delay": f" {dice.uniform(0.2, 3):.2f}",
         "again": f" {dice.uniform(0.05, 2):.2f}",
@@ -68,12 +81,12 @@ async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random)
     while orders.is_open(folder, life.name):
         if asyncio.get_running_loop().time() > deadline:
             orders.withdraw(folder, life.name)
-            return ""
+            return None
         await asyncio.sleep(0.05)
-    return f"{life.name}: {case.method}, {case.action}{number}"
+    return Done(f"{life.name}: {case.method}, {case.action}{number}", time.monotonic())
 
 
-def _pick(site: Site, run: DrivenRun, kind: str, dice: random.Random):
+def _pick(site: Site, run: DrivenRun, kind: str, dice: random.Random) -> Life | None:
     names = {
         name: life
         for name, life in site.alive(run).items()

@@ -20,7 +20,7 @@ from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
 from tests.marked import MARK, marked, survivors
 from trimaran.config import RunConfig, load_config
-from trimaran.store import SqliteStore
+from trimaran.store import Store, entries, find_store
 
 GROUPS_PER_STEP = 2
 FROZEN_SECONDS = 3.0
@@ -53,6 +53,8 @@ class DrivenRun:
     setting: Setting
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     step: int = 0
+    """The last committed one."""
+    _store: Store | None = None
 
     @property
     def name(self) -> str:
@@ -70,19 +72,25 @@ class DrivenRun:
         names = ("controller", "reward", "weight-sync", *ranks, *replicas)
         return [f"{self.name}.{name}" for name in names]
 
-    def read(self) -> None:
-        """What was added to the ledger."""
-        if not (self.folder / "store.sqlite").exists():
-            return
-        store = SqliteStore(self.folder / "store.sqlite")
+    async def read(self) -> None:
+        """What was added to the ledger; nothing while its store is away."""
         try:
-            new = list(store.read(f"ledger/{self.name}", self.rows[-1][0] if self.rows else 0))
-        finally:
-            store.close()
+            if self._store is None:
+                self._store = await find_store(RunContext.in_folder(self.folder).store_url)
+            if self._store is None:
+                return
+            after = self.rows[-1][0] if self.rows else 0
+            new = [row async for row in entries(self._store, f"ledger/{self.name}", after)]
+        except (UnavailableError, InputError):
+            return
         self.rows += new
         for _, tree in new:
             if tree["kind"] == "committed":
                 self.step = tree["version"]["step"]
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._store.close()
 
 
 class Site:

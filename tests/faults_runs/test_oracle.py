@@ -229,9 +229,7 @@ def test_a_broken_promise_is_found(written, harm: Callable[[Written], None]):
 
 
 def test_an_altered_record_is_found(written):
-    found = audit(
-        [(1, {"kind": "opened", "epoch": 1, "hash": "0" * 64})], RUN, bytes.fromhex, 1, 0
-    )
+    found = audit([(1, {"kind": "opened", "epoch": 1, "hash": "0" * 64})], RUN, bytes.fromhex, 1, 0)
     assert found.wrong == ["record 1: its hash does not follow"]
 
 
