@@ -20,6 +20,8 @@ from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
 from tests.marked import MARK, marked, survivors
 from trimaran.config import RunConfig, load_config
+from trimaran.errors import InputError, UnavailableError
+from trimaran.run_context import RunContext
 from trimaran.store import Store, entries, find_store
 
 GROUPS_PER_STEP = 2
