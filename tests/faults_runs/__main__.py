@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.faults_runs import born
 from tests.marked import MARK
 
 ENVIRONMENT = {
@@ -20,9 +21,10 @@ ENVIRONMENT = {
 if __name__ == "__main__":
     if MARK not in os.environ:
         mark = tempfile.mkdtemp(prefix="trimaran-faults-runs-")
-        command = [sys.executable, "-m", "tests.faults_runs", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, **ENVIRONMENT, MARK: mark})
-    from tests.faults_runs import born, entry
+        environment = {**os.environ, **ENVIRONMENT, MARK: mark}
+        born.execute_with_room(["-m", "tests.faults_runs", *sys.argv[1:]], environment)
+    sys.argv.pop()
+    from tests.faults_runs import entry
 
     entry.preload()
     # Before there is a second thread.

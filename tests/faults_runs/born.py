@@ -8,7 +8,8 @@ the arguments, environment, working directory, output and session that it was to
 child of the one that asked, by the kernel's rule that an orphan falls to the nearest ancestor that
 takes orphans. So signals, exit codes and the death of a parent are the same as ever.
 
-Each newborn leaves a note, `born/<pid>`, by which the driver knows who is who.
+What the kernel shows of a newborn (`/proc/<pid>/cmdline`, `/proc/<pid>/environ`) is its own, too.
+Each leaves a note, a file named by its process id, by which the driver knows who is who.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from typing import Any, NoReturn
 PR_SET_CHILD_SUBREAPER = 36
 COMMAND = (sys.executable, "-m", "trimaran.cli")
 MAX_BYTES = 1 << 18
+ROOM = 1 << 15
+"""Bytes for what the kernel shows of a newborn: what the first process was executed with."""
+ROOM_VARIABLE = "TRIMARAN_FAULTS_ROOM"
 NOTES = "TRIMARAN_FAULTS_NOTES"
 """Environment variable: the folder of the notes."""
 
@@ -45,6 +49,13 @@ class Request:
     environment: dict[str, str]
     folder: str
     own_session: bool
+
+
+def execute_with_room(arguments: list[str], environment: dict[str, str]) -> NoReturn:
+    """The first process of all: its newborns' command lines and environments need room. It has one
+    argument more than it is given."""
+    command = [sys.executable, *arguments, " " * ROOM]
+    os.execve(sys.executable, command, {**environment, ROOM_VARIABLE: " " * ROOM})
 
 
 class Zygote:
@@ -74,6 +85,7 @@ def split_off(live: Live) -> Zygote:
         theirs.close()
         return Zygote(ours)
     ours.close()
+    _show(["zygote"], dict(os.environ))
     while True:
         data, outputs, _, _ = socket.recv_fds(theirs, MAX_BYTES, 3)
         if not data:
@@ -149,6 +161,7 @@ def _become(request: Request, outputs: list[int]) -> None:
         signal.signal(
             number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         )
+    _show([*COMMAND, *request.arguments], request.environment)
     sys.argv = ["trimaran", *request.arguments]
     # A reward worker would import the driver's main module again.
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -156,3 +169,22 @@ def _become(request: Request, outputs: list[int]) -> None:
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"arguments": request.arguments, "time": time.time()}))
     part.rename(note)
+
+
+def _show(command: list[str], environment: dict[str, str]) -> None:
+    """Write over the memory that the kernel reads for /proc; nobody else uses it any more."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments, environ = (tuple(map(int, fields[place : place + 2])) for place in (45, 47))
+    words = b"\0".join(map(os.fsencode, command)) + b"\0"
+    _fill(*arguments, words.rjust(arguments[1] - arguments[0]))
+    variables = b"".join(
+        os.fsencode(f"{k}={v}") + b"\0" for k, v in environment.items() if k != ROOM_VARIABLE
+    )
+    _fill(*environ, variables.ljust(environ[1] - environ[0], b"\0"))
+
+
+def _fill(start: int, end: int, data: bytes) -> None:
+    assert len(data) == end - start, (
+        "too little room; was the driver started with `execute_with_room`?"
+    )
+    ctypes.memmove(start, data, len(data))
