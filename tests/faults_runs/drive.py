@@ -1,8 +1,8 @@
 """The seeded fault driver of whole runs: `python -m tests.faults_runs --seed 1 --runs 2 --faults 10`.
 
-Real processes, real gRPC, real ledger and weight plane; a stand-in engine and a stand-in policy. One
-fault after another at random moments; the run must go on by itself and end as it should. What
-`judge.py` finds wrong afterwards is reported, with exit code 1.
+A real manager with real launchers, processes, gRPC, ledgers and weight plane; a stand-in engine and a
+stand-in policy. One fault after another at random moments; the runs must go on by themselves and end
+as they should. What `judge.py` finds wrong afterwards is reported, with exit code 1.
 """
 
 from __future__ import annotations
@@ -14,35 +14,45 @@ import shutil
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults_runs import judge, moves
+from tests.faults_runs import judge, moves, results
 from tests.faults_runs.moves import Case, Done
-from tests.faults_runs.site import DrivenRun, Setting, Site
+from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
 from trimaran import rpc
+from trimaran.errors import TrimaranError
 
-RECOVERY_SECONDS = 60.0
+RECOVERY_SECONDS = 90.0
 """For the next step to be trained and every process to be back. Longer is a hang."""
 END_SECONDS = 120.0
-"""For a run to end once nobody harms it any more."""
+"""For the runs to end once nobody harms them any more."""
 POLL_SECONDS = 0.1
 MAX_DEATHS = 3
-"""Of one process in one run: the launcher gives up one that dies again and again."""
+"""Of one kind of process in one run: who dies again and again is given up."""
+PATIENCE = 0.75
+"""Share of the faults whose recovery is waited for before the next comes."""
 
 
 class Broken(AssertionError):
-    """The run does not do what it should."""
+    """A run does not do what it should."""
 
 
 @dataclass(slots=True)
 class Report:
     seed: int
+    store: str
     num_runs: int = 0
     recoveries: dict[str, list[float]] = field(default_factory=dict)
+    """Kind of fault -> seconds of each."""
     wrong: list[str] = field(default_factory=list)
     num_missed: int = 0
+    """Faults whose moment never came; not counted."""
     num_tokens: int = 0
+    """Trained, and each compared with the weights that made it."""
+    num_steps: int = 0
+    num_reissued: int = 0
 
     @property
     def num_faults(self) -> int:
@@ -50,143 +60,154 @@ class Report:
 
 
 async def drive(report: Report, arguments: argparse.Namespace, folder: Path) -> None:
-    for number in range(arguments.runs):
+    """One site after the other, with one or two runs each."""
+    number = 0
+    while report.num_runs < arguments.runs:
         seed = arguments.seed * 1000 + number
-        place = folder / f"run-{seed}"
-        before = len(report.wrong)
-        await drive_run(report, arguments, place, seed)
+        dice = random.Random(seed)
+        num_runs = min(dice.choice((1, 1, 2)), arguments.runs - report.num_runs)
+        place, before = folder / f"site-{seed}", len(report.wrong)
+        await drive_site(report, arguments, place, seed, dice, num_runs)
         if len(report.wrong) == before:
             shutil.rmtree(place)
+        number += 1
 
 
-async def drive_run(report: Report, arguments: argparse.Namespace, folder: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    setting = Setting(
-        arguments.store, dice.choice((0, 1, 2)), dice.choice((1, 2)), dice.choice((2, 3))
-    )
-    site = Site(folder, seed)
-    print(f"run {seed}: {setting}", flush=True)
+async def drive_site(
+    report: Report,
+    arguments: argparse.Namespace,
+    folder: Path,
+    seed: int,
+    dice: random.Random,
+    num_runs: int,
+) -> None:
+    site = Site(folder, seed, report.store)
     began = time.monotonic()
+    wrong: list[str] = []
     try:
-        run = site.start("r", setting, 3 * arguments.faults + 2)
-        driven = Driven(site, run, dice, report, arguments.only)
-        await driven.until_running()
-        await driven.harm(arguments.faults)
-        await driven.until_ended()
-        wrong = await judge.find_wrong(site, run)
-        report.wrong += [f"run {seed}: {what}" for what in wrong]
-        await run.close()
+        await site.open()
+        for _ in range(num_runs):
+            lag, ranks, replicas = dice.choice((0, 1, 2)), dice.choice((1, 2)), dice.choice((2, 3))
+            run = await site.submit(Setting(lag, ranks, replicas), 3 * arguments.faults + 2)
+            print(f"site {seed}: {run.name}: {report.store}, {run.setting}", flush=True)
+        driver = Driver(site, dice, report, arguments.only)
+        await driver.until(lambda: all(run.step for run in site.runs), "the first steps")
+        await driver.harm(arguments.faults * num_runs)
+        await driver.until(
+            lambda: all(run.has_ended for run in site.runs), "the runs' ends", END_SECONDS
+        )
+        for run in site.runs:
+            wrong += await judge.find_wrong(site, run, report)
     except Exception as error:
         traceback.print_exc()
-        report.wrong.append(f"run {seed}: {type(error).__name__}: {error}")
+        wrong.append(f"{type(error).__name__}: {error}")
     finally:
-        left = await site.close()
-        report.wrong += [f"run {seed}: left: {what}" for what in left]
-    report.num_runs += 1
-    print(f"run {seed}: {time.monotonic() - began:.1f} s", flush=True)
+        wrong += [f"left: {what}" for what in await site.close()]
+    wrong += judge.find_left(site)
+    report.wrong += [f"site {seed}: {what}" for what in wrong]
+    report.num_runs += num_runs
+    print(f"site {seed}: {time.monotonic() - began:.1f} s", *wrong, sep="\n  ", flush=True)
 
 
-class Driven:
-    def __init__(
-        self, site: Site, run: DrivenRun, dice: random.Random, report: Report, only: str
-    ) -> None:
-        self._site, self._run, self._dice, self._report = site, run, dice, report
-        self._deaths: Counter[str] = Counter()
-        self._cases = [case for case in moves.CASES if only in str(case)]
+class Driver:
+    """Harms the runs of one site."""
+
+    def __init__(self, site: Site, dice: random.Random, report: Report, only: str) -> None:
+        self._site, self._dice, self._report = site, dice, report
+        self._deaths: Counter[tuple[str, str]] = Counter()
+        self._cases = [
+            case
+            for case in moves.CASES
+            if only in str(case) and (case.victim != REDIS or site.redis)
+        ]
         self._watching: set[asyncio.Task[None]] = set()
-
-    async def until_running(self) -> None:
-        await self._until(lambda: self._run.step > 0 or self._ended, "the first step")
 
     async def harm(self, count: int) -> None:
         made = 0
         while made < count:
             await asyncio.sleep(self._dice.uniform(0, 0.6))
-            case = self._choose()
-            if self._ended or case is None:
+            await self._site.look()
+            going = [run for run in self._site.runs if not run.has_ended]
+            if not going:
                 break
-            done = await case.act(self._site, self._run, case, self._dice)
-            if done is None:
-                self._report.num_missed += 1
-                continue
-            made += 1
-            await self._run.read()
-            step = self._run.step
-            if case.kind.startswith(("kill", "freeze")):
-                self._deaths[case.victim] += 1
-            if case.kind == "kill launcher":
-                await self._start_again()
-            watching = asyncio.create_task(self._recover(case, done, step))
-            self._watching.add(watching)
-            if self._dice.random() < 0.75:
-                await watching
+            made += await self._harm(self._dice.choice(going))
         for watching in self._watching:
             await watching
 
-    def _choose(self) -> Case:
-        kinds = sorted(
-            {case.kind for case in self._cases if self._deaths[case.victim] < MAX_DEATHS}
-        )
+    async def _harm(self, run: DrivenRun) -> bool:
+        case = self._choose(run)
+        done = await case.act(self._site, run, case, self._dice)
+        if done is None:
+            self._report.num_missed += 1
+            return False
+        if case.kind.startswith(("kill", "freeze")):
+            self._deaths[run.name, case.victim] += 1
+        await self._site.look()
+        watching = asyncio.create_task(self._recover(run, case, done, run.step))
+        self._watching.add(watching)
+        if self._dice.random() < PATIENCE:
+            await watching
+        return True
+
+    def _choose(self, run: DrivenRun) -> Case:
+        good = [case for case in self._cases if self._deaths[run.name, case.victim] < MAX_DEATHS]
+        kinds = sorted({case.kind for case in good})
+        if not kinds:
+            raise Broken("no fault is left to make; give fewer --faults or no --only")
         kind = self._dice.choice(kinds)
-        return self._dice.choice([case for case in self._cases if case.kind == kind])
+        return self._dice.choice([case for case in good if case.kind == kind])
 
-    async def _start_again(self) -> None:
-        await self._until(lambda: not self._site.alive(self._run), "its processes to end")
-        self._site.resume(self._run)
-
-    async def _recover(self, case: Case, done: Done, step: int) -> None:
-        await self._until(lambda: self._run.step > step or self._ended, f"a step after {done.what}")
-        while not self._ended and not await self._whole():
+    async def _recover(self, run: DrivenRun, case: Case, done: Done, step: int) -> None:
+        await self.until(lambda: run.step > step or run.has_ended, f"a step after {done.what}")
+        while not run.has_ended and not await self._is_whole(run):
             if time.monotonic() - done.begun > RECOVERY_SECONDS:
                 raise Broken(
-                    f"{RECOVERY_SECONDS:g} s after {done.what}: {self._missing()} is missing"
+                    f"{done.what}: after {RECOVERY_SECONDS:g} s {self._missing(run)} is missing"
                 )
             await asyncio.sleep(POLL_SECONDS)
+            await self._site.look()
         seconds = time.monotonic() - done.begun
         self._report.recoveries.setdefault(case.kind, []).append(round(seconds, 2))
         print(
             f"  {self._report.num_faults:4d} {case.kind}: {done.what}; {seconds:.2f} s", flush=True
         )
 
-    def _missing(self) -> set[str]:
-        return set(self._run.processes) - set(self._site.alive(self._run))
+    def _missing(self, run: DrivenRun) -> set[str]:
+        return {"manager", *run.processes} - set(self._site.alive(run))
 
-    async def _whole(self) -> bool:
+    async def _is_whole(self, run: DrivenRun) -> bool:
         """Every process lives and answers."""
-        await self._run.read()
-        if self._missing():
+        if self._missing(run):
             return False
-        endpoints = self._run.config.endpoints
+        endpoints = run.config.endpoints
         addresses = [
             endpoints.controller,
             endpoints.reward,
             endpoints.weight_sync,
             *endpoints.trainer,
-            *endpoints.rollout,
+            *endpoints.rollout[: run.setting.num_replicas],
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(rpc.wait_until_serving(self._site.address, 1.0))
                 for address in addresses:
-                    tasks.create_task(rpc.wait_until_serving(str(address), 1.0))
-        except ExceptionGroup:
+                    tasks.create_task(rpc.wait_until_serving(str(address), 1.0, run.context.trust))
+        except* TrimaranError:
             return False
         return True
 
-    async def until_ended(self) -> None:
-        await self._until(lambda: self._ended, "the end of the run", END_SECONDS)
-
-    @property
-    def _ended(self) -> bool:
-        return self._site.exit_code(self._run) is not None
-
-    async def _until(self, condition, what: str, seconds: float = RECOVERY_SECONDS) -> None:
+    async def until(
+        self, condition: Callable[[], bool], what: str, seconds: float = RECOVERY_SECONDS
+    ) -> None:
+        """Raises Broken: a hang."""
         deadline = time.monotonic() + seconds
         while True:
-            await self._run.read()
+            await self._site.look()
             if condition():
                 return
             if time.monotonic() > deadline:
-                raise Broken(f"waited {seconds:g} s in vain for {what}")
+                states = [f"{run.name} {run.run.state} at {run.step}" for run in self._site.runs]
+                raise Broken(f"waited {seconds:g} s in vain for {what}: {', '.join(states)}")
             await asyncio.sleep(POLL_SECONDS)
 
 
@@ -197,17 +218,20 @@ def main(folder: Path) -> int:
     parser.add_argument("--faults", type=int, default=10, help="in each run")
     parser.add_argument("--store", choices=("sqlite", "redis"), default="sqlite")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
+    parser.add_argument("--plant", default="", help="a breakage of the code, which must be found")
+    parser.add_argument("--results", type=Path, help="a JSON file to which the figures are added")
     arguments = parser.parse_args()
-    report = Report(arguments.seed)
+    report = Report(arguments.seed, arguments.store)
     started = time.monotonic()
     asyncio.run(drive(report, arguments, folder))
     print(
         f"{report.num_faults} faults in {report.num_runs} runs, {time.monotonic() - started:.0f} s;"
-        f" {report.num_missed} whose moment never came; seed {arguments.seed}"
+        f" {report.num_missed} whose moment never came; seed {arguments.seed}, {arguments.store};"
+        f" {report.num_steps} steps, {report.num_tokens} tokens, {report.num_reissued} reissued"
     )
-    for kind, seconds in sorted(report.recoveries.items()):
-        ordered = sorted(seconds)
-        print(f"  {len(ordered):4d} {kind}: median {ordered[len(ordered) // 2]}, max {ordered[-1]}")
+    print(*results.table(report.recoveries), sep="\n")
+    if arguments.results:
+        results.add(arguments.results, report)
     for what in report.wrong:
         print(f"WRONG: {what}")
     if report.wrong:

@@ -1,4 +1,4 @@
-"""What is done to a running run: to whom, and when it is over."""
+"""What is done to the processes, the calls and the goals of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,22 @@ from dataclasses import dataclass
 
 from tests.faults import orders
 from tests.faults_runs.lives import Life
-from tests.faults_runs.site import FROZEN_SECONDS, DrivenRun, Site
+from tests.faults_runs.site import (
+    FROZEN_SECONDS,
+    LAUNCHER,
+    MANAGER,
+    REDIS,
+    START_SECONDS,
+    DrivenRun,
+    Site,
+)
+from trimaran.errors import StateError, TrimaranError
+from trimaran.runs import RunState
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
+AWAY_SECONDS = (0.1, 2.0)
+"""Until who supervises the manager or Redis has started it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +52,45 @@ class Case:
     method: str = ""
     action: str = ""
 
-    def __str__(self) -> Done | None:
+    def __str__(self) -> str:
         return f"{self.kind} {self.method}".strip()
 
 
 async def kill(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
+    if case.victim == REDIS:
+        return await _kill_redis(site, dice)
     life = _pick(site, run, case.victim, dice)
     if life is None:
         return None
+    begun = time.monotonic()
     life.send(signal.SIGKILL)
-    return Done(life.name, time.monotonic())
+    if case.victim == MANAGER:
+        await asyncio.sleep(dice.uniform(*AWAY_SECONDS))
+        site.start_manager()
+    return Done(life.name, begun)
+
+
+async def _kill_redis(site: Site, dice: random.Random) -> Done:
+    assert site.redis
+    begun = time.monotonic()
+    await asyncio.to_thread(site.redis.kill)
+    await asyncio.sleep(dice.uniform(*AWAY_SECONDS))
+    await asyncio.to_thread(site.redis.start)
+    return Done(REDIS, begun)
 
 
 async def freeze(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     """It may go on before anybody notices, or be killed for it."""
+    begun, seconds = time.monotonic(), dice.uniform(0.2, 1.5 * FROZEN_SECONDS)
+    if case.victim == REDIS:
+        assert site.redis
+        site.redis.freeze()
+        await asyncio.sleep(seconds)
+        site.redis.thaw()
+        return Done(f"{REDIS} for {seconds:.1f} s", begun)
     life = _pick(site, run, case.victim, dice)
     if life is None:
         return None
-    seconds = dice.uniform(0.2, 1.5 * FROZEN_SECONDS)
-    begun = time.monotonic()
     life.send(signal.SIGSTOP)
     await asyncio.sleep(seconds)
     outcome = "goes on" if life.alive else "was killed"
@@ -77,20 +109,57 @@ async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random)
     }.get(case.action, "")
     folder = site.folder / "orders"
     orders.give(folder, life.name, case.method, case.action + number, dice.randrange(3))
-    deadline = asyncio.get_running_loop().time() + CALL_SECONDS
+    deadline = time.monotonic() + CALL_SECONDS
     while orders.is_open(folder, life.name):
-        if asyncio.get_running_loop().time() > deadline:
+        if time.monotonic() > deadline:
             orders.withdraw(folder, life.name)
             return None
         await asyncio.sleep(0.05)
     return Done(f"{life.name}: {case.method}, {case.action}{number}", time.monotonic())
 
 
+async def pause(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
+    """Paused, and after a moment resumed."""
+    begun = time.monotonic()
+    try:
+        await _insist(lambda: site.client.pause_run(run.name))
+        async with asyncio.timeout(2 * START_SECONDS):
+            while run.run.state not in (RunState.PAUSED, RunState.SUCCEEDED):
+                await asyncio.sleep(0.1)
+                await site.look()
+        await asyncio.sleep(dice.uniform(0, 1))
+        await _insist(lambda: site.client.resume_run(run.name))
+    except StateError:
+        return None  # it has just ended
+    return Done(f"{run.name} is paused and resumed", begun)
+
+
+async def scale(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
+    begun, number = time.monotonic(), dice.choice((1, 2, 3, 4))
+    try:
+        await _insist(lambda: site.client.scale_run(run.name, number, number))
+    except StateError:
+        return None
+    run.setting.num_replicas = number
+    return Done(f"{run.name} has {number} replicas", begun)
+
+
+async def _insist(ask: Callable[[], Awaitable[object]]) -> None:
+    """The manager may be away."""
+    async with asyncio.timeout(START_SECONDS):
+        while True:
+            try:
+                await ask()
+                return
+            except StateError:
+                raise
+            except TrimaranError:
+                await asyncio.sleep(0.2)
+
+
 def _pick(site: Site, run: DrivenRun, kind: str, dice: random.Random) -> Life | None:
     names = {
-        name: life
-        for name, life in site.alive(run).items()
-        if name.removeprefix(f"{run.name}.").rstrip("-0123456789") == kind
+        name: life for name, life in site.alive(run).items() if name.rstrip("-0123456789") == kind
     }
     return names[dice.choice(sorted(names))] if names else None
 
@@ -108,7 +177,7 @@ CALLS = {
     ),
 }
 ACTIONS = ("drop", "lose", "delay", "twice", "again")
-VICTIMS = ("rollout", "reward", "weight-sync", "trainer", "controller", "launcher")
+VICTIMS = ("rollout", "reward", "weight-sync", "trainer", "controller", LAUNCHER, MANAGER, REDIS)
 CASES = (
     *(Case(f"kill {victim}", victim, kill) for victim in VICTIMS),
     *(Case(f"freeze {victim}", victim, freeze) for victim in VICTIMS),
@@ -119,4 +188,6 @@ CASES = (
         for action in ACTIONS
     ),
     Case("cut call", "rollout", harm_call, "Generate", "cut"),
+    Case("pause and resume", "", pause),
+    Case("scale", "", scale),
 )
