@@ -18,8 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.faults.replaced import Broken
 from tests.faults_runs import judge, moves, results
 from tests.faults_runs.moves import Case, Done
+from tests.faults_runs.plants import PLANTS
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
 from trimaran import rpc
 from trimaran.errors import TrimaranError
@@ -33,10 +35,6 @@ MAX_DEATHS = 3
 """Of one kind of process in one run: who dies again and again is given up."""
 PATIENCE = 0.75
 """Share of the faults whose recovery is waited for before the next comes."""
-
-
-class Broken(AssertionError):
-    """A run does not do what it should."""
 
 
 @dataclass(slots=True)
@@ -218,9 +216,13 @@ def main(folder: Path) -> int:
     parser.add_argument("--faults", type=int, default=10, help="in each run")
     parser.add_argument("--store", choices=("sqlite", "redis"), default="sqlite")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
-    parser.add_argument("--plant", default="", help="a breakage of the code, which must be found")
+    parser.add_argument(
+        "--plant", choices=PLANTS, help="a breakage of the code, which must be found"
+    )
     parser.add_argument("--results", type=Path, help="a JSON file to which the figures are added")
     arguments = parser.parse_args()
+    if arguments.plant:
+        arguments.only = PLANTS[arguments.plant].only
     report = Report(arguments.seed, arguments.store)
     started = time.monotonic()
     asyncio.run(drive(report, arguments, folder))

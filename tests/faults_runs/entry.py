@@ -12,7 +12,7 @@ import torch
 
 from tests.faults.engine import StandInEngine
 from tests.faults.orders import Orders
-from tests.faults_runs import born, calls, plants
+from tests.faults_runs import born, calls
 from tests.faults_runs.standins import LearningPolicy
 from trimaran.launch.environment import process_name
 
@@ -28,15 +28,14 @@ PRELOAD = (
     "tensorboard.compat.proto.summary_pb2",
     "tensorboard.summary.writer.event_file_writer",
     "trimaran.cli.main",
+    "trimaran.cli.launch",
     "trimaran.cli.serve",
-    "trimaran.cli.train",
+    "trimaran.cli.up",
 )
-PARENTS = ("train", "launch", "up")
+PARENTS = ("launch", "up")
 """Commands that start processes."""
 ORDERS = "TRIMARAN_FAULTS_ORDERS"
 """Environment variable: the folder of the driver's orders. A process's is RUN_FOLDER_NAME.NAME."""
-PLANT = "TRIMARAN_FAULTS_PLANT"
-"""Environment variable: the breakage that is planted, if any."""
 
 
 def preload() -> None:
@@ -52,7 +51,6 @@ def live(arguments: list[str]) -> NoReturn:
     orders = Orders(Path(os.environ[ORDERS]), who(arguments))
     calls.install(orders)
     _stand_in(arguments, orders)
-    plants.install(os.environ.get(PLANT, ""), arguments)
     from trimaran.cli.main import main
 
     sys.exit(main(arguments))
@@ -86,11 +84,6 @@ def _stand_in(arguments: list[str], orders: Orders) -> None:
         )
         module = rank
         module.train_step = lambda policy, batch, config: policy.learn(batch)
-    if arguments[:2] == ["serve", "controller"]:
-        from services.controller.payloads import PayloadStore
-
-        module = PayloadStore
-        module.prune = lambda self, keep: None
     if arguments[:2] == ["serve", "rollout"]:
         from services.rollout import server as rollout
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.faults import orders
+from tests.faults.replaced import refuse_replaced
 from tests.faults_runs.lives import Life
 from tests.faults_runs.site import (
     FROZEN_SECONDS,
@@ -22,6 +23,7 @@ from tests.faults_runs.site import (
 )
 from trimaran.errors import StateError, TrimaranError
 from trimaran.runs import RunState
+from trimaran.types import Caller
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
@@ -118,6 +120,42 @@ async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random)
     return Done(f"{life.name}: {case.method}, {case.action}{number}", time.monotonic())
 
 
+async def corrupt(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
+    """A replica dies, and in its next life loads one wrong bit with its first weights."""
+    life = _pick(site, run, case.victim, dice)
+    if life is None:
+        return None
+    begun, folder = time.monotonic(), site.folder / "orders"
+    orders.give(folder, life.name, "loaded", "corrupt")
+    life.send(signal.SIGKILL)
+    while orders.is_open(folder, life.name):
+        if run.has_ended or time.monotonic() - begun > START_SECONDS:
+            orders.withdraw(folder, life.name)
+            return None
+        await asyncio.sleep(0.05)
+        await site.look()
+    return Done(f"{life.name} loads a wrong bit", begun)
+
+
+async def speak_as_replaced(
+    site: Site, run: DrivenRun, case: Case, dice: random.Random
+) -> Done | None:
+    """A controller of an older epoch asks for this and that. Raises Broken when it is obeyed."""
+    life = _pick(site, run, "controller", dice)
+    if life is None:
+        return None
+    begun, epoch = time.monotonic(), run.epoch
+    life.send(signal.SIGKILL)
+    while run.epoch <= epoch:
+        if run.has_ended or time.monotonic() - begun > START_SECONDS:
+            return None
+        await asyncio.sleep(0.1)
+        await site.look()
+    index = dice.randrange(run.setting.num_replicas)
+    await refuse_replaced(run.config.endpoints, Caller(run.name, epoch), index)
+    return Done(f"epoch {epoch} speaks in the time of {run.epoch}", begun)
+
+
 async def pause(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     """Paused, and after a moment resumed."""
     begun = time.monotonic()
@@ -188,6 +226,8 @@ CASES = (
         for action in ACTIONS
     ),
     Case("cut call", "rollout", harm_call, "Generate", "cut"),
+    Case("corrupt load", "rollout", corrupt),
+    Case("stale epoch", "controller", speak_as_replaced),
     Case("pause and resume", "", pause),
     Case("scale", "", scale),
 )

@@ -79,6 +79,11 @@ class DrivenRun:
         return load_config(self.folder / "config.yaml")
 
     @property
+    def epoch(self) -> int:
+        """Of the newest controller."""
+        return max((tree["epoch"] for _, tree in self.rows if tree["kind"] == "opened"), default=0)
+
+    @property
     def has_ended(self) -> bool:
         return self.run.state.has_ended
 
