@@ -33,6 +33,9 @@ END_SECONDS = 120.0
 POLL_SECONDS = 0.1
 MAX_DEATHS = 3
 """Of one kind of process in one run: who dies again and again is given up."""
+DEADLY = ("kill", "freeze", "frozen", "corrupt", "stale")
+CANCELLED = 0.15
+"""Share of the sites where a run is cancelled in the end."""
 PATIENCE = 0.75
 """Share of the faults whose recovery is waited for before the next comes."""
 
@@ -44,6 +47,8 @@ class Report:
     num_runs: int = 0
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     """Kind of fault -> seconds of each."""
+    chosen: Counter[str] = field(default_factory=Counter)
+    """How often each kind was chosen: the rarest come first."""
     wrong: list[str] = field(default_factory=list)
     num_missed: int = 0
     """Faults whose moment never came; not counted."""
@@ -86,14 +91,23 @@ async def drive_site(
         await site.open()
         for _ in range(num_runs):
             lag, ranks, replicas = dice.choice((0, 1, 2)), dice.choice((1, 2)), dice.choice((2, 3))
-            run = await site.submit(Setting(lag, ranks, replicas), 3 * arguments.faults + 2)
+            setting, harm = (
+                Setting(lag, ranks, replicas),
+                dice.choice(("", "drop", "lose", "twice")),
+            )
+            run = await site.submit(setting, 3 * arguments.faults + 2, harm)
             print(f"site {seed}: {run.name}: {report.store}, {run.setting}", flush=True)
         driver = Driver(site, dice, report, arguments.only)
         await driver.until(lambda: all(run.step for run in site.runs), "the first steps")
         await driver.harm(arguments.faults * num_runs)
+        if dice.random() < CANCELLED:
+            await driver.cancel(dice.choice(site.runs))
         await driver.until(
             lambda: all(run.has_ended for run in site.runs), "the runs' ends", END_SECONDS
         )
+        names = [run.run_id async for run in site.client.list_runs()]
+        if sorted(names) != sorted(run.name for run in site.runs):
+            wrong.append(f"the manager has the runs {names}")
         for run in site.runs:
             wrong += await judge.find_wrong(site, run, report)
     except Exception as error:
@@ -113,6 +127,7 @@ class Driver:
     def __init__(self, site: Site, dice: random.Random, report: Report, only: str) -> None:
         self._site, self._dice, self._report = site, dice, report
         self._deaths: Counter[tuple[str, str]] = Counter()
+        self._seen = report.chosen
         self._cases = [
             case
             for case in moves.CASES
@@ -138,7 +153,7 @@ class Driver:
         if done is None:
             self._report.num_missed += 1
             return False
-        if case.kind.startswith(("kill", "freeze")):
+        if case.kind.startswith(DEADLY):
             self._deaths[run.name, case.victim] += 1
         await self._site.look()
         watching = asyncio.create_task(self._recover(run, case, done, run.step))
@@ -147,12 +162,19 @@ class Driver:
             await watching
         return True
 
+    async def cancel(self, run: DrivenRun) -> None:
+        if done := await moves.cancel(self._site, run):
+            await self.until(lambda: run.has_ended, "the end of a run that was cancelled")
+            self._note("cancel", done)
+
     def _choose(self, run: DrivenRun) -> Case:
         good = [case for case in self._cases if self._deaths[run.name, case.victim] < MAX_DEATHS]
-        kinds = sorted({case.kind for case in good})
-        if not kinds:
+        if not good:
             raise Broken("no fault is left to make; give fewer --faults or no --only")
-        kind = self._dice.choice(kinds)
+        kinds = sorted({case.kind for case in good})
+        rarest = min(self._seen[kind] for kind in kinds)
+        kind = self._dice.choice([kind for kind in kinds if self._seen[kind] == rarest])
+        self._seen[kind] += 1
         return self._dice.choice([case for case in good if case.kind == kind])
 
     async def _recover(self, run: DrivenRun, case: Case, done: Done, step: int) -> None:

@@ -32,11 +32,11 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
         config.run.max_lag,
     )
     wrong = [*found.wrong, *replay(config, found)]
-    if run.run.state is not RunState.SUCCEEDED:
+    if run.run.state not in run.wanted:
         wrong.append(f"it is {run.run.state}: {run.run.error}")
-    if len(found.steps) != run.num_steps:
+    if run.run.state is RunState.SUCCEEDED and len(found.steps) != run.num_steps:
         wrong.append(f"{len(found.steps)} steps of {run.num_steps} were trained")
-    if found.open_groups:
+    if run.run.state is RunState.SUCCEEDED and found.open_groups:
         wrong.append(f"groups that never ended: {found.open_groups}")
     report.num_steps += len(found.steps)
     report.num_tokens += found.num_tokens

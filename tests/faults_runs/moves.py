@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.faults import orders
-from tests.faults.replaced import refuse_replaced
+from tests.faults.replaced import Broken, refuse_replaced
 from tests.faults_runs.lives import Life
 from tests.faults_runs.site import (
     FROZEN_SECONDS,
@@ -27,6 +27,9 @@ from trimaran.types import Caller
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
+NOTICED_SECONDS = {LAUNCHER: 20.0}
+"""In which a process that stays frozen must be killed; for a launcher its lease, 10 s, and what a
+busy machine adds. For others that is frozen_timeout and some."""
 AWAY_SECONDS = (0.1, 2.0)
 """Until who supervises the manager or Redis has started it again."""
 
@@ -98,6 +101,20 @@ async def freeze(site: Site, run: DrivenRun, case: Case, dice: random.Random) ->
     outcome = "goes on" if life.alive else "was killed"
     life.send(signal.SIGCONT)
     return Done(f"{life.name} for {seconds:.1f} s; it {outcome}", begun)
+
+
+async def stay_frozen(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
+    """Nobody lets it go on. Raises Broken unless it is found and killed in time."""
+    life = _pick(site, run, case.victim, dice)
+    if life is None:
+        return None
+    begun, limit = time.monotonic(), NOTICED_SECONDS.get(case.victim, FROZEN_SECONDS + 7)
+    life.send(signal.SIGSTOP)
+    while life.alive:
+        if time.monotonic() - begun > limit:
+            raise Broken(f"{life.name} has been frozen for {limit:g} s, and nobody has noticed")
+        await asyncio.sleep(0.1)
+    return Done(f"{life.name} was killed after {time.monotonic() - begun:.1f} s", begun)
 
 
 async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
@@ -172,6 +189,17 @@ async def pause(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> 
     return Done(f"{run.name} is paused and resumed", begun)
 
 
+async def cancel(site: Site, run: DrivenRun) -> Done | None:
+    """The last that happens to a run; None where it has ended before."""
+    begun = time.monotonic()
+    try:
+        await _insist(lambda: site.client.cancel_run(run.name))
+    except StateError:
+        return None
+    run.wanted = (RunState.CANCELLED, RunState.SUCCEEDED)  # the step under way may be the last one
+    return Done(f"{run.name} is cancelled", begun)
+
+
 async def scale(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     begun, number = time.monotonic(), dice.choice((1, 2, 3, 4))
     try:
@@ -203,6 +231,8 @@ def _pick(site: Site, run: DrivenRun, kind: str, dice: random.Random) -> Life | 
 
 
 CALLS = {
+    MANAGER: ("GetRun",),
+    "controller": ("GetStatus", "SetGoal"),
     "reward": ("ScoreGroup",),
     "trainer": ("TrainBatch", "GetPolicyVersion", "GetOffer", "SaveCheckpoint", "SendWeights"),
     "rollout": ("Generate", "StageWeights", "CommitWeights", "ReadBack"),
@@ -219,6 +249,7 @@ VICTIMS = ("rollout", "reward", "weight-sync", "trainer", "controller", LAUNCHER
 CASES = (
     *(Case(f"kill {victim}", victim, kill) for victim in VICTIMS),
     *(Case(f"freeze {victim}", victim, freeze) for victim in VICTIMS),
+    *(Case(f"frozen {victim}", victim, stay_frozen) for victim in VICTIMS[:6]),
     *(
         Case(f"{action} call", victim, harm_call, method, action)
         for victim, methods in CALLS.items()

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.faults import house
+from tests.faults import house, orders
 from tests.faults_runs import born, entry
 from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
@@ -24,7 +24,7 @@ from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, UnavailableError
 from trimaran.run_context import RunContext
-from trimaran.runs import Run
+from trimaran.runs import Run, RunState
 from trimaran.store import Store, entries, find_store
 
 GROUPS_PER_STEP = 2
@@ -57,6 +57,8 @@ class DrivenRun:
     run: Run
     setting: Setting
     num_steps: int
+    wanted: tuple[RunState, ...] = (RunState.SUCCEEDED,)
+    """In which of these it must end."""
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     step: int = 0
     """The last committed one."""
@@ -166,8 +168,11 @@ class Site:
                 start_new_session=True,
             )
 
-    async def submit(self, setting: Setting, num_steps: int) -> DrivenRun:
+    async def submit(self, setting: Setting, num_steps: int, harm: str = "") -> DrivenRun:
+        """`harm`: an order for the call, which is made until it is answered, as `calls.py` has it."""
         request = f"run-{len(self.runs)}"
+        if harm:
+            orders.give(self.folder / "orders", "up", "CreateRun", harm)
         tree = self._tree(request, setting, num_steps)
         async with asyncio.timeout(START_SECONDS):
             while True:
