@@ -17,7 +17,7 @@ from trimaran import types
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
-from trimaran.v1 import reward_pb2, rollout_pb2, types_pb2, weight_sync_pb2
+from trimaran.v1 import reward_pb2, rollout_pb2, trainer_pb2, types_pb2, weight_sync_pb2
 
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
@@ -520,6 +520,14 @@ def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
     return types.TrainingBatch(
         message.step, tuple(decode_scored_group(group) for group in message.groups)
     )
+
+
+def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:
+    return trainer_pb2.LedgerEnd(records=end.records, hash=end.hash)
+
+
+def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
+    return types.LedgerEnd(message.records, message.hash)
 
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:

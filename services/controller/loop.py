@@ -272,7 +272,7 @@ class Loop:
         # The parts of all ranks, then the whole.
         timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
         try:
-            path = await self.trainer.save_checkpoint(step, timeout)
+            path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable)
         except StaleEpochError:
             raise
         except TrimaranError as error:

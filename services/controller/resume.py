@@ -54,6 +54,8 @@ async def replay(
     deterministic run reaches another root.
     """
     policy, _ = await trainer.get_policy_version(config.trainer.step_timeout)
+    if noted := await trainer.get_ledger_end(config.trainer.step_timeout):
+        await ledger.check_anchor(noted, "the trainer's newest checkpoint")
     state, start, lineage = ledger.state, policy.version.step, ledger.state.lineage
     if state.began is None:
         _begin(ledger, policy)

@@ -30,6 +30,7 @@ from trimaran.errors import InputError, InternalError, OutOfOrderError, Unavaila
 from trimaran.model_folder import read_model_folder
 from trimaran.run_context import RunContext
 from trimaran.types import (
+    LedgerEnd,
     Manifest,
     Offer,
     Peer,
@@ -102,6 +103,8 @@ class TrainerRank:
         self._metrics: dict[str, float] = {}
         self._nonfinite = ""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
+        self.ledger: LedgerEnd | None = None
+        """As the newest checkpoint holds it."""
         self._written: TrainerState | None = None
         """Of the last `write_shard`, still without digests."""
         # A save reads the weights that a step would change.
@@ -176,14 +179,18 @@ class TrainerRank:
             return ""
         return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
 
-    async def publish_checkpoint(self, shards: Sequence[str]) -> Path:
+    async def publish_checkpoint(
+        self, shards: Sequence[str], ledger: LedgerEnd | None = None
+    ) -> Path:
         """On rank 0, once all ranks have written their parts, with their digests. Training may have
         gone on since."""
         assert self._written, "write_shard comes first"
-        state = replace(self._written, shards=tuple(shards))
+        state = replace(self._written, shards=tuple(shards), ledger=ledger)
         folder, keep = self._run_folder, self._config.run.keep_checkpoints
         what = f"checkpoint of step {state.step}"
-        return await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
+        path = await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
+        self.ledger = ledger
+        return path
 
     async def discard_checkpoint(self) -> None:
         """On rank 0, after a failure: what was written of it goes, what stood before stays."""
@@ -316,6 +323,7 @@ class TrainerRank:
             self._policy.load_state(shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
+            self.ledger = state.ledger
             logger.info("continuing from %s", folder)
         self._adopt(self._take_snapshot())
         if state and self._held and self._held.root != state.root:

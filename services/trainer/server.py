@@ -133,7 +133,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             try:
                 own = self._rank.write_shard(step)
                 shards = await self._others.save_everywhere(request, own, timeout)
-                return await self._rank.publish_checkpoint(shards)
+                ledger = (
+                    wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
+                )
+                return await self._rank.publish_checkpoint(shards, ledger)
             except Exception as error:
                 await self._discard_checkpoint()
                 if isinstance(error, TrimaranError):
@@ -159,6 +162,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.GetPolicyVersionResponse(
             version=wire.encode_policy(self._rank.version),
             manifest=wire.encode_manifest(self._rank.manifest),
+            ledger=self._rank.ledger and wire.encode_ledger_end(self._rank.ledger),
         )
 
     async def GetOffer(

@@ -29,6 +29,7 @@ from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
     Group,
+    LedgerEnd,
     Manifest,
     Message,
     PolicyVersion,
@@ -82,6 +83,8 @@ class FakeTrainer:
         self.nonfinite: Callable[[int], str] = lambda step: ""
         """By step, why its update is left out."""
         self.save_fault: Exception | None = None
+        self.ledger: LedgerEnd | None = None
+        """As the newest checkpoint holds it."""
 
     @property
     def policy(self) -> PolicyVersion:
@@ -122,11 +125,14 @@ class FakeTrainer:
             self.root = digest(self.root, self.salt, contents)
         return TrainAnswer(self.policy, {"trainer/loss": 0.5}, fault)
 
-    async def save_checkpoint(self, step: int, timeout: float) -> str:
+    async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
+        return self.ledger
+
+    async def save_checkpoint(self, step: int, timeout: float, ledger: LedgerEnd) -> str:
         assert step == self.step
         if self.save_fault:
             raise self.save_fault
-        self.checkpoints[step] = self.root
+        self.checkpoints[step], self.ledger = self.root, ledger
         self.events.append(("checkpoint", step))
         return f"checkpoints/step-{step:05d}"
 

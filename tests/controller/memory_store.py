@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from services.controller.anchor import Anchor
 from services.controller.payloads import MissingPayloadError, checked
 from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.store import TrimmedError
+from trimaran.types import LedgerEnd
 
 
 class CrashError(BaseException):
@@ -100,10 +100,10 @@ class MemoryAnchor:
     path = Path("ledger-head.json")
 
     def __init__(self) -> None:
-        self.noted: Anchor | None = None
+        self.noted: LedgerEnd | None = None
 
-    def read(self) -> Anchor | None:
+    def read(self) -> LedgerEnd | None:
         return self.noted
 
-    async def write(self, anchor: Anchor) -> None:
+    async def write(self, anchor: LedgerEnd) -> None:
         self.noted = anchor

@@ -1,0 +1,224 @@
+"""The ledger over a long run: memory of the controller, speed, and growth on the disk.
+
+    python -m benchmarks.control.ledger [GROUPS [STEPS_BETWEEN_FLUSHES]]
+
+Everything is real but for the disk under the payloads: these are sized and then dropped, since a
+million groups of 8 x 512 tokens take tens of gigabytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.controller.anchor import AnchorFile
+from services.controller.archive import PREFIX
+from services.controller.chain import fold
+from services.controller.ledger import RunLedger, read_trees, stream_of
+from services.controller.payloads import FolderPayloads, payload_digest
+from services.controller.records import (
+    Checkpointed,
+    Committed,
+    Consumed,
+    Generated,
+    Issued,
+    Scored,
+    Timed,
+)
+from trimaran.store import entries, open_store
+from trimaran.types import (
+    Completion,
+    Group,
+    Message,
+    Prompt,
+    Proof,
+    Score,
+    ScoredGroup,
+    Segment,
+    VersionId,
+)
+from trimaran.wire import serialize_scored_group
+
+MIB = 1 << 20
+RUN_ID = "bench"
+GROUPS_PER_STEP = 8
+GROUP_SIZE = 8
+NUM_TOKENS = 512
+CHECKPOINT_EVERY = 100
+REPLICAS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """What `measure_ledger` found."""
+
+    num_groups: int
+    num_records: int
+    write_seconds: float
+    start_mib: float
+    """Resident memory after the first tenth, which has warmed everything up."""
+    end_mib: float
+    resume_seconds: float
+    """Of a fold of what the store still holds."""
+    read_seconds: float
+    """Of a fold of every record, from the archive and the store."""
+    read_growth_mib: float
+    store_bytes: int
+    archive_bytes: int
+    payload_bytes: int
+    """Of all groups; of what a resume needs it is a small part."""
+
+    def lines(self) -> list[str]:
+        per_million = 1e6 / (self.num_groups * GROUP_SIZE)
+        return [
+            f"{self.num_groups} groups, {self.num_records} records",
+            f"written: {self.num_records / self.write_seconds:.0f} records/s,"
+            f" {self.num_groups / self.write_seconds:.0f} groups/s",
+            f"memory: {self.start_mib:.1f} MiB after a tenth, {self.end_mib:.1f} MiB at the end",
+            f"resume: {self.resume_seconds:.2f} s",
+            f"all records read: {self.num_records / self.read_seconds:.0f} records/s,"
+            f" {self.read_growth_mib:+.1f} MiB",
+            f"disk per million completions: store {self.store_bytes * per_million / MIB:.1f} MiB,"
+            f" archive {self.archive_bytes * per_million / MIB:.1f} MiB,"
+            f" payloads {self.payload_bytes * per_million / MIB:.0f} MiB",
+        ]
+
+
+class SizedPayloads(FolderPayloads):
+    """Writes the archive, and of scored groups only counts the bytes."""
+
+    def __init__(self, folder: Path, group_bytes: int) -> None:
+        super().__init__(folder)
+        self.group_bytes, self.num_groups = group_bytes, 0
+
+    async def write(self, payloads: Mapping[str, bytes]) -> None:
+        archives = {name: data for name, data in payloads.items() if name.startswith(PREFIX)}
+        self.num_groups += len(payloads) - len(archives)
+        await super().write(archives)
+
+    async def delete(self, names: Set[str]) -> None: ...
+
+
+def scored_group(number: int) -> ScoredGroup:
+    """Tokens of a large vocabulary and log-probabilities, as random as real ones."""
+    draw = random.Random(number)
+    segments = (Segment(0, NUM_TOKENS, VersionId(0, 7), "rollout-0"),)
+    completions = tuple(
+        Completion(
+            tuple(draw.randrange(150_000) for _ in range(NUM_TOKENS)),
+            tuple(-draw.random() for _ in range(NUM_TOKENS)),
+            "".join(draw.choice("abcdefgh ") for _ in range(4 * NUM_TOKENS)),
+            "stop",
+            segments,
+        )
+        for _ in range(GROUP_SIZE)
+    )
+    prompt = Prompt(f"train.jsonl:{number}", (Message("user", "x" * 400),), "default", "42")
+    group = Group(number, 1, prompt, tuple(range(100)), completions)
+    return ScoredGroup(group, tuple(Score(0.5, {"exact": 0.5}) for _ in completions))
+
+
+def resident_mib() -> float:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+def store_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("store.sqlite*"))
+
+
+def record_step(ledger: RunLedger, step: int) -> None:
+    first = (step - 1) * GROUPS_PER_STEP
+    numbers = range(first, first + GROUPS_PER_STEP)
+    for number in numbers:
+        ledger.record(Issued(number, 1, f"train.jsonl:{number}"))
+        digest = payload_digest(f"group {number}".encode())
+        maker = (f"rollout-{number % REPLICAS}", f"0.{step - 1}")
+        ledger.record(Generated(number, 1, digest, (maker,)))
+        payload = ledger.keep(f"scored {number}".encode())
+        ledger.record(Scored(number, 1, payload, (0.5,) * GROUP_SIZE))
+    root = payload_digest(str(step).encode())[:32]
+    version = VersionId(0, step - 1)
+    proofs = tuple(Proof(version, f"rollout-{i}", root, 694, 87) for i in range(REPLICAS))
+    ledger.record(Consumed(step, tuple((number, 1) for number in numbers), proofs))
+    ledger.record(Committed(VersionId(0, step), root))
+    ledger.record(Timed(step, 5.25))
+
+
+async def measure_ledger(
+    num_groups: int, flush_every: int = 1, store_url: str | None = None
+) -> LedgerFigures:
+    """`flush_every`: steps; 1 is what a run does, more spares the disk where only memory is asked
+    for. `store_url`: by default SQLite in a temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-ledger-"))
+    url = store_url or f"sqlite:{folder / 'store.sqlite'}"
+    try:
+        return await _measure(num_groups, flush_every, folder, url)
+    finally:
+        shutil.rmtree(folder)
+
+
+async def _measure(
+    num_groups: int, flush_every: int, folder: Path, store_url: str
+) -> LedgerFigures:
+    samples = [len(serialize_scored_group(scored_group(number))) for number in range(8)]
+    payloads = SizedPayloads(folder / "payloads", sum(samples) // len(samples))
+    store = await open_store(store_url)
+    ledger = await RunLedger.open(store, payloads, RUN_ID, anchor=AnchorFile(folder))
+    num_steps, start_mib, began = num_groups // GROUPS_PER_STEP, 0.0, time.perf_counter()
+    for step in range(1, num_steps + 1):
+        record_step(ledger, step)
+        if step % flush_every == 0:
+            await ledger.flush()
+        if step % CHECKPOINT_EVERY == 0:
+            ledger.record(Checkpointed(step, "checkpoints", step))
+            await ledger.collect()
+        if step == num_steps // 10:
+            start_mib = resident_mib()
+    await ledger.flush()
+    write_seconds, end_mib = time.perf_counter() - began, resident_mib()
+    num_records = ledger.anchor.records
+    await ledger.close()
+    del ledger
+
+    began = time.perf_counter()
+    await fold(RUN_ID, entries(store, stream_of(RUN_ID)))
+    resume_seconds = time.perf_counter() - began
+    before, began = resident_mib(), time.perf_counter()
+    chain = await fold(RUN_ID, read_trees(store, payloads, RUN_ID))
+    read_seconds = time.perf_counter() - began
+    assert (chain.last, chain.state.totals.committed) == (num_records, num_steps * GROUPS_PER_STEP)
+    growth = resident_mib() - before
+    await store.close()
+    return LedgerFigures(
+        num_groups=num_steps * GROUPS_PER_STEP,
+        num_records=num_records,
+        write_seconds=write_seconds,
+        start_mib=start_mib,
+        end_mib=end_mib,
+        resume_seconds=resume_seconds,
+        read_seconds=read_seconds,
+        read_growth_mib=growth,
+        store_bytes=store_bytes(folder),
+        archive_bytes=sum((await payloads.sizes()).values()),
+        payload_bytes=payloads.num_groups * payloads.group_bytes,
+    )
+
+
+def main() -> None:
+    numbers = [*map(int, sys.argv[1:]), *(1_000_000, 16)[len(sys.argv) - 1 :]]
+    print("\n".join(asyncio.run(measure_ledger(*numbers)).lines()))
+
+
+if __name__ == "__main__":
+    main()
