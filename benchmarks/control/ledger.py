@@ -216,8 +216,8 @@ async def _measure(
 
 
 def main() -> None:
-    numbers = [*map(int, sys.argv[1:]), *(1_000_000, 16)[len(sys.argv) - 1 :]]
-    print("\n".join(asyncio.run(measure_ledger(*numbers)).lines()))
+    num_groups, flush_every = [*map(int, sys.argv[1:]), *(1_000_000, 16)[len(sys.argv) - 1 :]]
+    print("\n".join(asyncio.run(measure_ledger(num_groups, flush_every)).lines()))
 
 
 if __name__ == "__main__":

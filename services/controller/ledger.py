@@ -10,6 +10,7 @@ store for the archive (`archive.py`). `anchor.py` notes outside the store how fa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -29,9 +30,11 @@ from services.controller.records import (
     encode,
 )
 from services.controller.room import Room
-from trimaran.errors import OutOfOrderError, StaleEpochError
+from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
 from trimaran.store import Store, TrimmedError, entries
 from trimaran.types import LedgerEnd
+
+logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 GIB = 1 << 30
@@ -216,9 +219,15 @@ class RunLedger:
         await self._in_turn(self._write)
 
     async def collect(self) -> None:
-        """After a checkpoint: drop the payloads that no resume needs, and archive old records."""
+        """After a checkpoint: drop the payloads that no resume needs, and archived records.
+
+        What cannot be dropped now is dropped after the next one.
+        """
         await self.flush()
-        await self._in_turn(self._collect)
+        try:
+            await self._in_turn(self._collect)
+        except UnavailableError as error:
+            logger.warning("what no resume needs stays until the next checkpoint: %s", error)
 
     async def close(self) -> None:
         """Waits for the writes under way, and gives up one that is held."""

@@ -70,6 +70,7 @@ class MemoryPayloads:
         self.data: dict[str, bytes] = {}
         self.faults: list[str] = []
         """What the next calls of `write` do: "crash after" or "away"."""
+        self.deletes = True
 
     async def write(self, payloads: Mapping[str, bytes]) -> None:
         fault = self.faults.pop(0) if self.faults else ""
@@ -88,6 +89,8 @@ class MemoryPayloads:
         return {name: len(data) for name, data in self.data.items()}
 
     async def delete(self, names: Set[str]) -> None:
+        if not self.deletes:
+            raise UnavailableError("the bucket is away")
         for name in names:
             self.data.pop(name, None)
 

@@ -320,6 +320,21 @@ def test_a_run_that_keeps_all_keeps_all() -> None:
     assert asyncio.run(body(keep_all=False)) == 0
 
 
+def test_a_collection_that_fails_is_made_up_for_after_the_next_checkpoint() -> None:
+    async def body() -> None:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads)
+        for step, works in ((1, False), (2, True)):
+            payloads.deletes = works
+            scored(ledger, step)
+            trained(ledger, step, step)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+            assert len(payloads.data) == (0 if works else 1)
+
+    asyncio.run(body())
+
+
 def test_a_held_run_that_is_ended_ends() -> None:
     async def body() -> None:
         ended, payloads = asyncio.Event(), MemoryPayloads()
