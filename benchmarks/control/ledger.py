@@ -183,8 +183,10 @@ async def _measure(
         if step % CHECKPOINT_EVERY == 0:
             ledger.record(Checkpointed(step, "checkpoints", step))
             await ledger.collect()
-        if step == num_steps // 10:
-            start_mib = resident_mib()
+        if step % max(1, num_steps // 10) == 0:
+            now = resident_mib()
+            start_mib = start_mib or now
+            print(f"{step * GROUPS_PER_STEP} groups: {now:.1f} MiB", flush=True)
     await ledger.flush()
     write_seconds, end_mib = time.perf_counter() - began, resident_mib()
     num_records = ledger.anchor.records

@@ -302,8 +302,8 @@ class RunLedger:
                 " had acknowledged them and lost them; bring back a copy of it that has them"
             )
         found = await self._store.read(self._stream, self._written, len(trees) + 1)
-        standing = [tree for _, tree in found]
-        if not standing or standing != trees[: len(standing)]:
+        standing = [tree["hash"] for _, tree in found]
+        if not standing or standing != [tree["hash"] for tree in trees[: len(standing)]]:
             raise StaleEpochError(
                 f"run {run_id}: another controller writes to the ledger; stop this one"
             )

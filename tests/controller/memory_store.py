@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class MemoryStore:
             raise OutOfOrderError(f"{stream}: ends at {self.end}, not at {after}")
         for value in values:
             self.end += 1
-            self.rows[self.end] = value
+            self.rows[self.end] = json.loads(json.dumps(value))
         if fault == "crash after":
             raise CrashError
         if fault == "answer lost":
