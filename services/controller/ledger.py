@@ -246,8 +246,13 @@ class RunLedger:
 
         task = asyncio.create_task(carry_out(), name="write the ledger")
         self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(self._written_or_not)
         await asyncio.shield(task)
+
+    def _written_or_not(self, task: asyncio.Task[None]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # of interest to those who wait, if they still do
 
     async def _write(self) -> None:
         """Who waits for its turn here finds its records written with the others'."""

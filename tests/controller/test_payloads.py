@@ -349,3 +349,20 @@ def test_a_held_run_that_is_ended_ends() -> None:
         await ledger.close()
 
     asyncio.run(body())
+
+
+def test_only_what_is_older_than_the_oldest_kept_checkpoint_leaves_the_store() -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        ledger = await open_ledger(store, MemoryPayloads(), segment_records=4)
+        for step in (1, 2, 3):
+            scored(ledger, step)
+            trained(ledger, step, step)
+            ledger.record(Checkpointed(step, "c", max(step - 1, 1)))
+            await ledger.collect()
+        first = min(store.rows)
+        assert store.rows[first]["kind"] == "compacted"
+        kept = [tree["step"] for tree in store.rows.values() if tree["kind"] == "checkpointed"]
+        assert kept == [2, 3]
+
+    asyncio.run(body())
