@@ -18,7 +18,6 @@ import torch
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from services.trainer.held import HeldShard, ShardedWeights
-from services.trainer.history import VersionHistory
 from services.trainer.learner import Policy, StepResult, check_algorithm, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
@@ -96,7 +95,6 @@ class TrainerRank:
         self._model: Model
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
-        self._history = VersionHistory(run.folder)
         self._saver = Saver(config.trainer.save_timeout)
         self._step = 0
         self._lineage = 0
@@ -133,14 +131,19 @@ class TrainerRank:
         """What this rank can send through its door `peer`."""
         return self.version, self._own_shard.offer(peer)
 
-    def check_proofs(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
+    def check_proofs(
+        self,
+        batch: TrainingBatch,
+        proofs: Sequence[Proof],
+        recorded_roots: Callable[[VersionId], frozenset[str]],
+    ) -> None:
         """Raises UnprovenError for tokens that must not train.
 
         Ask rank 0, before any rank hears of the batch. A step that is under way or done was checked.
         """
         under_way = self._training is not None and self._training[0] == batch.step
         if batch.step != self._step and not under_way:
-            check_proofs(batch, proofs, self._history.roots)
+            check_proofs(batch, proofs, recorded_roots)
 
     async def train(self, batch: TrainingBatch, lineage: int = 0) -> TrainAnswer:
         """The next step runs; the same step answers again; any other raises OutOfOrderError.
@@ -153,7 +156,7 @@ class TrainerRank:
             return await asyncio.shield(self._training[1])
         if batch.step == self._step and self._metrics:
             self._lineage = max(self._lineage, lineage)
-            return await self._answer()
+            return self._answer()
         under_way = self._training is not None
         if batch.step != self._step + 1 or under_way:
             state = f"step {self._step + 1} is under way" if under_way else "none is under way"
@@ -272,7 +275,7 @@ class TrainerRank:
             self._nonfinite = result.nonfinite
             self._adopt(snapshot)
             self._lineage = max(self._lineage, lineage)
-            return await self._answer()
+            return self._answer()
         finally:
             self._training = None
 
@@ -280,12 +283,8 @@ class TrainerRank:
         result = train_step(self._policy, batch, self._config)
         return result, self._take_snapshot()
 
-    async def _answer(self) -> TrainAnswer:
-        """Recorded before anybody hears of it."""
-        answer = TrainAnswer(self.version, dict(self._metrics), self._nonfinite)
-        if self.rank == 0:
-            await asyncio.to_thread(self._history.add, answer.version)
-        return answer
+    def _answer(self) -> TrainAnswer:
+        return TrainAnswer(self.version, dict(self._metrics), self._nonfinite)
 
     def _take_snapshot(self) -> Snapshot | None:
         return self._held.take() if self._held else None
@@ -330,8 +329,6 @@ class TrainerRank:
             raise InternalError(
                 f"{folder}: the weights have root {self._held.root}, recorded is {state.root}"
             )
-        if self.rank == 0:
-            self._history.add(self.version)
 
     @property
     def _layout(self) -> RankLayout:

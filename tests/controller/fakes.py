@@ -20,6 +20,7 @@ from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
 from services.controller.records import Filtered, Record, Skipped, decode_proof
 from services.controller.resume import replay
+from services.controller.room import Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from trimaran.clients import GroupAssembly, TrainAnswer
@@ -310,6 +311,7 @@ class World:
                 RUN_ID,
                 anchor=AnchorFile(folder),
                 retention=Retention(keep_all=config.run.keep_payloads == "all"),
+                room=Room(config.run.hold_timeout),
             )
         )
         self.recorded: list[Record] = []

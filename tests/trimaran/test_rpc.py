@@ -13,7 +13,7 @@ from trimaran import errors, rpc
 from trimaran.clients import RewardClient, RunClient
 from trimaran.fence import EpochFence, nobody_knows
 from trimaran.status import CODES
-from trimaran.store import StoreError
+from trimaran.store import LostWritesError, StoreError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
@@ -287,6 +287,30 @@ def test_a_store_that_hangs_is_unavailable():
                 await fence.check(Caller("run-1", 1))
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_store_that_knows_less_than_was_met_is_named():
+    """It lost an epoch: two controllers may have drawn the same one."""
+    newest = 7
+
+    async def issued(run_id):
+        return newest
+
+    async def body():
+        nonlocal newest
+        fence = EpochFence(issued)
+        await fence.check(Caller("run-1", 7))
+        newest = 6
+        await fence.check(Caller("run-1", 7))  # whom it knows it need not ask about
+        for epoch in (6, 8):
+            with pytest.raises(LostWritesError, match="has met epoch 7, .* store knows is 6"):
+                await fence.check(Caller("run-1", epoch))
+        newest = 9
+        await fence.check(Caller("run-1", 9))
+        with pytest.raises(errors.StaleEpochError, match="epoch 7 was replaced by 9"):
+            await fence.check(Caller("run-1", 7))
+
+    asyncio.run(body())
 
 
 def test_a_request_without_a_caller_is_refused():

@@ -9,6 +9,7 @@ from pathlib import Path
 from trimaran.config import RunSection, WeightSyncSection
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import CONFIG_NAME, open_run_folder
+from trimaran.run_context import RunContext
 from trimaran.types import Caller
 
 RUNS = RunSection().folder
@@ -33,7 +34,7 @@ class FoundRun:
     @property
     def caller(self) -> Caller:
         """Of an operator's question: no epoch, and no id where the address says which run."""
-        return Caller(self.folder.name if self.folder else "", 0)
+        return Caller(RunContext.in_folder(self.folder).run_id if self.folder else "", 0)
 
 
 def find_run(text: str | None, address: str | None) -> FoundRun:
