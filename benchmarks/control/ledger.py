@@ -12,7 +12,6 @@ import asyncio
 import gc
 import os
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.results_file import Row
 from services.controller.anchor import AnchorFile
 from services.controller.archive import PREFIX
 from services.controller.chain import fold
@@ -77,8 +77,11 @@ class LedgerFigures:
     payload_bytes: int
     """Of all groups; of what a resume needs it is a small part."""
 
+    def per_million(self, num_bytes: int) -> float:
+        """MiB for a million completions."""
+        return num_bytes * 1e6 / (self.num_groups * GROUP_SIZE) / MIB
+
     def lines(self) -> list[str]:
-        per_million = 1e6 / (self.num_groups * GROUP_SIZE)
         return [
             f"{self.num_groups} groups, {self.num_records} records",
             f"written: {self.num_records / self.write_seconds:.0f} records/s,"
@@ -87,9 +90,9 @@ class LedgerFigures:
             f"resume: {self.resume_seconds:.2f} s",
             f"all records read: {self.num_records / self.read_seconds:.0f} records/s,"
             f" {self.read_growth_mib:+.1f} MiB",
-            f"disk per million completions: store {self.store_bytes * per_million / MIB:.1f} MiB,"
-            f" archive {self.archive_bytes * per_million / MIB:.1f} MiB,"
-            f" payloads {self.payload_bytes * per_million / MIB:.0f} MiB",
+            f"disk per million completions: store {self.per_million(self.store_bytes):.1f} MiB,"
+            f" archive {self.per_million(self.archive_bytes):.1f} MiB,"
+            f" payloads {self.per_million(self.payload_bytes):.0f} MiB",
         ]
 
 
@@ -155,25 +158,51 @@ def record_step(ledger: RunLedger, step: int) -> None:
     ledger.record(Timed(step, 5.25))
 
 
-async def measure_ledger(
-    num_groups: int, flush_every: int = 1, store_url: str | None = None
-) -> LedgerFigures:
-    """`flush_every`: steps; 1 is what a run does, more spares the disk where only memory is asked
-    for. `store_url`: by default SQLite in a temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-ledger-"))
-    url = store_url or f"sqlite:{folder / 'store.sqlite'}"
-    try:
-        return await _measure(num_groups, flush_every, folder, url)
-    finally:
-        shutil.rmtree(folder)
+def measure_ledger(work: Path, quick: bool) -> tuple[list[Row], str]:
+    """A part of `python -m benchmarks.control`."""
+    num_groups, flush_every = (20_000, 1) if quick else (1_000_000, 16)
+    found = asyncio.run(record_groups(work, num_groups, flush_every))
+    growth = found.end_mib - found.start_mib
+    return [
+        Row("ledger_memory_growth", growth, "MiB", 16.0, False),
+        Row("ledger_memory", found.end_mib, "MiB", None, False),
+        Row("ledger_records_written", found.num_records / found.write_seconds, "1/s", None, True),
+        Row("ledger_records_read", found.num_records / found.read_seconds, "1/s", None, True),
+        Row("ledger_read_memory_growth", found.read_growth_mib, "MiB", 16.0, False),
+        Row("ledger_resume", found.resume_seconds, "s", None, False),
+        Row(
+            "store_per_million_completions",
+            found.per_million(found.store_bytes),
+            "MiB",
+            None,
+            False,
+        ),
+        Row(
+            "archive_per_million_completions",
+            found.per_million(found.archive_bytes),
+            "MiB",
+            None,
+            False,
+        ),
+        Row(
+            "payloads_per_million_completions",
+            found.per_million(found.payload_bytes),
+            "MiB",
+            None,
+            False,
+        ),
+    ], (
+        f"{num_groups} groups of {GROUP_SIZE} x {NUM_TOKENS} tokens, {GROUPS_PER_STEP} a step, a"
+        f" checkpoint each {CHECKPOINT_EVERY} steps, SQLite, durable each {flush_every} steps; memory"
+        " is what is resident after the first tenth and at the end; payloads are sized, not written"
+    )
 
 
-async def _measure(
-    num_groups: int, flush_every: int, folder: Path, store_url: str
-) -> LedgerFigures:
+async def record_groups(folder: Path, num_groups: int, flush_every: int) -> LedgerFigures:
+    """`flush_every`: steps; 1 is what a run does, more spares the disk where memory is asked for."""
     samples = [len(serialize_scored_group(scored_group(number))) for number in range(8)]
     payloads = SizedPayloads(folder / "payloads", sum(samples) // len(samples))
-    store = await open_store(store_url)
+    store = await open_store(f"sqlite:{folder / 'store.sqlite'}")
     ledger = await RunLedger.open(store, payloads, RUN_ID, anchor=AnchorFile(folder))
     num_steps, start_mib, began = num_groups // GROUPS_PER_STEP, 0.0, time.perf_counter()
     for step in range(1, num_steps + 1):
@@ -219,7 +248,9 @@ async def _measure(
 
 def main() -> None:
     num_groups, flush_every = [*map(int, sys.argv[1:]), *(1_000_000, 16)[len(sys.argv) - 1 :]]
-    print("\n".join(asyncio.run(measure_ledger(num_groups, flush_every)).lines()))
+    with tempfile.TemporaryDirectory(prefix="bench-ledger-") as folder:
+        found = asyncio.run(record_groups(Path(folder), num_groups, flush_every))
+    print("\n".join(found.lines()))
 
 
 if __name__ == "__main__":

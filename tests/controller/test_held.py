@@ -71,7 +71,7 @@ def test_it_goes_on_by_itself_once_there_is_room(tmp_path: Path, disk: Path) -> 
         (disk / "ballast").unlink()
 
     events = run(tmp_path, disk, make_room)
-    kinds = [event.kind for event in events]
+    kinds = [event.kind.value for event in events]
     assert (kinds.count("held"), kinds.count("released")) == (1, 1)
     held, released = events[kinds.index("held")], events[kinds.index("released")]
     assert "MiB left" in held.run.held and "make room there" in held.run.held
