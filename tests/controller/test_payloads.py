@@ -26,6 +26,7 @@ from services.controller.payloads import (
 )
 from services.controller.records import Checkpointed, Committed, Consumed, Generated, Issued, Scored
 from services.controller.room import HeldError, Room
+from tests.controller.fakes import make_config
 from tests.controller.memory_store import MemoryPayloads, MemoryStore
 from trimaran.errors import InputError, UnavailableError
 from trimaran.types import VersionId
@@ -140,6 +141,13 @@ def test_the_url_says_where(tmp_path: Path) -> None:
     assert (tmp_path / "third" / "run-1" / name).is_file()
     with pytest.raises(InputError, match=r"run\.payloads: nowhere://bucket"):
         open_payloads("nowhere://bucket", tmp_path, "run-1")
+
+
+def test_credentials_do_not_stand_in_the_configuration() -> None:
+    with pytest.raises(InputError, match=r"run\.payloads: holds credentials; give them in the env"):
+        make_config(run={"payloads": "s3://key:secret@bucket/path"})
+    assert make_config(run={"payloads": "s3://bucket/path"}).run.payloads == "s3://bucket/path"
+    assert make_config(run={"payloads": "here"}).run.payloads == str(Path("here").resolve())
 
 
 @pytest.mark.e2e
