@@ -289,6 +289,18 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """How far a run's ledger had come when somebody outside its store noted it.
+
+    Example: LedgerEnd(records=812, hash="9c41…")
+    """
+
+    records: int
+    hash: str
+    """Of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class VersionRecord:
     """What weight sync remembers of a version.
 

@@ -18,7 +18,7 @@ from trimaran.errors import InputError
 from trimaran.packed import Logprobs, TokenIds
 from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
-from trimaran.v1 import reward_pb2, rollout_pb2, types_pb2, weight_sync_pb2
+from trimaran.v1 import reward_pb2, rollout_pb2, trainer_pb2, types_pb2, weight_sync_pb2
 
 INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
 
@@ -529,6 +529,14 @@ def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
     return types.TrainingBatch(
         message.step, tuple(decode_scored_group(group) for group in message.groups)
     )
+
+
+def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:
+    return trainer_pb2.LedgerEnd(records=end.records, hash=end.hash)
+
+
+def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
+    return types.LedgerEnd(message.records, message.hash)
 
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:

@@ -66,8 +66,12 @@ def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStor
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":
         return FolderPayloads(Path(rest or url) / run_id)
-    # Late: few runs use a bucket, and its library is an extra.
-    from services.controller.bucket import BucketPayloads
+    try:  # late: few runs use a bucket, and its library is an extra
+        from services.controller.bucket import BucketPayloads
+    except ImportError as error:
+        raise InputError(
+            f"run.payloads: {url}: {error.name} is missing; pip install 'trimaran[bucket]'"
+        ) from None
 
     return BucketPayloads(url, run_id)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from services.controller.ledger import RunLedger
 from services.controller.ledger_state import OPEN, Stage
-from services.controller.patience import patiently
 from services.controller.records import Began, Branched, Reissue, Replayed
 from services.controller.retraining import (
     DivergedError,
@@ -55,6 +54,8 @@ async def replay(
     deterministic run reaches another root.
     """
     policy, _ = await trainer.get_policy_version(config.trainer.step_timeout)
+    if noted := await trainer.get_ledger_end(config.trainer.step_timeout):
+        await ledger.check_anchor(noted, "the trainer's newest checkpoint")
     state, start, lineage = ledger.state, policy.version.step, ledger.state.lineage
     if state.began is None:
         _begin(ledger, policy)
@@ -77,7 +78,7 @@ async def replay(
         batch, answer = await _train_again(ledger, trainer, config, step, diverged)
         on_step(batch, answer)
         policy = answer.version
-    await patiently(ledger.flush, config.outage_timeout, "the run's store")
+    await ledger.flush()
     return policy, pending
 
 

@@ -45,7 +45,9 @@ Door = str
 
 def serve_trainer(config_path: Path, run_folder: Path, index: int, door: Door) -> None:
     orders = _begin(run_folder, f"trainer-{index}")
-    trainer.build_policy = lambda config, folder, device, rank: StandInPolicy(config, folder, rank)
+    trainer.build_policy = lambda config, meeting, device, rank: StandInPolicy(
+        config, meeting, rank
+    )
     trainer_rank.train_step = lambda policy, batch, config: policy.advance(batch.step)
     _announce(WeightSender, run_folder / f"trainer-{index}.relay", door)
     _wrap_hold(orders)

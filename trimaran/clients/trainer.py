@@ -11,6 +11,7 @@ from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
+    LedgerEnd,
     Manifest,
     Offer,
     PolicyVersion,
@@ -120,9 +121,21 @@ class TrainerClient(Client):
         answer: pb.SendWeightsResponse = await rpc.call(self._stub.SendWeights, request, deadline)
         return answer.num_bytes
 
-    async def save_checkpoint(self, step: int, timeout: float) -> str:
+    async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
+        """As the newest checkpoint holds it; None before the first."""
+        request = pb.GetPolicyVersionRequest(caller=self._caller)
+        answer: pb.GetPolicyVersionResponse = await rpc.call(
+            self._stub.GetPolicyVersion, request, timeout
+        )
+        return wire.decode_ledger_end(answer.ledger) if answer.HasField("ledger") else None
+
+    async def save_checkpoint(
+        self, step: int, timeout: float, ledger: LedgerEnd | None = None
+    ) -> str:
         """Returns the checkpoint's path. Raises OutOfOrderError unless `step` is the trainer's own."""
-        request = pb.SaveCheckpointRequest(caller=self._caller, step=step)
+        request = pb.SaveCheckpointRequest(
+            caller=self._caller, step=step, ledger=ledger and wire.encode_ledger_end(ledger)
+        )
         answer: pb.SaveCheckpointResponse = await rpc.call(
             self._stub.SaveCheckpoint, request, timeout
         )
