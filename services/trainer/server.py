@@ -27,7 +27,9 @@ from trimaran.errors import (
     TrimaranError,
 )
 from trimaran.run_context import RunContext
+from trimaran.series import TRAINER_STEP
 from trimaran.store import Store, open_store
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ SAVE_MARGIN_SECONDS = 5.0
 class OtherRanks:
     """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
 
-    def __init__(self, addresses: tuple[str, ...]) -> None:
-        self._channels = [rpc.connect(address) for address in addresses]
+    def __init__(self, addresses: tuple[str, ...], trust: Trust = NO_TRUST) -> None:
+        self._channels = [rpc.connect(address, trust) for address in addresses]
         self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
 
     def __len__(self) -> int:
@@ -218,6 +220,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError(
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     store = await open_store(run.store_url)
     try:
         await _serve(config, run, store, index)
@@ -229,13 +232,14 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -
     addresses, device = config.endpoints.trainer, pick(config.trainer.device)
     sender = WeightSender(device, 0, config.weight_sync)
     rank = TrainerRank(config, run, index, sender.hold)
-    others = OtherRanks(addresses[1:] if index == 0 else ())
+    others = OtherRanks(addresses[1:] if index == 0 else (), run.trust)
     history, meeting = await VersionHistory.open(store, run), Meeting(store, run.run_id)
     servicer = TrainerServicer(rank, others, sender, history, config.trainer)
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
-    server = rpc.Server(addresses[index], [service], store.newest_epoch)
+    server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
+    server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)
@@ -243,7 +247,7 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -
         if index == 0:
             await history.add(rank.version)
         for other in addresses[1:] if index == 0 else ():
-            await rpc.wait_until_serving(other, config.start_timeout)
+            await rpc.wait_until_serving(other, config.start_timeout, run.trust)
         await server.start()
         logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
         await asyncio.Event().wait()

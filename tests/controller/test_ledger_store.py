@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.controller.ledger import RunLedger, read_records
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.records import Issued, LedgerError, Opened
 from tests.controller.fakes import World, make_config
 from tests.extending.memory_store import MemoryStore
@@ -44,10 +44,10 @@ def with_ledger(
 
     async def whole() -> list[Any]:
         store = FailingStore()
-        ledger = await RunLedger.open(store, PayloadStore(tmp_path), "run")
+        ledger = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
         await body(store, ledger)
         await ledger.close()
-        await RunLedger.open(store, PayloadStore(tmp_path), "run")  # the chain holds
+        await RunLedger.open(store, FolderPayloads(tmp_path), "run")  # the chain holds
         return [record async for _, record in read_records(store, "run")]
 
     return asyncio.run(asyncio.wait_for(whole(), 30))
@@ -90,7 +90,7 @@ def test_a_flush_that_is_cancelled_is_whole_nonetheless(tmp_path: Path) -> None:
 
 def test_records_of_another_controller_are_not_taken_for_ours(tmp_path: Path) -> None:
     async def body(store: FailingStore, ledger: RunLedger) -> None:
-        other = await RunLedger.open(store, PayloadStore(tmp_path), "run")
+        other = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
         other.record(Opened(2))
         await other.flush()
         ledger.record(Opened(1))
@@ -105,7 +105,7 @@ def test_records_of_another_controller_are_not_taken_for_ours(tmp_path: Path) ->
 def test_records_that_the_store_lost_are_named(tmp_path: Path) -> None:
     async def body() -> None:
         store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = await RunLedger.open(store, PayloadStore(tmp_path / "payloads"), "run")
+        ledger = await RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), "run")
         for number in range(5):
             ledger.record(Issued(number, 1, "p"))
         await ledger.flush()
