@@ -34,6 +34,7 @@ from tests.faults.engine import StandInEngine, flip_bit
 from tests.faults.orders import Orders
 from tests.faults.policy import StandInPolicy
 from trimaran.config import load_config
+from trimaran.run_context import RunContext
 from trimaran.telemetry import setup_logging
 from trimaran.types import Peer, TrainingBatch, TransferGroup
 
@@ -101,7 +102,7 @@ def _serve(
         task = asyncio.current_task()
         assert task
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await serve(load_config(config_path), run_folder, index)
+        await serve(load_config(config_path), RunContext.in_folder(run_folder), index)
 
     try:
         asyncio.run(until_stopped())
