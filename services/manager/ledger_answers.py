@@ -73,9 +73,7 @@ async def trained_samples(
     return tuple(samples[:limit])
 
 
-async def _payload_names(
-    store: Store, payloads: PayloadStore, run_id: str, step: int
-) -> list[str]:
+async def _payload_names(store: Store, payloads: PayloadStore, run_id: str, step: int) -> list[str]:
     """Of the groups that trained in the step: one pass over the ledger, which keeps only what is
     scored and has not trained."""
     scored: dict[tuple[int, int], str] = {}

@@ -18,7 +18,10 @@ MOST_BYTES = 1 << 20
 NAME = re.compile(r"[a-z0-9-]{1,64}")
 SECRETS = (
     (re.compile(r"(\w+://[^\s:/@]*):[^\s/@]+@"), r"\1:***@"),
-    (re.compile(r"(?i)(bearer\s+|(?:token|password|secret|api_key)\s*[=:]\s*)[^\s,;'\"]+"), r"\1***"),
+    (
+        re.compile(r"(?i)(bearer\s+|(?:token|password|secret|api_key)\s*[=:]\s*)[^\s,;'\"]+"),
+        r"\1***",
+    ),
 )
 """What a library may have written, and what stands there instead."""
 

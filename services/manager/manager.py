@@ -18,11 +18,17 @@ from typing import Any
 from services.manager.folders import prepare, remove_folder, write_run_files
 from services.manager.log_files import last_words
 from services.manager.pools import Grant, Pool
-from services.manager.reconcile import Action, Seen, Times, decide, ended
+from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
 from services.manager.run_stores import RunStores
-from services.manager.scheduler import Holding, Plan, Policy, make_plan
-from trimaran.errors import InputError, NotFoundError, StaleEpochError, TrimaranError, UnavailableError
+from services.manager.scheduler import POLICY, Holding, Plan, Policy, make_plan
+from trimaran.errors import (
+    InputError,
+    NotFoundError,
+    StaleEpochError,
+    TrimaranError,
+    UnavailableError,
+)
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import (
@@ -60,8 +66,8 @@ class Manager:
         stores: RunStores,
         launcher: Launcher,
         pools: Sequence[Pool],
-        policy: Policy = Policy(),
-        times: Times = Times(),
+        policy: Policy = POLICY,
+        times: Times = TIMES,
     ) -> None:
         self.records, self.stores, self.pools = records, stores, pools
         self._lease, self._launcher = lease, launcher
@@ -300,11 +306,11 @@ class Manager:
             return replace(run, grant=grant, leaving=run.leaving | taken)
 
         run = await self.records.change(run_id, make)
-        what = [
-            f"replicas {_names(added)} are added, on devices that were idle" if added else "",
-            f"replicas {_names(taken)} are taken away; their groups go on elsewhere" if taken else "",
-        ]
-        for text in filter(None, what):
+        words = {
+            "are added, on devices that were idle": added,
+            "are taken away; their groups go on elsewhere": taken,
+        }
+        for text in (f"{_names(which)} {what}" for what, which in words.items() if which):
             logger.info("run %s: %s", run_id, text)
             await self._emit(run, EventKind.PROCESS, text)
 

@@ -77,12 +77,17 @@ class Grant:
     """
 
     trainer: tuple[Device, ...] = ()
-    replicas: Mapping[int, tuple[Device, ...]] = field(default_factory=dict[int, tuple[Device, ...]])
+    replicas: Mapping[int, tuple[Device, ...]] = field(
+        default_factory=dict[int, tuple[Device, ...]]
+    )
     """By the replica's index."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
         return self.trainer + tuple(d for devices in self.replicas.values() for d in devices)
+
+
+NO_GRANT = Grant()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from services.manager.pools import Grant
+from services.manager.pools import NO_GRANT, Grant
 from services.manager.records import Managed
 from trimaran.launch.launchers import Presence
 from trimaran.runs import TRANSITIONS, Goal, Run, RunState
@@ -45,6 +45,9 @@ class Times:
     """In a row; then the run fails."""
 
 
+TIMES = Times()
+
+
 class Action(StrEnum):
     NOTHING = "nothing"
     START = "start"
@@ -60,7 +63,7 @@ class Decision:
     """What its watchers shall know."""
 
 
-def decide(run: Managed, seen: Seen, now: float, times: Times = Times()) -> Decision:
+def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decision:
     """For a run that has devices: follow what it reports, start its launcher, end it, give it up."""
     if seen.presence is Presence.THERE:
         return _while_there(run, seen, now, times)
@@ -122,7 +125,7 @@ def ended(run: Managed, state: RunState, now: float) -> Managed:
     """Without processes: its devices are free."""
     at = now if state.has_ended else 0.0
     return run.go(
-        state, grant=Grant(), leaving=frozenset(), start_at=0.0, deaths=0, held="", ended_at=at
+        state, grant=NO_GRANT, leaving=frozenset(), start_at=0.0, deaths=0, held="", ended_at=at
     )
 
 
@@ -140,9 +143,7 @@ def _told(run: Managed, reported: Run) -> Managed:
     remedy = reported.remedy
     if reported.state is RunState.FAILED and not remedy:
         remedy = f"read {run.folder}/logs, mend what it names, then trimaran resume {run.run_id}"
-    return replace(
-        run, step=reported.step, held=reported.held, error=reported.error, remedy=remedy
-    )
+    return replace(run, step=reported.step, held=reported.held, error=reported.error, remedy=remedy)
 
 
 def _without_gone(run: Managed, seen: Seen) -> Managed:

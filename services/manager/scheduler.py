@@ -38,6 +38,9 @@ class Policy:
     """Runs of one owner at a time; 0: as many as fit."""
 
 
+POLICY = Policy()
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """A run that has devices."""
@@ -72,7 +75,7 @@ def make_plan(
     holdings: Sequence[Holding],
     queue: Sequence[Ask],
     now: float,
-    policy: Policy = Policy(),
+    policy: Policy = POLICY,
 ) -> Plan:
     """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
     return _Round(pools, holdings, now, policy).run(queue)
@@ -139,14 +142,18 @@ class _Round:
 
     def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:
         """Fair share looks at what has been started meanwhile."""
-        bands: defaultdict[int, defaultdict[str, list[Ask]]] = defaultdict(lambda: defaultdict(list))
+        bands: defaultdict[int, defaultdict[str, list[Ask]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for ask in sorted(queue, key=lambda ask: (-ask.queued_at, ask.run_id)):
             waited = max(self.now - ask.queued_at, 0.0)
             band = ask.priority + int(waited / self.policy.aging_seconds)
             bands[band][ask.owner].append(ask)
         for band in sorted(bands, reverse=True):
             owners = bands[band]
-            heap = [(self._share(owner), asks[-1].queued_at, owner) for owner, asks in owners.items()]
+            heap = [
+                (self._share(owner), asks[-1].queued_at, owner) for owner, asks in owners.items()
+            ]
             heapq.heapify(heap)
             while heap:
                 _, _, owner = heapq.heappop(heap)
@@ -185,7 +192,10 @@ class _Round:
                 for extra in extras
                 if extra[2].pool not in closed and _could_use(ask, self.pools[extra[2].pool])
             ]
-            if sum(soon.values()) + sum(len(self._devices(*e[:2])) for e in useful) < ask.num_devices:
+            if (
+                sum(soon.values()) + sum(len(self._devices(*e[:2])) for e in useful)
+                < ask.num_devices
+            ):
                 return False
             for extra in useful:
                 chosen.append(extra)
@@ -279,7 +289,9 @@ class _Round:
             f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind} for replicas);"
             f" {free} are free in {', '.join(usable[:4]) + (', ...' if len(usable) > 4 else '')}"
         )
-        before = " and go to runs that wait for longer" if free and closed.intersection(usable) else ""
+        before = (
+            " and go to runs that wait for longer" if free and closed.intersection(usable) else ""
+        )
         return text + before
 
 

@@ -59,10 +59,14 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
         return pb.PauseRunResponse(run=_encode(await self._runs.pause(rpc.client(), _id(request))))
 
     async def ResumeRun(self, request: pb.ResumeRunRequest, context: Any) -> pb.ResumeRunResponse:
-        return pb.ResumeRunResponse(run=_encode(await self._runs.resume(rpc.client(), _id(request))))
+        return pb.ResumeRunResponse(
+            run=_encode(await self._runs.resume(rpc.client(), _id(request)))
+        )
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
-        return pb.CancelRunResponse(run=_encode(await self._runs.cancel(rpc.client(), _id(request))))
+        return pb.CancelRunResponse(
+            run=_encode(await self._runs.cancel(rpc.client(), _id(request)))
+        )
 
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: Any) -> pb.DeleteRunResponse:
         await self._runs.delete(rpc.client(), _id(request))
@@ -84,9 +88,7 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
     ) -> pb.GetSamplesResponse:
         which = request.WhichOneof("which")
         steps = {which: getattr(request, which)} if which else {}
-        found = await self._runs.samples(
-            rpc.client(), _id(request), limit=request.limit, **steps
-        )
+        found = await self._runs.samples(rpc.client(), _id(request), limit=request.limit, **steps)
         return run_wire.encode_samples(found)
 
     async def GetLogs(

@@ -195,7 +195,7 @@ class ManagerSettings(Section):
 
 def pools_in_sight(machine: Machine) -> tuple[Pool, ...]:
     """A pool for each kind of device, named as the kind."""
-    seen = [kind for kind in KINDS if not find_missing(kind, machine)]
+    seen: list[Kind] = [kind for kind in KINDS if not find_missing(kind, machine)]
     slots = max(os.cpu_count() or 1, LEAST_SLOTS)
     return (
         *(Pool(kind, kind, find_visible(kind, machine)) for kind in seen),
@@ -240,7 +240,9 @@ def _absolute(settings: ManagerSettings, here: Path) -> ManagerSettings:
             }
         )
     if tls:
-        files = {name: here / file for name in type(tls).model_fields if (file := getattr(tls, name))}
+        files = {
+            name: here / file for name in type(tls).model_fields if (file := getattr(tls, name))
+        }
         tls = tls.model_copy(update=files)
     return settings.model_copy(
         update={

@@ -96,9 +96,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
             heapq.heappush(events, (end, next(number), "ends", started, 0))
         for taking, indices in plan.takes.items():
             assert len(holdings[taking].staying) - len(indices) >= holdings[taking].ask.min_replicas
-            holdings[taking] = replace(
-                holdings[taking], leaving=holdings[taking].leaving | indices
-            )
+            holdings[taking] = replace(holdings[taking], leaving=holdings[taking].leaving | indices)
             for i in indices:
                 heapq.heappush(events, (now + done.drain_seconds, next(number), "gone", taking, i))
         for growing, added in plan.adds.items():
@@ -119,7 +117,14 @@ def week_of_arrivals(count: int, seed: int) -> list[Job]:
     what 512 devices can do in a week."""
     dice = random.Random(seed)
     owners = [f"owner-{i}" for i in range(20)]
-    shapes = [(1, 1, 1, 3), (4, 1, 2, 6), (8, 2, 4, 8), (16, 4, 4, 12), (32, 8, 4, 12), (64, 8, 8, 8)]
+    shapes = [
+        (1, 1, 1, 3),
+        (4, 1, 2, 6),
+        (8, 2, 4, 8),
+        (16, 4, 4, 12),
+        (32, 8, 4, 12),
+        (64, 8, 8, 8),
+    ]
     weights = [30, 30, 20, 12, 6, 2]
     jobs: list[Job] = []
     while len(jobs) < count:

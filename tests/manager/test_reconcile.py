@@ -143,7 +143,10 @@ sights = st.builds(
     Seen,
     st.sampled_from(list(Presence)),
     st.booleans(),
-    st.none() | st.builds(Run, st.just("demo-1"), st.sampled_from(list(TRANSITIONS)), st.just(7), st.just(20)),
+    st.none()
+    | st.builds(
+        Run, st.just("demo-1"), st.sampled_from(list(TRANSITIONS)), st.just(7), st.just(20)
+    ),
     st.none() | st.frozensets(st.integers(0, 2)),
 )
 

@@ -344,7 +344,9 @@ async def test_a_folder_that_is_another_runs_by_now_stays(tmp_path: Path) -> Non
 @asynchronous
 async def test_pages_and_filters(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs", trainer := FakeLauncher()) as served:
-        ids = [await create(served, tmp_path, f"{i}", trainer={"data_parallel": 4}) for i in range(7)]
+        ids = [
+            await create(served, tmp_path, f"{i}", trainer={"data_parallel": 4}) for i in range(7)
+        ]
         await served.runs.create(BOB, "b", specification(tmp_path), (), 0)
         await until(lambda: len(trainer.events) >= 1)
         found, token = [], ""

@@ -71,7 +71,10 @@ def test_higher_priority_first_then_who_has_least_then_the_oldest() -> None:
 
 
 def test_waiting_is_worth_priority() -> None:
-    queue = [ask("old", queued_at=0.0, trainer=7), ask("new", priority=1, queued_at=90.0, trainer=7)]
+    queue = [
+        ask("old", queued_at=0.0, trainer=7),
+        ask("new", priority=1, queued_at=90.0, trainer=7),
+    ]
     assert list(make_plan([POOL], [], queue, 90.0, Policy(aging_seconds=60)).starts) == ["old"]
     assert list(make_plan([POOL], [], queue, 90.0, Policy(aging_seconds=600)).starts) == ["new"]
 

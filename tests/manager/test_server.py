@@ -34,12 +34,12 @@ SERVICE = "trimaran.v1.RunService"
 class Stranger:
     """Knows an address, and learns the rest by reflection, as grpcurl does."""
 
-    def __init__(self, channel: grpc.aio.Channel, pool: descriptor_pool.DescriptorPool) -> None:
+    def __init__(self, channel: Any, pool: descriptor_pool.DescriptorPool) -> None:
         self._channel = channel
         self._service = pool.FindServiceByName(SERVICE)
 
     @classmethod
-    async def meet(cls, channel: grpc.aio.Channel) -> Stranger:
+    async def meet(cls, channel: Any) -> Stranger:
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
         pool = descriptor_pool.DescriptorPool()
