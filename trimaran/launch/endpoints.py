@@ -51,6 +51,14 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
     return config.model_copy(update={"endpoints": filled})
 
 
+def with_replica(config: RunConfig, index: int, address: str) -> RunConfig:
+    """The configuration for the process of a replica that it does not name."""
+    named = config.endpoints.rollout[:index]
+    unnamed = (address,) * (index + 1 - len(named))
+    endpoints = config.endpoints.model_copy(update={"rollout": (*named, *unnamed)})
+    return config.model_copy(update={"endpoints": endpoints})
+
+
 def free_address(taken: set[str]) -> str:
     for port in random.sample(PORTS, len(PORTS)):
         address = f"{HOST}:{port}"
