@@ -67,7 +67,7 @@ def test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused(writ
 
     async def body(address: str) -> None:
         async with AsyncRunClient(address) as client:
-            config = tree_of(path, run={"steps": 6})
+            config = tree_of(path, run={"steps": 6, "keep_payloads": "all"})
             first = (await client.create_run(config, request_id="1")).run_id
             second = (await client.create_run(config, request_id="2")).run_id
             await until(client, first, RunState.RUNNING, step=1)
