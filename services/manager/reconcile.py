@@ -34,6 +34,8 @@ class Seen:
 class Times:
     """Seconds. Example: Times(first_pause=1.0)"""
 
+    look: float = 0.5
+    """Between two looks at every run."""
     first_lease: float = 60.0
     """For a new launcher to take its lease: it loads Python first, on a busy machine."""
     first_pause: float = 2.0

@@ -337,7 +337,7 @@ class Runs:
     ) -> Run:
         self._of(client, run_id)
         run = await self._records.change(run_id, make)
-        await self._manager.say_once(run)
+        await self._manager.links.say_once(run)
         return run.view
 
     def _of(self, client: ClientIdentity, run_id: str) -> Managed:

@@ -108,7 +108,7 @@ def test_a_killed_manager_leaves_a_real_run_alone_and_it_grows_and_shrinks(write
 
     async def submit(address: str) -> str:
         async with AsyncRunClient(address) as client:
-            config = tree_of(path, run={"steps": 200}, rollout={"max_replicas": 2})
+            config = tree_of(path, run={"steps": 5000}, rollout={"max_replicas": 2})
             run_id = (await client.create_run(config, request_id="1")).run_id
             await until(client, run_id, RunState.RUNNING, step=1)
             return run_id

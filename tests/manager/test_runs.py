@@ -307,7 +307,7 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
     outside = tmp_path / "precious"
     outside.mkdir()
     (outside / "file").write_text("keep")
-    async with managing(tmp_path / "runs", FakeLauncher()) as served:
+    async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
         run_id = await create(served, tmp_path)
         with pytest.raises(StateError, match="cancel it"):
             await served.runs.delete(ANN, run_id)
@@ -316,7 +316,6 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / run_id
         (folder / "link").symlink_to(outside)
         (folder / "file-link").symlink_to(outside / "file")
-        served.manager._launcher.there.clear()  # type: ignore[attr-defined]
         await until(lambda: state_of(served, run_id) is RunState.CANCELLED)
         await served.runs.delete(ANN, run_id)
         assert not folder.exists() and (outside / "file").read_text() == "keep"

@@ -100,13 +100,16 @@ async def test_a_stranger_uses_every_method(tmp_path: Path) -> None:
         assert await stranger.call("GetLogs", name) == [
             {"lines": ["hello"], "processes": ["launcher"]}
         ]
+
+        def paused() -> bool:
+            launcher.there.clear()  # its processes follow the goal
+            return served.manager.records.get(run["runId"]).state is RunState.PAUSED
+
         assert (await stranger.call("PauseRun", name))["run"]["state"] == "STATE_PAUSING"
-        launcher.there.clear()
-        await until(lambda: served.manager.records.get(run["runId"]).state is RunState.PAUSED)
+        await until(paused)
         assert (await stranger.call("ResumeRun", name))["run"]["state"] == "STATE_QUEUED"
         await stranger.call("PauseRun", name)
-        launcher.there.clear()
-        await until(lambda: served.manager.records.get(run["runId"]).state is RunState.PAUSED)
+        await until(paused)
         assert (await stranger.call("CancelRun", name))["run"]["state"] == "STATE_CANCELLED"
         events = await stranger.call("WatchRun", name)
         assert events[-1]["event"]["kind"] == "KIND_FINISHED"
