@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,9 +214,8 @@ class Runs:
 
         self._of(client, run_id)
         await self._records.change(run_id, make)
-        deadline = self._clock() + DELETE_SECONDS  # what is left is removed later
-        while self._clock() < deadline and any(r.run_id == run_id for r in self._records.all()):
-            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):  # what is left by then is removed later
+            await self._records.wait_until_removed(run_id, DELETE_SECONDS)
 
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)
@@ -337,7 +337,7 @@ class Runs:
     ) -> Run:
         self._of(client, run_id)
         run = await self._records.change(run_id, make)
-        await self._manager.say_once(run)
+        await self._manager.links.say_once(run)
         return run.view
 
     def _of(self, client: ClientIdentity, run_id: str) -> Managed:

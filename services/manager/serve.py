@@ -16,7 +16,7 @@ from services.manager.clients_file import Clients
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
-from services.manager.reconcile import Times
+from services.manager.reconcile import TIMES, Times
 from services.manager.records import LEASE, Records
 from services.manager.run_stores import RunStores
 from services.manager.runs import Runs
@@ -49,7 +49,7 @@ class Serving:
 async def serving(
     settings: ManagerSettings,
     launcher: Launcher | None = None,
-    times: Times = Times(),
+    times: Times = TIMES,
     wait_seconds: float = WAIT_SECONDS,
     say: Callable[[str], None] = lambda line: None,
 ) -> AsyncGenerator[Serving]:

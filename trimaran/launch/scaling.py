@@ -1,8 +1,10 @@
-"""How many replicas a run has, between rollout.replicas and rollout.max_replicas, while it goes on."""
+"""How many replicas a run has while it goes on. Who writes the wish knows the bounds: they may change
+after the configuration was written."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -38,8 +40,7 @@ class Scaling:
     async def scale(self, wish: Mapping[str, object]) -> None:
         """`wish`: what stands under `trimaran.runs.replicas_key`."""
         rollout = self._config.rollout
-        wanted = int(str(wish.get("wanted", rollout.replicas)))
-        wanted = max(rollout.replicas, min(wanted, rollout.max_replicas))
+        wanted = max(int(str(wish.get("wanted", rollout.replicas))), 1)
         devices = cast(Mapping[str, object], wish.get("devices", {}))
         indices = self._indices()
         surplus = sorted(indices)[wanted:]
@@ -57,7 +58,8 @@ class Scaling:
         return {int(name.removeprefix("rollout-")) for name in names}
 
     async def _add(self, devices: Mapping[str, object]) -> bool:
-        index = min(set(range(self._config.rollout.max_replicas)) - self._indices())
+        known = self._indices()
+        index = next(number for number in itertools.count() if number not in known)
         listed = devices.get(str(index), ())
         own = tuple(map(str, cast(Sequence[object], listed)))
         taken = {service.address for service in self._processes.services.values()}
