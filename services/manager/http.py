@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from services.manager.http_forms import Health
+from services.manager.http_metrics import Metrics, MetricsRoutes
 from services.manager.http_problems import add_handlers, responses
 from services.manager.http_routes import Routes
 from services.manager.http_safety import Safety
@@ -29,15 +30,16 @@ ForbiddenError."""
 def make_app(
     runs: Any,
     identify: Identify,
+    metrics: Metrics,
     *,
     is_ready: Callable[[], bool] = lambda: True,
     hosts: frozenset[str] = LOOPBACK,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> FastAPI:
-    """`hosts`: the names under which the manager may be asked; empty: any.
+    """`metrics`: where Prometheus finds what. `hosts`: the names under which the manager may be asked; empty: any.
 
     Example:
-        app = make_app(runs, lambda method, token: LOCAL)
+        app = make_app(runs, lambda method, token: LOCAL, Metrics(own, endpoints, scrape))
         await uvicorn.Server(uvicorn.Config(app, port=7980)).serve()
     """
     app = FastAPI(
@@ -57,6 +59,7 @@ def make_app(
     probes.get("/readyz", responses=responses(403, 500, 503))(readiness(is_ready))
     app.include_router(probes)
     app.include_router(Routes(runs, heartbeat_seconds).router())
+    app.include_router(MetricsRoutes(runs, metrics).router())
     return app
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
+from services.manager.http_metrics import Metrics
 from trimaran.errors import InputError, NotFoundError, StateError
+from trimaran.exposition import Exposition
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
 
@@ -188,3 +190,15 @@ class FakeRuns:
     async def ledger_verify(self, client: Any, run_id: str) -> LedgerAnswer:
         self._find(run_id)
         return LedgerAnswer(("the chain is broken at record 7",), {"broken_at": 7}, sound=False)
+
+
+def no_metrics() -> Metrics:
+    """Of runs without processes."""
+
+    async def endpoints(client: Any, run_id: str) -> dict[str, str]:
+        return {}
+
+    async def scrape(run_id: str, address: str) -> str:
+        raise AssertionError(address)
+
+    return Metrics(Exposition(), endpoints, scrape)
