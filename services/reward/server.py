@@ -53,7 +53,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         judges = await open_judges(terms, pool, allowed, stack)
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
         service = rpc.service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
-        server = rpc.Server(address, [service], store.newest_epoch)
+        server = rpc.Server(address, [service], store.newest_epoch, run.trust)
         server.metrics.show(REWARD_QUEUE, lambda: pool.num_waiting)
         server.metrics.show(REWARD_WORKERS, lambda: pool.num_workers)
         try:

@@ -1,6 +1,6 @@
 """The rollout service: one replica, one engine.
 
-    Generate ──▶ check ──▶ Engine.generate ──▶ Opened, SegmentChunk…, Finished
+    Generate ──▶ check ──▶ Engine.generate ──▶ GenerateResponse…
                                 ▲
     StageWeights ──▶ WeightReceiver ──▶ shadow        (generation goes on)
     CommitWeights ──────────────────────┴──▶ Engine.load_weights ──▶ live
@@ -15,7 +15,7 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -68,21 +68,13 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             continuation.index: list(wire.decode_token_ids(continuation.token_ids))
             for continuation in request.continuations
         }
-        for end in ended:
-            yield self._finished(end, tokens[end.index])
+        if ended:
+            yield self._response(ended, tokens, maker)
         if not generation.starts:
             return
-        async with aclosing(self._events(generation)) as events:
-            async for event in events:
-                if event is None:
-                    yield rollout_pb2.GenerateResponse()
-                elif isinstance(event, Chunk):
-                    self._check_maker(maker)
-                    self.num_tokens += len(event.token_ids_T)
-                    tokens.setdefault(event.index, []).extend(event.token_ids_T)
-                    yield self._chunk(event, maker)
-                else:
-                    yield self._finished(event, tokens[event.index])
+        async with aclosing(self._batches(generation)) as batches:
+            async for events in batches:
+                yield self._response(events, tokens, maker)
 
     def _check_version(self, wanted: VersionId) -> None:
         live = self._weights.live
@@ -125,8 +117,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 del starts[index]
         return GenerationRequest(request.number, prompt_token_ids, sampling, starts), ended
 
-    def _events(self, generation: GenerationRequest) -> AsyncGenerator[Event | None, None]:
-        """The engine's events; None is a sign of life."""
+    def _batches(self, generation: GenerationRequest) -> AsyncGenerator[list[Event], None]:
+        """The engine's events as they come; an empty batch is a sign of life."""
         return with_signs_of_life(
             self._counted(generation),
             self._config.rollout.idle_timeout / SIGNS_PER_DEADLINE,
@@ -144,25 +136,23 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         if self._weights.maker != maker:
             raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
 
-    def _chunk(self, chunk: Chunk, maker: str) -> rollout_pb2.GenerateResponse:
-        end = chunk.start + len(chunk.token_ids_T)
-        segment = Segment(chunk.start, end, chunk.version, maker)
-        return rollout_pb2.GenerateResponse(
-            chunk=rollout_pb2.SegmentChunk(
-                index=chunk.index,
-                segment=wire.encode_segment(segment),
-                token_ids=wire.encode_token_ids(chunk.token_ids_T),
-                logprobs=wire.encode_logprobs(chunk.logprobs_T),
-            )
-        )
-
-    def _finished(self, end: Ended, token_ids: list[int]) -> rollout_pb2.GenerateResponse:
-        text = self._engine.detokenize(token_ids)
-        return rollout_pb2.GenerateResponse(
-            finished=rollout_pb2.Finished(
-                index=end.index, finish_reason=end.finish_reason, text=text
-            )
-        )
+    def _response(
+        self, events: Sequence[Event], tokens: dict[int, list[int]], maker: str
+    ) -> rollout_pb2.GenerateResponse:
+        """`tokens`: of each completion so far, by index; those of the events are added."""
+        response = rollout_pb2.GenerateResponse()
+        for event in events:
+            if isinstance(event, Chunk):
+                self._check_maker(maker)
+                self.num_tokens += len(event.token_ids_T)
+                tokens.setdefault(event.index, []).extend(event.token_ids_T)
+                response.chunks.append(_chunk(event, maker))
+            else:
+                text = self._engine.detokenize(tokens[event.index])
+                response.finished.add(
+                    index=event.index, finish_reason=event.finish_reason, text=text
+                )
+        return response
 
     async def StageWeights(
         self, request: rollout_pb2.StageWeightsRequest, context: grpc.aio.ServicerContext
@@ -210,12 +200,23 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         )
 
 
+def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:
+    end = chunk.start + len(chunk.token_ids_T)
+    return rollout_pb2.SegmentChunk(
+        index=chunk.index,
+        segment=wire.encode_segment(Segment(chunk.start, end, chunk.version, maker)),
+        token_ids=wire.encode_token_ids(chunk.token_ids_T),
+        logprobs=wire.encode_logprobs(chunk.logprobs_T),
+    )
+
+
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Serve replica `index` until cancelled.
 
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -242,7 +243,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         await asyncio.to_thread(receiver.start)
         servicer = RolloutServicer(name, config, engine, weights)
         service = rollout_service(servicer)
-        server = rpc.Server(config.endpoints.rollout[index], [service], store.newest_epoch)
+        server = rpc.Server(
+            config.endpoints.rollout[index], [service], store.newest_epoch, run.trust
+        )
         server.metrics.show(ROLLOUT_RUNNING, lambda: engine.num_running)
         server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
         stack.push_async_callback(server.stop)
@@ -250,7 +253,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
         await _until_first_end(
             _watch(engine, weights),
-            stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
+            stay_registered(
+                *(config, caller, replica, receiver.peer, lambda: weights.live), trust=run.trust
+            ),
         )
 
 

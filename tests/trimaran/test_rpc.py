@@ -1,6 +1,7 @@
 """The boundary of every service: errors, fencing, deadlines, health, reflection."""
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -131,7 +132,10 @@ WITHOUT_TRAILER = {
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.CANCELLED: errors.UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
-    grpc.StatusCode.UNAUTHENTICATED: errors.InternalError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
+    grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitError,
     grpc.StatusCode.FAILED_PRECONDITION: errors.InternalError,
     grpc.StatusCode.UNIMPLEMENTED: errors.InternalError,
 }
@@ -192,6 +196,20 @@ def test_a_call_that_is_not_answered_is_named():
         ):
             with pytest.raises(errors.DeadlineError, match=r"ScoreGroup: no answer within 0.2 s"):
                 await client.score_group(GROUP, timeout=0.2)
+
+    asyncio.run(run())
+
+
+def test_bytes_that_are_no_message_are_bad_input():
+    async def run():
+        async with (
+            serving(reward_service(FakeReward())) as address,
+            rpc.connect(address) as channel,
+        ):
+            call = channel.unary_unary("/trimaran.v1.RewardService/ScoreGroup")
+            with pytest.raises(grpc.aio.AioRpcError, match="request: its bytes are no") as raised:
+                await call(b"\xff", timeout=10)
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     asyncio.run(run())
 
@@ -374,8 +392,8 @@ def test_a_port_in_use_is_named():
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:80", "[::]:0", "example.org:1"])
 def test_only_loopback_is_bound(address):
-    with pytest.raises(errors.InputError, match="loopback"):
-        rpc.check_loopback(address)
+    with pytest.raises(errors.InputError, match=f"{re.escape(address)}: is beyond loopback"):
+        rpc.Server(address, [])
 
 
 def test_health_and_reflection():
@@ -408,5 +426,6 @@ def test_every_error_has_a_name_of_its_own_and_a_code_that_means_nothing_else():
     ours = errors.TrimaranError.__subclasses__()
     assert set(CODES) == {error for error in ours if error.__module__ == errors.__name__}
     assert len({error.name for error in CODES}) == len(CODES)
-    about_identity = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
-    assert not about_identity & set(CODES.values())
+    by_code = {code: [error for error in CODES if CODES[error] is code] for code in CODES.values()}
+    assert by_code[grpc.StatusCode.UNAUTHENTICATED] == [errors.UnauthenticatedError]
+    assert by_code[grpc.StatusCode.PERMISSION_DENIED] == [errors.ForbiddenError]

@@ -5,6 +5,7 @@
 
 from trimaran.clients.assembly import GroupAssembly
 from trimaran.clients.base import CONTROL_SECONDS
+from trimaran.clients.controller import ControllerClient, ControllerStatus
 from trimaran.clients.metrics import MetricsClient
 from trimaran.clients.reward import RewardClient
 from trimaran.clients.rollout import RolloutClient
@@ -16,6 +17,8 @@ from trimaran.clients.weight_sync import Registration, WeightSyncClient
 __all__ = [
     "CONTROL_SECONDS",
     "AsyncRunClient",
+    "ControllerClient",
+    "ControllerStatus",
     "GroupAssembly",
     "MetricsClient",
     "Registration",
