@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -11,7 +9,6 @@ from pydantic import BaseModel
 
 from services.manager.http_problems import responses
 from services.manager.http_routes import Client, RunId
-from trimaran.errors import NotFoundError
 from trimaran.exposition import CONTENT_TYPE, Exposition
 from trimaran.runs import ACTIVE
 
@@ -19,11 +16,6 @@ PAGE = 1000
 TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
 }
-
-Endpoints = Callable[[Any, str], Awaitable[Mapping[str, str]]]
-"""Given a client and a run's id: where each process of the run listens, by the process's name."""
-Scrape = Callable[[str, str], Awaitable[str]]
-"""Given a run's id and host:port of one of its processes: what it tells."""
 
 
 class TargetGroup(BaseModel):
@@ -33,21 +25,11 @@ class TargetGroup(BaseModel):
     labels: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Where the numbers come from."""
-
-    own: Exposition
-    """The manager's."""
-    endpoints: Endpoints
-    scrape: Scrape
-
-
 class MetricsRoutes:
-    """`runs`: what the gRPC service asks, too."""
+    """`runs`: what the gRPC service asks, too. `own`: the manager's numbers."""
 
-    def __init__(self, runs: Any, metrics: Metrics) -> None:
-        self._runs, self._metrics = runs, metrics
+    def __init__(self, runs: Any, own: Exposition) -> None:
+        self._runs, self._own = runs, own
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/metrics", tags=["metrics"])
@@ -62,7 +44,7 @@ class MetricsRoutes:
 
     async def own(self, client: Client) -> Response:
         """The manager's own numbers, in Prometheus' text format."""
-        return Response(self._metrics.own.text(), media_type=CONTENT_TYPE)
+        return Response(self._own.text(), media_type=CONTENT_TYPE)
 
     async def targets(self, client: Client, request: Request) -> list[TargetGroup]:
         """Every process of every run that has processes, for Prometheus' http_sd."""
@@ -80,7 +62,7 @@ class MetricsRoutes:
                             "process": process,
                         },
                     )
-                    for process in sorted(await self._metrics.endpoints(client, run.run_id))
+                    for process in sorted(await self._runs.processes(client, run.run_id))
                 ]
             if not token:
                 return found
@@ -92,10 +74,5 @@ class MetricsRoutes:
         process: Annotated[str, Path(max_length=200, description="For example `rollout-0`.")],
     ) -> Response:
         """What a process of the run tells, in Prometheus' text format."""
-        addresses = await self._metrics.endpoints(client, run_id)
-        if process not in addresses:
-            known = ", ".join(sorted(addresses)) or "none at the moment"
-            raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
-        return Response(
-            await self._metrics.scrape(run_id, addresses[process]), media_type=CONTENT_TYPE
-        )
+        text = await self._runs.process_metrics(client, run_id, process)
+        return Response(text, media_type=CONTENT_TYPE)

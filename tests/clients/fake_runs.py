@@ -9,9 +9,7 @@ from typing import Any
 
 import yaml
 
-from services.manager.http_metrics import Metrics
-from trimaran.errors import InputError, NotFoundError, StateError
-from trimaran.exposition import Exposition
+from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
 
@@ -191,14 +189,13 @@ class FakeRuns:
         self._find(run_id)
         return LedgerAnswer(("the chain is broken at record 7",), {"broken_at": 7}, sound=False)
 
+    async def processes(self, client: Any, run_id: str) -> Mapping[str, str]:
+        return {"rollout-0": "here:1", "controller": "here:2"} if run_id == "run" else {}
 
-def no_metrics() -> Metrics:
-    """Of runs without processes."""
-
-    async def endpoints(client: Any, run_id: str) -> dict[str, str]:
-        return {}
-
-    async def scrape(run_id: str, address: str) -> str:
-        raise AssertionError(address)
-
-    return Metrics(Exposition(), endpoints, scrape)
+    async def process_metrics(self, client: Any, run_id: str, process: str) -> str:
+        self._find(run_id)
+        if process == "controller":
+            raise UnavailableError("here:2: nobody answers")
+        if process not in await self.processes(client, run_id):
+            raise NotFoundError(f"process: {run_id} has no {process!r}")
+        return "up 1\n"

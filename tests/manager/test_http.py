@@ -14,8 +14,7 @@ import uvicorn
 
 from services.manager.http import make_app
 from services.manager.http_events import with_pauses
-from services.manager.http_metrics import Metrics
-from tests.clients.fake_runs import FakeRuns, no_metrics
+from tests.clients.fake_runs import FakeRuns
 from trimaran.errors import ForbiddenError, UnauthenticatedError, UnavailableError
 from trimaran.exposition import CONTENT_TYPE, Exposition
 from trimaran.runs import EventKind, RunEvent, RunState
@@ -38,9 +37,7 @@ def ask(body: Body, token: str = "writer", **options: Any) -> None:
     async def run() -> None:
         runs = FakeRuns()
         runs.add("run")
-        transport = httpx.ASGITransport(
-            make_app(runs, identify, options.pop("metrics", no_metrics()), **options)
-        )
+        transport = httpx.ASGITransport(make_app(runs, identify, Exposition(), **options))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1:7980", headers=headers
@@ -145,14 +142,6 @@ def test_probes_tell_life_from_readiness() -> None:
 
 
 def test_prometheus_finds_every_process_and_its_numbers() -> None:
-    async def endpoints(client: Any, run_id: str) -> dict[str, str]:
-        return {"rollout-0": "127.0.0.1:1", "controller": "127.0.0.1:2"} if run_id == "run" else {}
-
-    async def scrape(run_id: str, address: str) -> str:
-        if address.endswith(":2"):
-            raise UnavailableError(f"{address}: nobody answers")
-        return f"up {len(run_id)}\n"
-
     async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         runs.add("ended", RunState.SUCCEEDED)
         runs.add("young", RunState.STARTING)
@@ -169,14 +158,14 @@ def test_prometheus_finds_every_process_and_its_numbers() -> None:
             for process in ("controller", "rollout-0")
         ]
         told = await client.get(targets[1]["labels"]["__metrics_path__"])
-        assert (told.text, told.headers["content-type"]) == ("up 3\n", CONTENT_TYPE)
+        assert (told.text, told.headers["content-type"]) == ("up 1\n", CONTENT_TYPE)
         lost = await client.get(targets[0]["labels"]["__metrics_path__"])
         assert problem(lost)[:2] == (503, "UNAVAILABLE")
         assert problem(await client.get("/metrics/runs/run/x")) == (404, "NOT_FOUND", "process")
         own = await client.get("/metrics")
         assert "process_resident_memory_bytes" in own.text
 
-    ask(body, metrics=Metrics(Exposition(), endpoints, scrape))
+    ask(body)
 
 
 def test_no_web_page_steers_a_manager() -> None:
@@ -205,7 +194,7 @@ def test_a_failure_of_the_manager_is_a_problem_too() -> None:
 
     async def run() -> None:
         transport = httpx.ASGITransport(
-            make_app(Broken(), identify, no_metrics()), raise_app_exceptions=False
+            make_app(Broken(), identify, Exposition()), raise_app_exceptions=False
         )
         headers = {"Authorization": "Bearer writer"}
         async with httpx.AsyncClient(
@@ -256,7 +245,7 @@ class Served:
     """A manager on a socket: httpx' transport without one waits for the end of an answer."""
 
     def __init__(self, runs: FakeRuns, **options: Any) -> None:
-        app = make_app(runs, lambda method, token: None, no_metrics(), **options)
+        app = make_app(runs, lambda method, token: None, Exposition(), **options)
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
 
     async def __aenter__(self) -> str:
@@ -340,7 +329,7 @@ def test_an_error_on_the_way_is_told_as_an_event() -> None:
     async def body() -> None:
         runs = Breaking()
         runs.add("run")
-        transport = httpx.ASGITransport(make_app(runs, lambda method, token: None, no_metrics()))
+        transport = httpx.ASGITransport(make_app(runs, lambda method, token: None, Exposition()))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             events = parse((await client.get("/v1/runs/run/events")).text)
         assert [event["event"] for event in events] == ["state", "problem"]
