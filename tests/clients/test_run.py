@@ -15,10 +15,11 @@ import yaml
 
 from tests.clients.fake_manager import FakeManager, ThreadedManager, managing, serve
 from trimaran import AsyncRunClient, RunClient
-from trimaran.clients.access import Access
+from trimaran.clients.access import find_access
 from trimaran.config import load_config, parse_config
 from trimaran.errors import DeadlineError, InputError, NotFoundError, StateError, UnavailableError
 from trimaran.runs import EventKind, RunState
+from trimaran.trust import TlsFiles, Trust
 
 TREE = {
     "model": {"path": "model"},
@@ -227,16 +228,18 @@ def test_access_comes_from_the_environment(tmp_path: Path) -> None:
         "TRIMARAN_TOKEN_FILE": str(tmp_path / "token"),
         "TRIMARAN_CA": str(tmp_path / "ca.pem"),
     }
-    assert Access.find(None, None, None, files) == Access("10.0.0.7:7900", "secret", b"PEM")
-    assert Access.find(None, None, None, {**files, "TRIMARAN_TOKEN": "other"}).token == "other"
-    assert Access.find("localhost:1", "mine", None, {}) == Access("localhost:1", "mine")
-    assert Access.find(None, None, None, {}) == Access("127.0.0.1:7900")
+    tls = TlsFiles(authorities=tmp_path / "ca.pem")
+    assert find_access(None, None, None, files) == ("10.0.0.7:7900", Trust("secret", tls))
+    _, trust = find_access(None, None, None, {**files, "TRIMARAN_TOKEN": "other"})
+    assert trust.token == "other"
+    assert find_access("localhost:1", "mine", None, {}) == ("localhost:1", Trust("mine"))
+    assert find_access(None, None, None, {}) == ("127.0.0.1:7900", Trust())
     with pytest.raises(InputError, match="unencrypted"):
-        Access.find("10.0.0.7:7900", "secret", None, {})
+        find_access("10.0.0.7:7900", "secret", None, {})
     with pytest.raises(InputError, match="cannot be read"):
-        Access.find(None, tmp_path / "nothing", None, {})
+        find_access(None, tmp_path / "nothing", None, {})
     with pytest.raises(InputError, match="characters"):
-        Access.find(None, "two words", None, {})
+        find_access(None, "two words", None, {})
 
 
 def test_a_closed_client_says_so(manager: ThreadedManager) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import yaml
 
 from trimaran import rpc, run_wire
-from trimaran.clients.access import Access
+from trimaran.clients.access import find_access
 from trimaran.config import RunConfig, load_tree, resolve_tree
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
@@ -60,9 +60,9 @@ class AsyncRunClient:
         TRIMARAN_CA; without one the connection is not encrypted. `timeout`: seconds for a call with
         all its tries. Raises InputError.
         """
-        access = Access.find(address, token, ca)
-        self.address, self.timeout = access.address, timeout
-        self._channel = access.connect()
+        self.address, trust = find_access(address, token, ca)
+        self.timeout = timeout
+        self._channel = rpc.connect(self.address, trust)
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def close(self) -> None:
