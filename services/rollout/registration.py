@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS = 5.0
 RETRY_SECONDS = 0.5
+DEREGISTER_SECONDS = 8.0
+"""A publication under way ends first."""
 
 
 async def stay_registered(
@@ -25,6 +27,7 @@ async def stay_registered(
     peer: Peer,
     live: Callable[[], PolicyVersion | None],
     pause: float = RETRY_SECONDS,
+    on_registered: Callable[[Registration], None] = lambda registration: None,
 ) -> None:
     """Registers and then gives signs of life, for ever; at least `pause` seconds between two calls.
 
@@ -38,9 +41,20 @@ async def stay_registered(
         registration = await _register(client, replica, peer, pause, config.start_timeout)
         logger.info("%s is registered with weight sync", replica.name)
         while True:
+            on_registered(registration)
             await _beat(client, replica, registration, live, pause)
             registration = await _register(client, replica, peer, pause)
             logger.info("%s is registered with weight sync again", replica.name)
+
+
+async def deregister(address: str, caller: Caller, name: str, registration: Registration) -> None:
+    """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know."""
+    try:
+        async with WeightSyncClient(address, caller) as client:
+            await client.deregister_replica(name, registration.incarnation, DEREGISTER_SECONDS)
+        logger.info("%s is drained: it takes no more groups", name)
+    except TrimaranError as error:
+        logger.info("%s could not deregister: %s", name, error)
 
 
 async def _register(
