@@ -53,8 +53,9 @@ def disturb(process, runs_folder, mark, kinds, number):
         folder = runs.find_run(runs_folder)
         before = len(runs.rows(folder, "step")) if folder else 0
         runs.wait_for(
-            lambda before=before: (run := runs.find_run(runs_folder))
-            and len(runs.rows(run, "step")) > before,
+            lambda before=before: (
+                (run := runs.find_run(runs_folder)) and len(runs.rows(run, "step")) > before
+            ),
             process,
             f"a step before {kind}'s turn",
         )
