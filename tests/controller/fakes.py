@@ -81,6 +81,8 @@ class FakeTrainer:
         self.nonfinite: Callable[[int], str] = lambda step: ""
         """By step, why its update is left out."""
         self.save_fault: Exception | None = None
+        self.num_busy = 0
+        """Questions that come while the next version is being made."""
 
     @property
     def policy(self) -> PolicyVersion:
@@ -88,6 +90,9 @@ class FakeTrainer:
         return PolicyVersion(RUN_ID, version, self.root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        if self.num_busy:
+            self.num_busy -= 1
+            raise OutOfOrderError("the weights are being replaced by those of the next step")
         return self.policy, Manifest("fake", (), self.root)
 
     async def train_batch(
