@@ -27,6 +27,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import to_jsonable_python
 
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.device import DeviceName
@@ -47,6 +48,12 @@ def _check_interface(address: str) -> str:
     if address == "0.0.0.0":
         raise ValueError("0.0.0.0 is all interfaces; name the one on which peers connect")
     return address
+
+
+def _check_payloads_url(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("holds credentials; give them in the environment")
+    return url if "://" in url else str(Path(url).resolve())
 
 
 def _check_devices(value: Any) -> Any:
@@ -104,6 +111,16 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
+    payloads: Annotated[str, AfterValidator(_check_payloads_url)] | None = None
+    """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
+    without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
+    keep_payloads: Literal["resume", "all"] = "resume"
+    """resume: what is older than the oldest kept checkpoint is deleted. all: what `trimaran replay`
+    needs."""
+    payload_quota_gib: Annotated[float, Field(gt=0)] | None = None
+    """Of all payloads; a run that has no more room is held."""
+    hold_timeout: Seconds = 3600
+    """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
 
 
 class ModelSection(Section):
@@ -436,6 +453,11 @@ PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file, apply `key.sub=value` overrides, check everything."""
+    return parse_config(load_tree(path, overrides), source=str(Path(path)))
+
+
+def load_tree(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a YAML file and the overrides say, with absolute paths, not checked yet."""
     path = Path(path)
     try:
         tree = _branch(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -447,15 +469,24 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
         raise InputError(f"{path}: must hold sections such as model:, data:, reward:")
+    return resolve_tree(tree, path.parent, overrides)
+
+
+def resolve_tree(
+    tree: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A copy in plain values. Relative paths of `tree` start at `folder`, those of `overrides` at
+    the working directory."""
+    plain: dict[str, Any] = to_jsonable_python(tree)
     for section, key in PATH_KEYS:
-        branch = _branch(tree.get(section)) or {}
+        branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
-            branch[key] = str(path.parent.resolve() / branch[key])
-    _resolve_rule_paths(tree, path.parent.resolve())
+            branch[key] = str(folder.resolve() / branch[key])
+    _resolve_rule_paths(plain, folder.resolve())
     for override in overrides:
-        _apply(tree, override)
-    _resolve_rule_paths(tree, Path.cwd())  # those of overrides, as for PATH_KEYS
-    return parse_config(tree, source=str(path))
+        _apply(plain, override)
+    _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
+    return plain
 
 
 def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
@@ -491,16 +522,22 @@ def dump_config(config: RunConfig) -> str:
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise InputError(f"{override!r}: an override reads key.sub=value")
+    text = override.partition("=")[2]
     try:
         value = yaml.safe_load(text) if text else ""
     except yaml.YAMLError:
         raise InputError(f"{override!r}: the value is not YAML") from None
-    *sections, last = key.split(".")
-    if (*sections, last) in PATH_KEYS and isinstance(value, str):
+    if tuple(override.partition("=")[0].split(".")) in PATH_KEYS and isinstance(value, str):
         value = str(Path(value).resolve())
+    set_override(tree, override, value)
+
+
+def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
+    """Puts `value` where "key.sub=text" says. Raises InputError for what reads otherwise."""
+    key, equals, _ = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"{override!r}: an override reads key.sub=value")
+    *sections, last = key.split(".")
     for section in sections:
         branch = _branch(tree.setdefault(section, {}))
         if branch is None:

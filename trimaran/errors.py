@@ -83,6 +83,42 @@ class DeadlineError(TrimaranError, TimeoutError):
     name = "deadline"
 
 
+class UnauthenticatedError(TrimaranError):
+    """The call shows no token, or one that nobody here knows."""
+
+    name = "unauthenticated"
+
+
+class ForbiddenError(TrimaranError):
+    """We know who asks, and the operator does not allow it: the role, the owner, or what is named."""
+
+    name = "forbidden"
+
+
+class NotFoundError(TrimaranError):
+    """There is nothing of that name."""
+
+    name = "not-found"
+
+
+class AlreadyExistsError(TrimaranError):
+    """The name stands for something else already, such as a request id for another run."""
+
+    name = "already-exists"
+
+
+class StateError(TrimaranError):
+    """The run's state does not allow it, such as a pause of a run that has ended."""
+
+    name = "state"
+
+
+class LimitError(TrimaranError):
+    """More than the operator allows: of size, of cost, or at a time."""
+
+    name = "limit"
+
+
 class InternalError(TrimaranError):
     """A service failed in a way that it did not foresee; its log holds the traceback."""
 

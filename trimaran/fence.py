@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from trimaran import errors
+from trimaran.store import LostWritesError
 from trimaran.types import Caller
 
 MAX_EPOCH = 2**62
@@ -46,20 +47,28 @@ class EpochFence:
         self._newest: dict[str, int] = {}
 
     async def check(self, caller: Caller) -> None:
+        """Raises StaleEpochError for an older controller, InputError for an epoch that was never
+        drawn, and LostWritesError where the store knows less than this service has met."""
         if caller.epoch > MAX_EPOCH:
             raise errors.InputError(f"epoch {caller.epoch}: no epoch is larger than {MAX_EPOCH}")
-        newest = self._newest.get(caller.run_id)
-        if newest is None or caller.epoch > newest:
-            newest = max(await self._learn(caller), self._newest.get(caller.run_id, 0))
-            self._newest[caller.run_id] = newest
+        met = self._newest.get(caller.run_id)
+        if caller.epoch == met:
+            return
+        newest = max(await self._ask(caller, met or 0), self._newest.get(caller.run_id, 0))
+        if caller.epoch > newest or (met is None and not caller.epoch):
+            raise errors.InputError(
+                f"run {caller.run_id}: epoch {caller.epoch} was never drawn;"
+                f" the newest of this run is {newest}"
+            )
+        self._newest[caller.run_id] = newest
         if caller.epoch < newest:
             raise errors.StaleEpochError(
                 f"run {caller.run_id}: epoch {caller.epoch} was replaced by {newest};"
                 " another controller has taken over, stop this one"
             )
 
-    async def _learn(self, caller: Caller) -> int:
-        """The newest epoch of the caller's run. Raises InputError when the caller's is not one."""
+    async def _ask(self, caller: Caller, met: int) -> int:
+        """The newest epoch of the caller's run, as the store says or the caller itself."""
         try:
             async with asyncio.timeout(self._timeout):
                 issued = await self._issued(caller.run_id)
@@ -69,9 +78,10 @@ class EpochFence:
             ) from None
         if issued is None:
             return caller.epoch
-        if not 0 < caller.epoch <= issued:
-            raise errors.InputError(
-                f"run {caller.run_id}: epoch {caller.epoch} was never drawn;"
-                f" the newest of this run is {issued}"
+        if issued < met:
+            raise LostWritesError(
+                f"run {caller.run_id}: this service has met epoch {met}, but the newest that the"
+                f" store knows is {issued}: it lost writes, or is an older copy; end the run's"
+                " processes and see to the store before the run goes on"
             )
         return issued

@@ -70,7 +70,7 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
 
     add = controller_pb2_grpc.add_ControllerServiceServicer_to_server
     servicer = ControllerServicer(caller.epoch, log, goals)
-    server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, servicer)])
+    server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, servicer)], trust=run.trust)
     await server.start()
     try:
         async with log.writing():

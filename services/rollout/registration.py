@@ -10,6 +10,7 @@ from collections.abc import Callable
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, TrimaranError
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller, Peer, PolicyVersion, Replica
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ async def stay_registered(
     live: Callable[[], PolicyVersion | None],
     pause: float = RETRY_SECONDS,
     on_registered: Callable[[Registration], None] = lambda registration: None,
+    trust: Trust = NO_TRUST,
 ) -> None:
     """Registers and then gives signs of life, for ever; at least `pause` seconds between two calls.
 
@@ -37,7 +39,7 @@ async def stay_registered(
     address = config.endpoints.weight_sync
     if address is None:
         raise InputError("endpoints.weight_sync: missing; a replica registers there")
-    async with WeightSyncClient(address, caller) as client:
+    async with WeightSyncClient(address, caller, trust) as client:
         registration = await _register(client, replica, peer, pause, config.start_timeout)
         logger.info("%s is registered with weight sync", replica.name)
         while True:
@@ -47,10 +49,12 @@ async def stay_registered(
             logger.info("%s is registered with weight sync again", replica.name)
 
 
-async def deregister(address: str, caller: Caller, name: str, registration: Registration) -> None:
+async def deregister(
+    address: str, caller: Caller, name: str, registration: Registration, trust: Trust
+) -> None:
     """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know."""
     try:
-        async with WeightSyncClient(address, caller) as client:
+        async with WeightSyncClient(address, caller, trust) as client:
             await client.deregister_replica(name, registration.incarnation, DEREGISTER_SECONDS)
         logger.info("%s is drained: it takes no more groups", name)
     except TrimaranError as error:

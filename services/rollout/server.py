@@ -1,6 +1,6 @@
 """The rollout service: one replica, one engine.
 
-    Generate ──▶ check ──▶ Engine.generate ──▶ Opened, SegmentChunk…, Finished
+    Generate ──▶ check ──▶ Engine.generate ──▶ GenerateResponse…
                                 ▲
     StageWeights ──▶ WeightReceiver ──▶ shadow        (generation goes on)
     CommitWeights ──────────────────────┴──▶ Engine.load_weights ──▶ live
@@ -15,7 +15,7 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.run_context import RunContext
+from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.store import open_store
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
@@ -55,6 +56,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._engine = engine
         self._weights = weights
         self._num_events = 0
+        self.num_tokens = 0
+        """Generated since the start."""
 
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -69,20 +72,13 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             continuation.index: list(wire.decode_token_ids(continuation.token_ids))
             for continuation in request.continuations
         }
-        for end in ended:
-            yield self._finished(end, tokens[end.index])
+        if ended:
+            yield self._response(ended, tokens, maker)
         if not generation.starts:
             return
-        async with aclosing(self._events(generation)) as events:
-            async for event in events:
-                if event is None:
-                    yield rollout_pb2.GenerateResponse()
-                elif isinstance(event, Chunk):
-                    self._check_maker(maker)
-                    tokens.setdefault(event.index, []).extend(event.token_ids_T)
-                    yield self._chunk(event, maker)
-                else:
-                    yield self._finished(event, tokens[event.index])
+        async with aclosing(self._batches(generation)) as batches:
+            async for events in batches:
+                yield self._response(events, tokens, maker)
 
     def _check_version(self, wanted: VersionId) -> None:
         live = self._weights.live
@@ -125,8 +121,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 del starts[index]
         return GenerationRequest(request.number, prompt_token_ids, sampling, starts), ended
 
-    def _events(self, generation: GenerationRequest) -> AsyncGenerator[Event | None, None]:
-        """The engine's events; None is a sign of life."""
+    def _batches(self, generation: GenerationRequest) -> AsyncGenerator[list[Event], None]:
+        """The engine's events as they come; an empty batch is a sign of life."""
         return with_signs_of_life(
             self._counted(generation),
             self._config.rollout.idle_timeout / SIGNS_PER_DEADLINE,
@@ -144,25 +140,23 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         if self._weights.maker != maker:
             raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
 
-    def _chunk(self, chunk: Chunk, maker: str) -> rollout_pb2.GenerateResponse:
-        end = chunk.start + len(chunk.token_ids_T)
-        segment = Segment(chunk.start, end, chunk.version, maker)
-        return rollout_pb2.GenerateResponse(
-            chunk=rollout_pb2.SegmentChunk(
-                index=chunk.index,
-                segment=wire.encode_segment(segment),
-                token_ids=wire.encode_token_ids(chunk.token_ids_T),
-                logprobs=wire.encode_logprobs(chunk.logprobs_T),
-            )
-        )
-
-    def _finished(self, end: Ended, token_ids: list[int]) -> rollout_pb2.GenerateResponse:
-        text = self._engine.detokenize(token_ids)
-        return rollout_pb2.GenerateResponse(
-            finished=rollout_pb2.Finished(
-                index=end.index, finish_reason=end.finish_reason, text=text
-            )
-        )
+    def _response(
+        self, events: Sequence[Event], tokens: dict[int, list[int]], maker: str
+    ) -> rollout_pb2.GenerateResponse:
+        """`tokens`: of each completion so far, by index; those of the events are added."""
+        response = rollout_pb2.GenerateResponse()
+        for event in events:
+            if isinstance(event, Chunk):
+                self._check_maker(maker)
+                self.num_tokens += len(event.token_ids_T)
+                tokens.setdefault(event.index, []).extend(event.token_ids_T)
+                response.chunks.append(_chunk(event, maker))
+            else:
+                text = self._engine.detokenize(tokens[event.index])
+                response.finished.add(
+                    index=event.index, finish_reason=event.finish_reason, text=text
+                )
+        return response
 
     async def StageWeights(
         self, request: rollout_pb2.StageWeightsRequest, context: grpc.aio.ServicerContext
@@ -210,12 +204,23 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         )
 
 
+def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:
+    end = chunk.start + len(chunk.token_ids_T)
+    return rollout_pb2.SegmentChunk(
+        index=chunk.index,
+        segment=wire.encode_segment(Segment(chunk.start, end, chunk.version, maker)),
+        token_ids=wire.encode_token_ids(chunk.token_ids_T),
+        logprobs=wire.encode_logprobs(chunk.logprobs_T),
+    )
+
+
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Serve replica `index` until cancelled.
 
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -240,8 +245,13 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         )
         stack.push_async_callback(weights.close)
         await asyncio.to_thread(receiver.start)
-        service = rollout_service(RolloutServicer(name, config, engine, weights))
-        server = rpc.Server(config.endpoints.rollout[index], [service], store.newest_epoch)
+        servicer = RolloutServicer(name, config, engine, weights)
+        service = rollout_service(servicer)
+        server = rpc.Server(
+            config.endpoints.rollout[index], [service], store.newest_epoch, run.trust
+        )
+        server.metrics.show(ROLLOUT_RUNNING, lambda: engine.num_running)
+        server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
         stack.push_async_callback(server.stop)
         await server.start()
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
@@ -252,11 +262,14 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
                 stay_registered(
                     *(config, caller, replica, receiver.peer, lambda: weights.live),
                     on_registered=registered.append,
+                    trust=run.trust,
                 ),
             )
         except asyncio.CancelledError:  # SIGTERM: an orderly end
             if config.endpoints.weight_sync and registered:
-                await deregister(config.endpoints.weight_sync, caller, name, registered[-1])
+                await deregister(
+                    *(config.endpoints.weight_sync, caller, name, registered[-1], run.trust)
+                )
                 await _until_idle(engine)
             raise
 

@@ -11,13 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from services.controller.anchor import AnchorFile
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import RunLedger
+from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
-from services.controller.records import decode_proof
+from services.controller.records import Filtered, Record, Skipped, decode_proof
 from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
@@ -300,8 +301,25 @@ class World:
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
         self.lost: list[str] = []
         self.back: list[str] = []
-        payloads = PayloadStore(folder / "payloads")
-        self.ledger = asyncio.run(RunLedger.open(self.store, payloads, RUN_ID))
+        payloads = FolderPayloads(folder / "payloads")
+        self.ledger = asyncio.run(
+            RunLedger.open(
+                self.store,
+                payloads,
+                RUN_ID,
+                anchor=AnchorFile(folder),
+                retention=Retention(keep_all=config.run.keep_payloads == "all"),
+            )
+        )
+        self.recorded: list[Record] = []
+        """In this life."""
+        apply = self.ledger.record
+
+        def record(record: Record) -> None:
+            apply(record)
+            self.recorded.append(record)
+
+        self.ledger.record = record
         self.ending = asyncio.Event()
         self.settle = 0.02
         """Seconds for which a proof that is missing is waited for."""
@@ -354,6 +372,14 @@ class World:
     def close(self) -> None:
         asyncio.run(self.ledger.close())
         asyncio.run(self.store.close())
+
+    def filtered(self) -> dict[int, Filtered]:
+        """By group."""
+        return {r.group: r for r in self.recorded if isinstance(r, Filtered)}
+
+    def skipped(self) -> dict[int, Skipped]:
+        """By group."""
+        return {r.group: r for r in self.recorded if isinstance(r, Skipped)}
 
     def lags(self) -> list[int]:
         return [

@@ -91,7 +91,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
                 finish_reason="stop",
                 text=request.prompt.answer if right else "?",
             )
-            yield rollout_pb2.GenerateResponse(finished=finished)
+            yield rollout_pb2.GenerateResponse(finished=[finished])
 
     def _chunk(self, index: int, start: int) -> Any:
         assert self.pool.live
@@ -102,7 +102,7 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
             token_ids=wire.encode_token_ids([start]),
             logprobs=wire.encode_logprobs([self.pool.logprob(self.name, start)]),
         )
-        return rollout_pb2.GenerateResponse(chunk=chunk)
+        return rollout_pb2.GenerateResponse(chunks=[chunk])
 
 
 class Reward(reward_pb2_grpc.RewardServiceServicer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.controller.ledger import read_records
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.records import (
     Began,
     Committed,
@@ -30,7 +30,7 @@ class Audit:
 
     def __init__(self, run_folder: Path, judge: Judge) -> None:
         self.store = SqliteStore(run_folder / "store.sqlite")
-        self._payloads = PayloadStore(run_folder / "payloads")
+        self._payloads = FolderPayloads(run_folder / "payloads")
         self._run_id, self._judge = run_folder.name, judge
         self._sequence = 0
         self._scored: dict[Attempt, ScoredGroup] = {}
@@ -51,7 +51,7 @@ class Audit:
     async def read(self) -> None:
         async for sequence, record in read_records(self.store, self._run_id, self._sequence):
             self._sequence = sequence
-            self._take(record)
+            await self._take(record)
 
     async def close(self) -> None:
         await self.store.close()
@@ -76,7 +76,7 @@ class Audit:
         record = await self.store.get(f"run/{self._run_id}")
         return record.value["error"] if record else ""
 
-    def _take(self, record: Record) -> None:
+    async def _take(self, record: Record) -> None:
         match record:
             case Opened(epoch):
                 self.epoch = epoch
@@ -86,7 +86,8 @@ class Audit:
                 self._scored.pop((number, self._attempts.get(number, 0)), None)
                 self._attempts[number] = attempt
             case Scored(number, attempt, payload):
-                key, scored = (number, attempt), parse_scored_group(self._payloads.read(payload))
+                key = (number, attempt)
+                scored = parse_scored_group(await self._payloads.read(payload))
                 self._scored[key] = scored
                 if not self._judge.is_right(scored.group):
                     self.spoilt.add(key)

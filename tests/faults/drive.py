@@ -48,9 +48,8 @@ from tests.faults.house import (  # noqa: E402
 from tests.faults.processes import Usage  # noqa: E402
 from tests.faults.stand import Stand  # noqa: E402
 from tests.faults.witness import Witness  # noqa: E402
+from tests.marked import MARK  # noqa: E402
 
-MARK = "TRIMARAN_TEST_MARK"
-"""In the environment of every process of this run, whoever started it."""
 GROWTH_ALLOWED = 10
 """Descriptors or threads: less than one a fault."""
 
@@ -135,7 +134,7 @@ async def drive(report: Report, count: int, settings: list[Setting], model: Path
             traceback.print_exc()
         finally:
             report.left += [f"part {number}: {name}" for name in await home.close()]
-        report.left += await processes.survivors(MARK, str(report.folder))
+        report.left += processes.survivors(str(report.folder))
     report.growth["driver"] = count, started, usage_of_driver()
 
 

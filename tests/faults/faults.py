@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 from tests.faults import leftovers, orders
 from tests.faults.house import CONTROLLER, GROUPS_PER_STEP, WEIGHT_SYNC, Setting
-from tests.faults.leftovers import expect
 from tests.faults.processes import Child
 from tests.faults.proxy import Harm
-from tests.faults.stand import CALL_SECONDS, Broken, Stand
+from tests.faults.replaced import CALL_SECONDS, Broken, expect
+from tests.faults.stand import Stand
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import StaleEpochError
 from trimaran.types import Caller, VersionId

@@ -269,10 +269,10 @@ async def _take_over(run_folder: Path) -> None:
     await store.close()
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, model: dict[str, Any] = MODEL) -> Path:
     """What the services look at of a model that nobody computes with."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(model))
     for name in ("model.safetensors", "tokenizer.json"):
         (folder / name).touch()
     return folder

@@ -16,6 +16,7 @@ from tests.faults import orders
 from tests.faults.audit import Audit
 from tests.faults.house import CONTROLLER, WEIGHT_SYNC, House
 from tests.faults.oracle import Judge
+from tests.faults.replaced import CALL_SECONDS, Broken
 from trimaran import rpc
 from trimaran.clients import TrainerClient, WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
@@ -23,7 +24,6 @@ from trimaran.types import Caller, Routing
 
 RECOVERY_SECONDS = 60.0
 """For everything that died or froze to be back; an operator would be called then."""
-CALL_SECONDS = 20.0
 BATCH_SECONDS = 40.0
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.5
@@ -34,10 +34,6 @@ AWAY = (UnavailableError, DeadlineError)
 def replica_of(maker: str) -> str:
     """A replica that was mended makes its tokens as name~1, name~2, …"""
     return maker.partition("~")[0]
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
 
 
 @dataclass(slots=True)

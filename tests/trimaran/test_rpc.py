@@ -1,6 +1,7 @@
 """The boundary of every service: errors, fencing, deadlines, health, reflection."""
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,10 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from trimaran import errors, rpc
-from trimaran.clients import RewardClient, RunClient
+from trimaran.clients import RewardClient
 from trimaran.fence import EpochFence, nobody_knows
 from trimaran.status import CODES
-from trimaran.store import StoreError
+from trimaran.store import LostWritesError, StoreError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
@@ -131,7 +132,10 @@ WITHOUT_TRAILER = {
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.CANCELLED: errors.UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
-    grpc.StatusCode.UNAUTHENTICATED: errors.InternalError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
+    grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitError,
     grpc.StatusCode.FAILED_PRECONDITION: errors.InternalError,
     grpc.StatusCode.UNIMPLEMENTED: errors.InternalError,
 }
@@ -192,6 +196,20 @@ def test_a_call_that_is_not_answered_is_named():
         ):
             with pytest.raises(errors.DeadlineError, match=r"ScoreGroup: no answer within 0.2 s"):
                 await client.score_group(GROUP, timeout=0.2)
+
+    asyncio.run(run())
+
+
+def test_bytes_that_are_no_message_are_bad_input():
+    async def run():
+        async with (
+            serving(reward_service(FakeReward())) as address,
+            rpc.connect(address) as channel,
+        ):
+            call = channel.unary_unary("/trimaran.v1.RewardService/ScoreGroup")
+            with pytest.raises(grpc.aio.AioRpcError, match="request: its bytes are no") as raised:
+                await call(b"\xff", timeout=10)
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     asyncio.run(run())
 
@@ -289,6 +307,30 @@ def test_a_store_that_hangs_is_unavailable():
     asyncio.run(asyncio.wait_for(body(), 30))
 
 
+def test_a_store_that_knows_less_than_was_met_is_named():
+    """It lost an epoch: two controllers may have drawn the same one."""
+    newest = 7
+
+    async def issued(run_id):
+        return newest
+
+    async def body():
+        nonlocal newest
+        fence = EpochFence(issued)
+        await fence.check(Caller("run-1", 7))
+        newest = 6
+        await fence.check(Caller("run-1", 7))  # whom it knows it need not ask about
+        for epoch in (6, 8):
+            with pytest.raises(LostWritesError, match="has met epoch 7, .* store knows is 6"):
+                await fence.check(Caller("run-1", epoch))
+        newest = 9
+        await fence.check(Caller("run-1", 9))
+        with pytest.raises(errors.StaleEpochError, match="epoch 7 was replaced by 9"):
+            await fence.check(Caller("run-1", 7))
+
+    asyncio.run(body())
+
+
 def test_a_request_without_a_caller_is_refused():
     async def run():
         async with (
@@ -304,12 +346,16 @@ def test_a_request_without_a_caller_is_refused():
 
 def test_a_silent_stream_ends_at_its_idle_deadline():
     async def run():
-        async with serving(run_service(FakeRun())) as address, RunClient(address) as client:
+        async with (
+            serving(run_service(FakeRun())) as address,
+            rpc.connect(address) as channel,
+        ):
+            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
             kinds = []
             with pytest.raises(errors.DeadlineError):
-                async for event in client.watch_run(idle_timeout=0.3):
-                    kinds.append(event.kind)
-            assert kinds == ["state"]
+                async for response in rpc.stream(method, run_pb2.WatchRunRequest(), 0.3):
+                    kinds.append(response.event.kind)
+            assert kinds == [run_pb2.RunEvent.KIND_STATE]
 
     asyncio.run(run())
 
@@ -317,9 +363,10 @@ def test_a_silent_stream_ends_at_its_idle_deadline():
 def test_a_stream_that_fails_raises_what_the_service_raised():
     async def run():
         fake = FakeRun(errors.OutOfOrderError("not now"))
-        async with serving(run_service(fake)) as address, RunClient(address) as client:
+        async with serving(run_service(fake)) as address, rpc.connect(address) as channel:
+            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
             with pytest.raises(errors.OutOfOrderError, match="not now"):
-                async for _ in client.watch_run(idle_timeout=10):
+                async for _ in rpc.stream(method, run_pb2.WatchRunRequest(), 10):
                     pass
 
     asyncio.run(run())
@@ -345,8 +392,8 @@ def test_a_port_in_use_is_named():
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:80", "[::]:0", "example.org:1"])
 def test_only_loopback_is_bound(address):
-    with pytest.raises(errors.InputError, match="loopback"):
-        rpc.check_loopback(address)
+    with pytest.raises(errors.InputError, match=f"{re.escape(address)}: is beyond loopback"):
+        rpc.Server(address, [])
 
 
 def test_health_and_reflection():
@@ -379,5 +426,6 @@ def test_every_error_has_a_name_of_its_own_and_a_code_that_means_nothing_else():
     ours = errors.TrimaranError.__subclasses__()
     assert set(CODES) == {error for error in ours if error.__module__ == errors.__name__}
     assert len({error.name for error in CODES}) == len(CODES)
-    about_identity = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
-    assert not about_identity & set(CODES.values())
+    by_code = {code: [error for error in CODES if CODES[error] is code] for code in CODES.values()}
+    assert by_code[grpc.StatusCode.UNAUTHENTICATED] == [errors.UnauthenticatedError]
+    assert by_code[grpc.StatusCode.PERMISSION_DENIED] == [errors.ForbiddenError]

@@ -14,9 +14,7 @@ from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
-from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig, load_config
-from trimaran.errors import UnavailableError
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import ServiceDiedError
 from trimaran.launch.run_folder import (
@@ -27,8 +25,9 @@ from trimaran.launch.run_folder import (
     write_config,
 )
 from trimaran.run_context import RunContext
-from trimaran.runs import Goal, RunState, events_stream
+from trimaran.runs import RunState, events_stream
 from trimaran.store import open_store
+from trimaran.trust import make_token
 
 LAST_EVENTS_SECONDS = 5.0
 """After the processes' end, for the events that are still on their way."""
@@ -43,6 +42,7 @@ def train(config_path: str, overrides: Sequence[str]) -> int:
 
 def resume(run: str) -> int:
     folder, config = open_run_folder(run)
+    make_token(folder)  # an older run has none
     if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
         console = Console()
         console.print("this run has finished; there is nothing to resume")
@@ -50,22 +50,6 @@ def resume(run: str) -> int:
         return 0
     check_run(config)
     return _launch(fill_endpoints(config, move_busy=True), folder)
-
-
-def cancel(address: str) -> int:
-    async def ask() -> int:
-        async with ControllerClient(address) as client:
-            try:
-                await client.set_goal(Goal.CANCEL)
-                return (await client.get_status()).step
-            except UnavailableError:
-                raise UnavailableError(
-                    f"{address}: no controller answers there; the config.yaml of its run folder"
-                    " names it (endpoints.controller)"
-                ) from None
-
-    print(f"{address}: ends after step {asyncio.run(ask()) + 1}")
-    return 0
 
 
 def _launch(config: RunConfig, folder: Path) -> int:
@@ -86,7 +70,7 @@ def _launch(config: RunConfig, folder: Path) -> int:
 
 async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
     store = await open_store(run.store_url)
-    signals, view = Signals(), choose_view(console, config)
+    signals, view = Signals(), choose_view(console, config.run.steps)
     resume = f"go on with: trimaran train --resume {run.folder}"
     try:
         shown = await store.last(events_stream(run.run_id))

@@ -122,7 +122,7 @@ async def _read_store(run: RunContext, limit: int) -> Records | None:
 
 async def _ask(run: FoundRun, limit: int) -> Records:
     assert run.weight_sync
-    async with WeightSyncClient(run.weight_sync, run.caller) as client:
+    async with WeightSyncClient(run.weight_sync, run.caller, run.trust) as client:
         return await client.list_versions(limit)
 
 
@@ -132,7 +132,7 @@ async def _verify(
     """The live version before, the proofs, who has none and why, the live version after."""
     if run.weight_sync is None:
         raise _unanswered(run, UnavailableError("no address is recorded"))
-    async with WeightSyncClient(run.weight_sync, run.caller) as client:
+    async with WeightSyncClient(run.weight_sync, run.caller, run.trust) as client:
         try:
             before = await client.list_versions(limit=1)
         except TrimaranError as error:

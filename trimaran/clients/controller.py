@@ -8,6 +8,7 @@ from typing import Any
 from trimaran import rpc, run_wire
 from trimaran.clients.base import CONTROL_SECONDS, Client
 from trimaran.runs import Goal
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import controller_pb2 as pb
 from trimaran.v1 import controller_pb2_grpc
 
@@ -33,9 +34,9 @@ class ControllerClient(Client):
             await client.set_goal(Goal.PAUSE)
     """
 
-    def __init__(self, address: str, run_id: str = "") -> None:
+    def __init__(self, address: str, run_id: str = "", trust: Trust = NO_TRUST) -> None:
         """`run_id`: empty for whichever run the controller conducts."""
-        super().__init__(address)
+        super().__init__(address, trust)
         self._stub: Any = controller_pb2_grpc.ControllerServiceStub(self._channel)
         self._run_id = run_id
 

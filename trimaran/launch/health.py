@@ -14,6 +14,7 @@ from collections.abc import Callable
 from trimaran import rpc
 from trimaran.launch.children import Child
 from trimaran.launch.local import Processes
+from trimaran.trust import Trust
 
 ASK_SECONDS = 5.0
 """Between two questions to one process, and for its answer."""
@@ -24,7 +25,7 @@ class HealthWatch:
 
     Example:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(HealthWatch(processes, 60.0, print).run())
+            tasks.create_task(HealthWatch(processes, 60.0, print, run.trust).run())
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class HealthWatch:
         processes: Processes,
         timeout: float,
         note: Callable[[str], None],
+        trust: Trust,
         pause: float = ASK_SECONDS,
     ) -> None:
         """`timeout`: `frozen_timeout`, seconds of silence after which a process is killed."""
         self._processes, self._timeout, self._note = processes, timeout, note
+        self._trust = trust
         self._pause = min(pause, timeout / 4)
         self._heard: dict[int, float] = {}
         """When each process that has ever answered last did, by process id."""
@@ -53,7 +56,7 @@ class HealthWatch:
 
     async def _ask(self, child: Child) -> None:
         address = child.service.address
-        if address and await rpc.is_serving(address, self._pause):
+        if address and await rpc.is_serving(address, self._pause, self._trust):
             self._heard[child.process.pid] = time.monotonic()
 
     def _judge(self, now: float) -> None:

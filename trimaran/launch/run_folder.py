@@ -15,6 +15,7 @@ from trimaran.errors import InputError
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import find_store
+from trimaran.trust import make_token
 
 CONFIG_NAME = "config.yaml"
 
@@ -34,6 +35,7 @@ def make_run_folder(config: RunConfig) -> Path:
                 f"run.folder: {folder} cannot be made ({error.strerror}); name one that can"
             ) from None
         (folder / "logs").mkdir()
+        make_token(folder)
         return folder
     raise AssertionError("unreachable")
 

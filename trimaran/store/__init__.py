@@ -4,7 +4,7 @@
 the processes of one machine, or a Redis server. Nothing outside this package knows which it is.
 """
 
-from trimaran.store.open import find_store, open_store
+from trimaran.store.open import find_store, open_store, run_store_url
 from trimaran.store.port import (
     ConflictError,
     Entry,
@@ -31,4 +31,5 @@ __all__ = [
     "entries",
     "find_store",
     "open_store",
+    "run_store_url",
 ]

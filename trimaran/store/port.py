@@ -63,8 +63,9 @@ class Lease:
 class Store(Protocol):
     """Records by key, streams that only grow, leases, and counters that fence off older processes.
 
-    Values are what JSON can hold. Several processes and event loops may use one store. Each call is
-    whole or nothing, and when it returns, its data is durable.
+    Values are what JSON can hold. Several processes may use one store, each through clients of its
+    own; a client belongs to the event loop that opened it. Each call is whole or nothing, and when
+    it returns, its data is durable.
 
     Any call may raise UnavailableError (what it had to write may be written nonetheless) or
     StoreError.
@@ -76,8 +77,10 @@ class Store(Protocol):
         epoch = await store.next_epoch("demo")
     """
 
-    durability: str
-    """In words. Empty when what a call has written outlives a crash of the machine."""
+    @property
+    def durability(self) -> str:
+        """What may be lost in a crash although it was acknowledged, in words; empty: nothing."""
+        ...
 
     async def get(self, key: str) -> Record | None:
         """None where nothing stands under the key."""
@@ -151,7 +154,7 @@ class Store(Protocol):
         ...
 
     async def next_epoch(self, name: str) -> int:
-        """A fencing epoch newer than every one handed out before, from 1 on."""
+        """A fencing epoch newer than every one handed out before; the first is 1 or more."""
         ...
 
     async def newest_epoch(self, name: str) -> int:

@@ -53,9 +53,15 @@ class SqliteStore:
         """Seconds: as in `SqliteFile`."""
         self.disk = SqliteFile(path, timeout, close_timeout)
 
-    async def open(self) -> None:
-        """Now, and not with the first call: what is wrong with the file is known at the start."""
+    async def open(self, make: bool = True) -> bool:
+        """Now, and not with the first call: what is wrong with the file is known at the start.
+
+        False where there is no file yet and none is to be made.
+        """
+        if not make and not self.disk.path.is_file():
+            return False
         await self.disk.call(lambda connection: None)
+        return True
 
     async def close(self) -> None:
         await self.disk.close()

@@ -32,7 +32,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
     ALTER TABLE records ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
     CREATE TABLE clock (version INTEGER NOT NULL);
-    INSERT INTO clock VALUES (1);
+    INSERT INTO clock SELECT MIN(COUNT(*), 1) FROM records;
     CREATE TABLE trims (stream TEXT PRIMARY KEY, through INTEGER NOT NULL);
     CREATE TABLE leases (
         name TEXT PRIMARY KEY, holder TEXT NOT NULL, epoch INTEGER NOT NULL,

@@ -107,6 +107,8 @@ class Coordinator:
         """By epoch and version: what a controller began that was replaced is not its successor's."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
+        self.last_pause: float | None = None
+        """Seconds for which generation paused for the last version; None before there was one."""
 
     async def forget_gone(self) -> None:
         """Before `start`. After a resume the replicas that are recorded are of the run's former
@@ -247,6 +249,7 @@ class Coordinator:
                 self._check_epoch(caller)
                 if not self._is_live(version):
                     metrics = await self._publisher.make_live(caller, version)
+                    self.last_pause = metrics["weight_sync/pause/seconds"]
         finally:
             self._catch_ups.start()
         await self._publisher.until_routable(version)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 from tests.extending.memory_store import MemoryStore
 from trimaran.store import Store, open_store
@@ -13,7 +16,7 @@ Connect = Callable[[], Awaitable[Store]]
 """A further client of the same store, as another process is."""
 
 
-def memory(folder: Path) -> Connect:
+def memory(request: pytest.FixtureRequest) -> Connect:
     store: Store = MemoryStore()
 
     async def connect() -> Store:
@@ -22,11 +25,21 @@ def memory(folder: Path) -> Connect:
     return connect
 
 
-def sqlite(folder: Path) -> Connect:
+def sqlite(request: pytest.FixtureRequest) -> Connect:
+    folder: Path = request.getfixturevalue("tmp_path_factory").mktemp("store")
     return lambda: open_store(f"sqlite:{folder / 'store.sqlite'}")
 
 
-STORES: dict[str, Callable[[Path], Connect]] = {"memory": memory, "sqlite": sqlite}
+def redis(request: pytest.FixtureRequest) -> Connect:
+    url = request.getfixturevalue("shared_redis").url(uuid.uuid4().hex)
+    return lambda: open_store(url)
+
+
+STORES: dict[str, Callable[[pytest.FixtureRequest], Connect]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "redis": redis,
+}
 
 
 def run(connect: Connect, body: Callable[..., Awaitable[None]], num_clients: int = 1) -> None:

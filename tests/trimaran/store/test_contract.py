@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from trimaran.store import ConflictError, Lease, Store, TrimmedError, entries
 
 
 @pytest.fixture(params=STORES)
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
-    return STORES[request.param](tmp_path)
+def connect(request: pytest.FixtureRequest) -> Connect:
+    return STORES[request.param](request)
 
 
 async def value_of(store: Store, key: str) -> Any:
