@@ -14,6 +14,7 @@ from trimaran.launch.endpoints import free_address
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.local import Processes, ServiceProcess, StopTimes
 from trimaran.launch.restarts import Restarts
+from trimaran.trust import NO_TRUST
 
 TIMES = StopTimes(leader=0.5, running=1.0, loading=0.5)
 SERVING = Path(__file__).with_name("serving.py")
@@ -43,7 +44,7 @@ def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
         restarts = partial(Restarts, first_pause=0.01)
         async with Processes(services, TIMES, restarts) as processes:
             processes.running = True
-            watch = HealthWatch(processes, 1.0, notes.append, pause=0.1)
+            watch = HealthWatch(processes, 1.0, notes.append, NO_TRUST, pause=0.1)
             tasks = [
                 asyncio.create_task(watch.run()),
                 asyncio.create_task(processes.wait(notes.append)),
@@ -74,7 +75,7 @@ def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with Processes([service], TIMES) as processes:
-            watch = HealthWatch(processes, 1.0, notes.append, pause=0.1)
+            watch = HealthWatch(processes, 1.0, notes.append, NO_TRUST, pause=0.1)
             task = asyncio.create_task(watch.run())
             await asyncio.to_thread(pid_of, tmp_path / "reward")
             await asyncio.sleep(0.5)

@@ -167,14 +167,14 @@ class Coordinator:
         if member is None or member.incarnation != incarnation:
             return
         logger.info("%s is drained", name)
-        await self._pool.drain(member)
         # A replica that waits no longer must leave the pool all the same.
-        task = asyncio.create_task(self._forget(member), name=f"end of {name}")
+        task = asyncio.create_task(self._drain(member), name=f"end of {name}")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         await asyncio.shield(task)
 
-    async def _forget(self, member: Member) -> None:
+    async def _drain(self, member: Member) -> None:
+        await self._pool.drain(member)
         async with self._publishing, self._catch_ups.held_off([member]):
             await self._pool.forget(member)
 
