@@ -131,3 +131,30 @@ def made_groups(folder):
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]
     return {row["process"] for row in rows if row["activity"] == "generating"}
+
+
+def test_a_launcher_without_a_display_pauses_and_goes_on_where_it_stood(write_run, tmp_path):
+    folder = tmp_path / "runs" / "tiny-1"
+    (folder / "logs").mkdir(parents=True)
+    write_config(folder, load_config(write_run(run={"steps": 6})))
+    RunContext.in_folder(folder).write()
+    process = runs.start("launch", folder, run_folder_parent=tmp_path)
+    runs.wait_for(lambda: runs.rows(folder, "step"), process, "a step")
+    put_goal(folder, "pause")
+    output = runs.finish(process)
+    assert process.returncode == 0, output
+    _, run = events_of(folder)
+    assert (run.state, run.starts) == ("paused", 1)
+    assert 1 <= run.step < 6
+    assert not (folder / "model").exists()
+    assert runs.survivors(tmp_path) == []
+
+    put_goal(folder, "run")
+    process = runs.start("launch", folder, run_folder_parent=tmp_path)
+    output = runs.finish(process)
+    assert process.returncode == 0, output
+    events, run = events_of(folder)
+    assert (run.state, run.step, run.starts) == ("succeeded", 6, 2)
+    steps = [event.run.step for event in events if event.kind == "step"]
+    assert steps == list(range(1, 7))
+    assert runs.survivors(tmp_path) == []
