@@ -9,8 +9,17 @@ import signal
 import pytest
 
 from tests.e2e import runs
+from trimaran.config import load_config
+from trimaran.launch.run_folder import write_config
 from trimaran.run_context import RunContext
-from trimaran.runs import event_from_tree, events_stream, replicas_key, run_from_tree, run_key
+from trimaran.runs import (
+    event_from_tree,
+    events_stream,
+    goal_key,
+    replicas_key,
+    run_from_tree,
+    run_key,
+)
 from trimaran.store import entries, open_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -32,14 +41,22 @@ def events_of(folder):
     return asyncio.run(read())
 
 
-def put_replicas(folder, wanted):
-    async def put():
+def put(folder, key, value):
+    async def write():
         run = RunContext.in_folder(folder)
         store = await open_store(run.store_url)
-        await store.put(replicas_key(run.run_id), {"wanted": wanted})
+        await store.put(key(run.run_id), value)
         await store.close()
 
-    asyncio.run(put())
+    asyncio.run(write())
+
+
+def put_replicas(folder, wanted):
+    put(folder, replicas_key, {"wanted": wanted})
+
+
+def put_goal(folder, goal):
+    put(folder, goal_key, {"goal": goal})
 
 
 def process_of(folder, kind, index=0):
@@ -47,15 +64,17 @@ def process_of(folder, kind, index=0):
     return found
 
 
+def num_steps(runs_folder):
+    folder = runs.find_run(runs_folder)
+    return len(runs.rows(folder, "step")) if folder else 0
+
+
 def disturb(process, runs_folder, mark, kinds, number):
     """One signal to one process of each kind, a step apart."""
     for kind in kinds:
-        folder = runs.find_run(runs_folder)
-        before = len(runs.rows(folder, "step")) if folder else 0
+        before = num_steps(runs_folder)
         runs.wait_for(
-            lambda before=before: (
-                (run := runs.find_run(runs_folder)) and len(runs.rows(run, "step")) > before
-            ),
+            lambda before=before: num_steps(runs_folder) > before,
             process,
             f"a step before {kind}'s turn",
         )
