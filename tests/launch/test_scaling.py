@@ -76,9 +76,9 @@ def test_the_next_index_joins_and_the_highest_leaves(
 
 
 def test_a_gap_is_filled_first_and_the_addresses_are_apart() -> None:
-    processes = FakeProcesses("rollout-0", "rollout-2")
-    scaled(configure(), processes, [], {"wanted": 4})
-    assert [service.name for service in processes.added] == ["rollout-1", "rollout-3"]
+    processes = FakeProcesses("rollout-0", "rollout-1", "rollout-3")
+    scaled(configure(max_replicas=5), processes, [], {"wanted": 5})
+    assert [service.name for service in processes.added] == ["rollout-2", "rollout-4"]
     assert len({service.address for service in processes.added}) == 2
     for service in processes.added:
         assert service.command[-2:] == ("--address", service.address)
@@ -94,6 +94,13 @@ def test_on_an_accelerator_a_replica_gets_the_devices_that_the_record_gives(
     [added] = processes.added
     assert added.environment["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert added.environment["TRIMARAN_PLACED"] == "rollout-2"
+
+
+def test_who_has_devices_stays_or_joins_whatever_its_index() -> None:
+    processes = FakeProcesses("rollout-0", "rollout-1", "rollout-2")
+    wish = {"wanted": 3, "devices": {"0": [], "1": [], "3": []}}
+    scaled(configure(), processes, [], wish)
+    assert (processes.removed, [s.name for s in processes.added]) == (["rollout-2"], ["rollout-3"])
 
 
 def test_without_devices_none_joins_and_that_is_told_once() -> None:
