@@ -36,6 +36,7 @@ def events_of(folder):
         found = [event_from_tree(*e) async for e in entries(store, events_stream(run.run_id))]
         record = await store.get(run_key(run.run_id))
         await store.close()
+        assert record
         return found, run_from_tree(record.value)
 
     return asyncio.run(read())
