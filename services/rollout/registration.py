@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trimaran import rpc
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, TrimaranError
@@ -17,8 +18,9 @@ logger = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS = 5.0
 RETRY_SECONDS = 0.5
-DEREGISTER_SECONDS = 8.0
-"""A publication under way ends first."""
+DEREGISTER_SECONDS = 0.5
+"""Of one try."""
+DEREGISTER_TRIES = 16
 
 
 async def stay_registered(
@@ -52,13 +54,22 @@ async def stay_registered(
 async def deregister(
     address: str, caller: Caller, name: str, registration: Registration, trust: Trust
 ) -> None:
-    """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know."""
-    try:
-        async with WeightSyncClient(address, caller, trust) as client:
-            await client.deregister_replica(name, registration.incarnation, DEREGISTER_SECONDS)
-        logger.info("%s is drained: it takes no more groups", name)
-    except TrimaranError as error:
-        logger.info("%s could not deregister: %s", name, error)
+    """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know.
+
+    Asked again and again, because a call to a server that ends just then may be left unanswered.
+    """
+    async with WeightSyncClient(address, caller, trust) as client:
+        for _ in range(DEREGISTER_TRIES):
+            try:
+                await client.deregister_replica(name, registration.incarnation, DEREGISTER_SECONDS)
+                logger.info("%s is drained: it takes no more groups", name)
+                return
+            except DeadlineError:  # a publication under way ends first
+                if not await rpc.is_serving(address, DEREGISTER_SECONDS, trust):
+                    break
+            except TrimaranError:
+                break
+    logger.info("%s could not deregister: weight sync is away", name)
 
 
 async def _register(
