@@ -346,6 +346,8 @@ class Routing:
 
     The text is empty while a replica has no fault and is only about to take the version.
     """
+    drained: frozenset[str] = frozenset()
+    """Those that have deregistered, because they are about to end in order."""
 
     @property
     def faults(self) -> dict[str, str]:

@@ -341,6 +341,7 @@ def encode_routing(routing: types.Routing) -> weight_sync_pb2.Routing:
         live=encode_policy(routing.live) if routing.live else None,
         routable=[encode_replica(replica) for replica in routing.routable],
         unroutable=routing.unroutable,
+        drained=sorted(routing.drained),
     )
 
 
@@ -349,6 +350,7 @@ def decode_routing(message: weight_sync_pb2.Routing) -> types.Routing:
         live=decode_policy(message.live) if message.HasField("live") else None,
         routable=tuple(decode_replica(replica) for replica in message.routable),
         unroutable=dict(message.unroutable),
+        drained=frozenset(message.drained),
     )
 
 

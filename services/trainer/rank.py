@@ -108,6 +108,7 @@ class TrainerRank:
         # A save reads the weights that a step would change.
         self._weights = asyncio.Lock()
         self._failure = ""
+        self._failed = asyncio.Event()
 
     async def start(self, build: Callable[[], ExportablePolicy]) -> None:
         """Build the policy, load the newest checkpoint if there is one, take the snapshot."""
@@ -234,6 +235,12 @@ class TrainerRank:
     def fail(self, reason: str) -> None:
         """After a failure in the middle of a step the ranks no longer agree: refuse all work."""
         self._failure = self._failure or reason
+        self._failed.set()
+
+    async def until_failed(self) -> str:
+        """Returns the reason once `fail` was called: only another start helps then."""
+        await self._failed.wait()
+        return self._failure
 
     def _check(self, batch: TrainingBatch) -> None:
         want = self._config.run.groups_per_step

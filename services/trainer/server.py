@@ -218,7 +218,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
-    """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded."""
+    """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded.
+
+    Raises InternalError once a step has failed in the middle: all ranks must be started again.
+    """
     addresses = config.endpoints.trainer
     if index >= len(addresses):
         raise InputError(
@@ -254,7 +257,7 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -
             await rpc.wait_until_serving(other, config.start_timeout, run.trust)
         await server.start()
         logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
-        await asyncio.Event().wait()
+        raise InternalError(await rank.until_failed())
     finally:
         await server.stop()
         await asyncio.to_thread(sender.close)

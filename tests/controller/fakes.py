@@ -86,6 +86,8 @@ class FakeTrainer:
         self.save_fault: Exception | None = None
         self.ledger: LedgerEnd | None = None
         """As the newest checkpoint holds it."""
+        self.num_busy = 0
+        """Questions that come while the next version is being made."""
 
     @property
     def policy(self) -> PolicyVersion:
@@ -93,6 +95,9 @@ class FakeTrainer:
         return PolicyVersion(RUN_ID, version, self.root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        if self.num_busy:
+            self.num_busy -= 1
+            raise OutOfOrderError("the weights are being replaced by those of the next step")
         return self.policy, Manifest("fake", (), self.root)
 
     async def train_batch(

@@ -38,9 +38,11 @@ def run_world(
     checkpoints: dict[int, str] | None = None,
     salt: str = "",
     nonfinite: frozenset[int] = frozenset(),
+    num_busy: int = 0,
 ) -> World:
-    """`nonfinite`: steps whose update the trainer leaves out."""
+    """`nonfinite`: steps whose update the trainer leaves out. `num_busy`: as in FakeTrainer."""
     world = World(folder, config, checkpoints)
+    world.trainer.num_busy = num_busy
     world.trainer.salt = salt
     world.trainer.nonfinite = lambda step: f"bad step {step}" if step in nonfinite else ""
     try:
@@ -150,15 +152,17 @@ def test_otherwise_a_difference_opens_a_new_lineage(finished: Path, tmp_path: Pa
     assert sum(isinstance(r, Branched) for r in records(tmp_path / "crash")) == 1
 
 
+@pytest.mark.parametrize("num_busy", [0, 2])
 def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
-    finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path, num_busy: int
 ) -> None:
+    """Also when it is still about to make that version as the new controller asks."""
     config = make_config(run={"steps": 3, "checkpoint_every": 100})
     rows = records(finished)
     place = next(i for i, r in enumerate(rows, 1) if isinstance(r, Consumed) and r.step == 2)
     cut_ledger(finished, tmp_path / "crash", place)
     roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
-    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})
+    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]}, num_busy=num_busy)
     assert [e for e in resumed.events if e[0] in ("train", "live")][:2] == [
         ("live", 2),
         ("train", 3),

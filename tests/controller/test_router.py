@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from services.controller.router import Router
+from services.controller.router import DrainedError, Router
 from trimaran.errors import UnavailableError
 from trimaran.types import PolicyVersion, Replica, Routing, VersionId
 
@@ -105,3 +105,27 @@ def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up() ->
         raise ZeroDivisionError
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_is_under_way_on_a_drained_replica_ends_and_that_is_no_fault() -> None:
+    client: Any = object()
+    lost: list[str] = []
+    drained = Routing(live(1), (A,), {}, frozenset({"b"}))
+
+    def nothing(*_: object) -> None: ...
+
+    async def scenario() -> None:
+        sync: Any = WeightSync(Routing(live(1), (A, B)), drained)
+        router = Router(
+            *(sync, lambda address: client, 8, 1.0),
+            *(lambda name, reason: lost.append(name), nothing, nothing, 0.01),
+        )
+        await router.update(Routing(live(1), (A, B)))
+        async with router.watching(), router.lease(1, {"a"}) as on_b:
+            with pytest.raises(DrainedError, match="b: drained"):
+                await on_b.unless_lost(asyncio.sleep(3600))
+            async with router.lease(1) as other:
+                assert other.name == "a"
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert not lost
