@@ -1,0 +1,275 @@
+"""RunService under whatever comes: every refusal is a canonical code that names the field.
+
+Messages of all methods, right and wrong, in any order, with and without tokens, on runs of one's own
+and of others. What may not happen: an error that nobody foresaw, an answer to a stranger, a change
+to another owner's run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from services.manager.clients_file import make_client
+from services.manager.permissions import CHANGING, READING
+from services.manager.serve import Serving
+from services.manager.server import MAX_REQUEST_BYTES
+from tests.manager.fakes import FakeLauncher, managing, specification
+from trimaran import rpc
+from trimaran.runs import Run
+from trimaran.trust import LOCAL, Trust
+from trimaran.v1 import run_pb2
+
+SERVICE = run_pb2.DESCRIPTOR.services_by_name["RunService"]
+METHODS: list[MethodDescriptor] = list(SERVICE.methods)
+BROKEN = grpc.StatusCode.INVALID_ARGUMENT
+CANONICAL = {
+    grpc.StatusCode.OK,
+    BROKEN,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+"""Of a client whose token is known. UNAUTHENTICATED is for others; whatever else is a fault."""
+ROLES = {"anna": ("team-a", "submitter"), "bob": ("team-b", "submitter")}
+ROLES |= {"vera": ("team-a", "viewer"), "olga": ("ops", "operator")}
+STREAM_SECONDS = 0.3
+"""For the first answer of a stream that waits for more."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A manager with a run of team-a and one of team-b."""
+
+    served: Serving
+    channel: grpc.aio.Channel
+    tokens: dict[str, str]
+    runs: dict[str, str]
+    """Owner -> run id."""
+    good: str
+    """A specification that is admitted."""
+
+    async def state(self, owner: str) -> Run:
+        return await self.served.runs.get(LOCAL, self.runs[owner])
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncGenerator[World]:
+    made = {name: make_client(name, *role) for name, role in ROLES.items()}
+    clients = folder / "clients.yaml"
+    clients.write_text("\n".join(line for _, line in made.values()), encoding="utf-8")
+    allow = {"models": [str(folder)], "data": [str(folder)]}
+    limits = {"runs": 5, "steps": 1000, "replicas": 4}
+    good = specification(folder)
+    async with (
+        managing(
+            folder / "runs", FakeLauncher(), clients=str(clients), allow=allow, limits=limits
+        ) as served,
+        rpc.connect(served.address) as channel,
+    ):
+        tokens = {name: token for name, (token, _) in made.items()}
+        runs: dict[str, str] = {}
+        for name in ("anna", "bob"):
+            request = run_pb2.CreateRunRequest(request_id="first", config=good)
+            call = channel.unary_unary(
+                "/trimaran.v1.RunService/CreateRun",
+                run_pb2.CreateRunRequest.SerializeToString,
+                run_pb2.CreateRunResponse.FromString,
+            )
+            answer = await call(request, metadata=bearer(tokens[name]), timeout=30)
+            runs[ROLES[name][0]] = answer.run.run_id
+        yield World(served, channel, tokens, runs, good)
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+@dataclass(frozen=True)
+class Call:
+    method: str
+    who: str
+    """A client's name; "" shows no token, "stranger" a wrong one."""
+    fields: dict[str, Any]
+    """"{team-a}" stands for its run, "{good}" for a good specification."""
+    raw: bytes | None = None
+    """In place of a message."""
+
+
+TEXTS = st.sampled_from(
+    ["", "{team-a}", "{team-b}", "{good}", "x", "../..", "%", "\0", "é" * 50, "a" * 5000, "team-a",
+     "team-b", "launcher", "run.steps=5", "run.folder=/etc", "run.steps={", "[]", '["a", 1]', "first"]
+) | st.text(max_size=20)
+NUMBERS = {
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+}
+
+
+def value_of(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return TEXTS
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return st.booleans()
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return st.integers(-1, 20)
+    low, high = NUMBERS[field.type]
+    return st.integers(max(low, -3), 30) | st.sampled_from([low, high]) | st.integers(low, high)
+
+
+def fields_of(descriptor: Descriptor) -> st.SearchStrategy[dict[str, Any]]:
+    optional = {
+        field.name: st.lists(value_of(field), max_size=3) if field.is_repeated else value_of(field)
+        for field in descriptor.fields
+    }
+    return st.fixed_dictionaries({}, optional=optional)
+
+
+def call_of(method: MethodDescriptor) -> st.SearchStrategy[Call]:
+    whos = st.sampled_from([*ROLES, *ROLES, "", "stranger"])
+    messages = st.builds(Call, st.just(method.name), whos, fields_of(method.input_type))
+    broken = st.builds(Call, st.just(method.name), whos, st.just({}), st.binary(min_size=1, max_size=40))
+    return messages | messages | messages | broken
+
+
+calls = st.sampled_from(METHODS).flatmap(call_of)
+
+
+def fill(value: Any, at: World) -> Any:
+    if isinstance(value, list):
+        return [fill(item, at) for item in value]
+    if not isinstance(value, str):
+        return value
+    names = {"{good}": at.good} | {f"{{{owner}}}": run for owner, run in at.runs.items()}
+    return names.get(value, value)
+
+
+async def send(call: Call, at: World) -> tuple[grpc.StatusCode, str]:
+    """Code and text of the answer; a stream's first message counts as OK."""
+    method = SERVICE.methods_by_name[call.method]
+    data = call.raw
+    if data is None:
+        message = message_factory.GetMessageClass(method.input_type)()
+        for name, value in call.fields.items():
+            filled = fill(value, at)
+            if isinstance(filled, list):
+                getattr(message, name).extend(filled)
+            else:
+                setattr(message, name, filled)
+        data = message.SerializeToString()
+    path = f"/{SERVICE.full_name}/{call.method}"
+    metadata = bearer({**at.tokens, "": "", "stranger": "0" * 64}[call.who])
+    try:
+        if not method.server_streaming:
+            await at.channel.unary_unary(path)(data, metadata=metadata, timeout=30)
+            return grpc.StatusCode.OK, ""
+        answers = at.channel.unary_stream(path)(data, metadata=metadata)
+        try:
+            async with asyncio.timeout(STREAM_SECONDS):
+                await answers.read()
+            if answers.done():
+                code = await answers.code()
+                return code, await answers.details() or ""
+        except TimeoutError:
+            pass  # it waits for what comes
+        finally:
+            answers.cancel()
+        return grpc.StatusCode.OK, ""
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+
+
+def names_a_field(method: str, text: str) -> bool:
+    """Its own name, or that of what it stands for: a run, the owner, a key of the specification."""
+    known = {*SERVICE.methods_by_name[method].input_type.fields_by_name, "request", "run", "owner"}
+    return any(word in text for word in known) or ": " in text
+
+
+async def check(call: Call, at: World) -> None:
+    before = {owner: await at.state(owner) for owner in at.runs}
+    code, text = await send(call, at)
+    shown = f"{call}: {code} {text}"
+    if call.who in ("", "stranger"):
+        assert code is grpc.StatusCode.UNAUTHENTICATED, shown
+    else:
+        assert code in CANONICAL, shown
+    assert code is grpc.StatusCode.OK or names_a_field(call.method, text), shown
+    assert not any(token in text for token in at.tokens.values()), shown
+    owner, role = ROLES.get(call.who, ("", ""))
+    if role == "viewer" and call.method in CHANGING:
+        assert code is grpc.StatusCode.PERMISSION_DENIED, shown
+    for other in at.runs:
+        if role != "operator" and (other != owner or call.method in READING):
+            after = await at.state(other)
+            assert (after.priority, after.replicas.max) == (
+                before[other].priority,
+                before[other].replicas.max,
+            ), shown
+        if call.who and role != "operator" and call.fields.get("run_id") == f"{{{other}}}":
+            foreign = other != owner and call.method != "CreateRun"
+            if foreign and code is grpc.StatusCode.OK:
+                raise AssertionError(shown)
+
+
+@given(sequence=st.lists(calls, min_size=1, max_size=15))
+@example(sequence=[Call("WatchRun", "bob", {"run_id": "{team-a}"})])
+@example(sequence=[Call("DeleteRun", "anna", {"run_id": "{team-a}"})])
+@example(sequence=[Call("ListRuns", "anna", {"page_token": '["a", 1]'})])
+@example(sequence=[Call("CreateRun", "anna", {"request_id": "first", "config": "x: 1"})])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_refusal_is_a_canonical_code_that_names_the_field(
+    tmp_path_factory: pytest.TempPathFactory, sequence: list[Call]
+) -> None:
+    async def run() -> None:
+        async with world(tmp_path_factory.mktemp("fuzz")) as at:
+            for call in sequence:
+                await check(call, at)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with world(tmp_path) as at:
+            fields = {"request_id": "long", "config": "#" * (MAX_REQUEST_BYTES + 1)}
+            code, text = await send(Call("CreateRun", "anna", fields), at)
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
+            fields["config"] = "#" * ((1 << 20) + 1)
+            code, text = await send(Call("CreateRun", "anna", fields), at)
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert text.startswith("config: 1048577 bytes")
+            code, _ = await send(Call("GetRun", "anna", {"run_id": "{team-a}"}), at)
+            assert code is grpc.StatusCode.OK
+
+    asyncio.run(run())
+
+
+def test_the_trust_of_a_client_is_shown_by_its_own_channel(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            world(tmp_path) as at,
+            rpc.connect(at.served.address, Trust(at.tokens["vera"])) as channel,
+        ):
+            call = channel.unary_unary(
+                "/trimaran.v1.RunService/ListRuns",
+                run_pb2.ListRunsRequest.SerializeToString,
+                run_pb2.ListRunsResponse.FromString,
+            )
+            answer = await call(run_pb2.ListRunsRequest(), timeout=30)
+            assert [found.run_id for found in answer.runs] == [at.runs["team-a"]]
+
+    asyncio.run(run())
