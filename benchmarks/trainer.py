@@ -119,7 +119,7 @@ def _plain_step(path: Path, batch: TrainingBatch) -> Callable[[], None]:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), fused=True)
     rows = [
-        scored.group.prompt_token_ids + completion.token_ids_T
+        (*scored.group.prompt_token_ids, *completion.token_ids_T)
         for scored in batch.groups
         for completion in scored.group.completions_G
     ]

@@ -24,12 +24,15 @@ class TrimaranError(Exception):
     """
 
     name: ClassVar[str]
+    remedy: ClassVar[str] = "Mend the cause, then resume the run."
+    """What a person does whose run failed with it, where the text does not say it."""
 
 
 class InputError(TrimaranError, ValueError):
     """What the user gave is wrong: a key, a file, a row, a shape. Exit code 2."""
 
     name = "input"
+    remedy = "Correct what the message names. Where it is in the configuration, start a new run."
 
 
 class StaleEpochError(TrimaranError):

@@ -20,9 +20,11 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors
+from trimaran import errors, rpc_metrics
 from trimaran.channel import TrustedChannel
-from trimaran.fence import EpochFence, Issued
+from trimaran.exposition import Exposition
+from trimaran.fence import EpochFence, Issued, nobody_knows
+from trimaran.rpc_metrics import CallMetrics, MetricsServicer
 from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
 from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
@@ -215,7 +217,7 @@ class Server:
         self,
         address: str,
         services: Iterable[Service],
-        issued: Issued = lambda run_id: None,
+        issued: Issued = nobody_knows,
         trust: Trust = NO_TRUST,
         identify: Identify | None = None,
         max_request_bytes: int = MAX_MESSAGE_BYTES,
@@ -231,11 +233,15 @@ class Server:
         options = [*OPTIONS, ("grpc.max_receive_message_length", max_request_bytes)]
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
-        self._server = grpc.aio.server(interceptors=[boundary], options=options)
+        self.metrics = Exposition()
+        self._server = grpc.aio.server(
+            interceptors=[CallMetrics(self.metrics), boundary], options=options
+        )
         self._health = _aio_health.HealthServicer()
         _add_health(self._health, self._server)
         names: list[str] = []
-        for name, add_to in services:
+        metrics = Service(rpc_metrics.NAME, MetricsServicer(self.metrics).add_to)
+        for name, add_to in (*services, metrics):
             add_to(self._server)
             names.append(name)
         self._names = ["", *names]
@@ -295,9 +301,10 @@ async def call(method: Callable[..., Any], request: Message, timeout: float) -> 
 
 
 async def stream(
-    method: Callable[..., Any], request: Message, idle_timeout: float
+    method: Callable[..., Any], request: Message, idle_timeout: float | None
 ) -> AsyncGenerator[Any, None]:
-    """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError."""
+    """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError,
+    unless it is None."""
     responses = method(request)
     try:
         while True:
@@ -314,17 +321,27 @@ async def stream(
         responses.cancel()
 
 
+async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> bool:
+    """Whether the service's health says SERVING within `timeout` seconds."""
+    async with connect(address, trust) as channel:
+        return await _answers(health_pb2_grpc.HealthStub(channel), timeout)
+
+
+async def _answers(stub: Any, timeout: float) -> bool:
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+    except grpc.aio.AioRpcError:
+        return False
+    return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
 async def wait_until_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
     async with connect(address, trust) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         deadline = asyncio.get_running_loop().time() + timeout
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            try:
-                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=min(left, 5.0))
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-            except grpc.aio.AioRpcError:
-                pass  # not up yet: that is what we wait for
+            if await _answers(stub, min(left, 5.0)):
+                return
             await asyncio.sleep(0.1)
     raise errors.DeadlineError(f"{address}: not serving after {timeout:g} s")

@@ -8,7 +8,7 @@ Axes: T tokens of one completion, G completions of one group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
@@ -416,8 +416,8 @@ class PartialCompletion:
         PartialCompletion((28, 2), (-0.11, -0.02), segments)
     """
 
-    token_ids_T: tuple[int, ...]
-    logprobs_T: tuple[float, ...]
+    token_ids_T: Sequence[int]
+    logprobs_T: Sequence[float]
     segments: tuple[Segment, ...]
 
 
@@ -430,8 +430,8 @@ class Completion:
         Completion((28, 2), (-0.11, -0.02), "3", "stop", segments)
     """
 
-    token_ids_T: tuple[int, ...]
-    logprobs_T: tuple[float, ...]
+    token_ids_T: Sequence[int]
+    logprobs_T: Sequence[float]
     """At the sampling temperature."""
     text: str
     finish_reason: str
@@ -463,7 +463,7 @@ class Group:
     """Place in prompt order; with `attempt` the key of the group's ledger records."""
     attempt: int
     prompt: Prompt
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: Sequence[int]
     completions_G: tuple[Completion, ...]
 
     @property

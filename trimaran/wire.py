@@ -15,13 +15,12 @@ import numpy as np
 
 from trimaran import types
 from trimaran.errors import InputError
+from trimaran.packed import Logprobs, TokenIds
 from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
 from trimaran.v1 import reward_pb2, rollout_pb2, types_pb2, weight_sync_pb2
 
-INT32 = np.dtype("<i4")
-FLOAT32 = np.dtype("<f4")
-
+INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
 
 MAX_ELEMENTS = 2**48
 """Of one version."""
@@ -32,6 +31,8 @@ MAX_SECONDS = 7 * 86400.0
 
 
 def encode_token_ids(token_ids: Sequence[int]) -> bytes:
+    if isinstance(token_ids, TokenIds):
+        return token_ids.data
     return np.asarray(token_ids, INT32).tobytes()
 
 
@@ -40,11 +41,19 @@ def decode_token_ids(data: bytes) -> tuple[int, ...]:
 
 
 def encode_logprobs(logprobs: Sequence[float]) -> bytes:
+    if isinstance(logprobs, Logprobs):
+        return logprobs.data
     return np.asarray(logprobs, FLOAT32).tobytes()
 
 
 def decode_logprobs(data: bytes) -> tuple[float, ...]:
     return tuple(np.frombuffer(data, FLOAT32).tolist())
+
+
+def find_not_finite(logprobs: bytes) -> int | None:
+    """The place of the first log-probability that is not finite, in what `encode_logprobs` made."""
+    finite = np.isfinite(np.frombuffer(logprobs, FLOAT32))
+    return None if finite.all() else int(finite.argmin())
 
 
 def encode_caller(caller: types.Caller) -> types_pb2.Caller:
@@ -410,8 +419,8 @@ def encode_completion(completion: types.Completion) -> types_pb2.Completion:
 
 def decode_completion(message: types_pb2.Completion) -> types.Completion:
     return types.Completion(
-        token_ids_T=decode_token_ids(message.token_ids),
-        logprobs_T=decode_logprobs(message.logprobs),
+        token_ids_T=TokenIds(message.token_ids),
+        logprobs_T=Logprobs(message.logprobs),
         text=message.text,
         finish_reason=message.finish_reason,
         segments=tuple(decode_segment(segment) for segment in message.segments),
@@ -433,7 +442,7 @@ def decode_group(message: types_pb2.Group) -> types.Group:
         number=message.number,
         attempt=message.attempt,
         prompt=decode_prompt(message.prompt),
-        prompt_token_ids=decode_token_ids(message.prompt_token_ids),
+        prompt_token_ids=TokenIds(message.prompt_token_ids),
         completions_G=tuple(decode_completion(c) for c in message.completions),
     )
 

@@ -19,6 +19,8 @@ from collections.abc import Collection, Sequence, Set
 
 from trimaran.types import ScoredGroup
 
+CALM_STEPS = 8
+
 
 class Buffer:
     """Hands out group numbers, and takes scored groups until a batch is whole.
@@ -53,44 +55,44 @@ class Buffer:
         self._reissued = deque(sorted(reissued))
         self._waiting = {scored.group.number: scored for scored in reused}
         self._line = sorted([*reissued, *self._waiting])
+        self._num_ready = 0
+        """Groups at the head of the line that wait: the trainer could take that many."""
         self._num_training = 0
-        self._trainer_waits = False
-        self._changed = asyncio.Condition()
+        self._lead, self._num_calm = 1, 0
+        lock = asyncio.Lock()
+        self._room, self._batch = asyncio.Condition(lock), asyncio.Condition(lock)
 
     async def reserve(self) -> int:
         """The next number in prompt order, once a slot is free and work is not held back."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._reissued or self._may_issue())
-            if self._reissued:
-                return self._reissued.popleft()
-            number = self._next_number
-            self._next_number += 1
-            self._line.append(number)
+        async with self._room:
+            await self._room.wait_for(lambda: self._reissued or self._may_issue())
+            number = self._next()
+            self._wake()
             return number
 
     async def put(self, scored: ScoredGroup) -> None:
-        async with self._changed:
+        async with self._batch:
             self._waiting[scored.group.number] = scored
-            self._changed.notify_all()
+            self._wake()
 
     async def skip(self, number: int) -> None:
         """The number leaves the line and its slot is free at once."""
-        async with self._changed:
+        async with self._batch:
             self._line.remove(number)
-            self._changed.notify_all()
+            self._wake()
 
     async def take(self) -> tuple[ScoredGroup, ...]:
         """The next batch, in prompt order."""
-        async with self._changed:
-            self._trainer_waits = True
-            self._changed.notify_all()
-            await self._changed.wait_for(self._batch_waits)
-            self._trainer_waits = False
+        async with self._batch:
+            self._adapt_lead()
+            self._wake()
+            await self._batch.wait_for(self._batch_waits)
             batch = self._line[: self._groups_per_step]
             del self._line[: self._groups_per_step]
+            self._num_ready -= len(batch)
             self._num_training += len(batch)
             self._wanted -= len(batch)
-            self._changed.notify_all()
+            self._wake()
             return tuple(self._waiting.pop(number) for number in batch)
 
     async def give_back(self, batch: Sequence[ScoredGroup], reissued: Set[int]) -> None:
@@ -98,31 +100,57 @@ class Buffer:
 
         Those whose numbers are in `reissued` go out at once, before any other.
         """
-        async with self._changed:
+        async with self._batch:
             numbers = [scored.group.number for scored in batch]
             self._line = numbers + self._line
+            self._num_ready = 0
             self._num_training -= len(numbers)
             self._wanted += len(numbers)
             self._waiting |= {s.group.number: s for s in batch if s.group.number not in reissued}
             self._reissued = deque(sorted([*self._reissued, *reissued]))
-            self._changed.notify_all()
+            self._wake()
 
     async def release(self) -> None:
         """The weights of every batch taken so far are live."""
-        async with self._changed:
+        async with self._batch:
             self._num_training = 0
-            self._changed.notify_all()
+            self._wake()
+
+    def _next(self) -> int:
+        if self._reissued:
+            return self._reissued.popleft()
+        number = self._next_number
+        self._next_number += 1
+        self._line.append(number)
+        return number
+
+    def _wake(self) -> None:
+        """One who reserves wakes the next, while there is room: all of them at once would make each
+        change cost as much as there are slots."""
+        if self._batch_waits():
+            self._batch.notify()
+        if self._reissued or self._may_issue():
+            self._room.notify()
 
     def _may_issue(self) -> bool:
         num_ahead = len(self._line)
         if num_ahead >= self._wanted or num_ahead + self._num_training >= self._num_slots:
             return False
-        # One batch ahead of a busy trainer is enough: more would only make its tokens older.
-        return num_ahead < self._groups_per_step or self._starves()
+        return num_ahead < self._lead * self._groups_per_step
 
-    def _starves(self) -> bool:
-        return self._trainer_waits and not self._batch_waits()
+    def _adapt_lead(self) -> None:
+        """How many batches stand before the trainer: as few as keep it busy, since each more makes
+        its tokens a step older. One more after each wait, one less after CALM_STEPS without."""
+        waits = not self._batch_waits()
+        self._num_calm = 0 if waits else self._num_calm + 1
+        if waits:
+            self._lead = min(self._lead + 1, self._num_slots // self._groups_per_step)
+        elif self._num_calm % CALM_STEPS == 0:
+            self._lead = max(self._lead - 1, 1)
 
     def _batch_waits(self) -> bool:
-        batch = self._line[: self._groups_per_step]
-        return len(batch) == self._groups_per_step and all(n in self._waiting for n in batch)
+        line, ready = self._line, self._num_ready
+        while ready < len(line) and line[ready] in self._waiting:
+            ready += 1
+        self._num_ready = ready
+        return ready >= self._groups_per_step

@@ -64,20 +64,31 @@ class Window:
         self._size, self._enough = size, enough
         self._groups: dict[tuple[int, int], Verdicts] = {}
         """Oldest first."""
+        # Counted as they come and go: a window may hold thousands of answers.
+        self._num_answers = self._num_faulted = self._num_groups_with_faults = 0
 
     def add(self, group: Group, verdicts_G: Verdicts) -> None:
         key = (group.number, group.attempt)
-        self._groups.pop(key, None)
+        self._drop(key)
         self._groups[key] = verdicts_G
-        num_answers = len(self.answers)
-        for oldest in list(self._groups):
-            num_answers -= len(self._groups[oldest])
-            if num_answers < self._size:
-                break
-            del self._groups[oldest]
+        self._count(verdicts_G, 1)
+        while (
+            self._num_answers - len(self._groups[oldest := next(iter(self._groups))]) >= self._size
+        ):
+            self._drop(oldest)
 
     def clear(self) -> None:
-        self._groups.clear()
+        for key in tuple(self._groups):
+            self._drop(key)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self._count(self._groups.pop(key, ()), -1)
+
+    def _count(self, verdicts_G: Verdicts, sign: int) -> None:
+        faulted = num_faulted(verdicts_G)
+        self._num_answers += sign * len(verdicts_G)
+        self._num_faulted += sign * faulted
+        self._num_groups_with_faults += sign * (faulted > 0)
 
     @property
     def answers(self) -> list[Verdict]:
@@ -85,13 +96,12 @@ class Window:
 
     @property
     def share(self) -> float:
-        answers = self.answers
-        return num_faulted(answers) / len(answers)
+        return self._num_faulted / self._num_answers
 
     def is_beyond(self, limit: float) -> bool:
         """Never because of one group alone: its prompt may be to blame."""
-        num_groups = sum(num_faulted(verdicts_G) > 0 for verdicts_G in self._groups.values())
-        return len(self.answers) >= self._enough and num_groups > 1 and self.share > limit
+        is_known = self._num_answers >= self._enough and self._num_groups_with_faults > 1
+        return is_known and self.share > limit
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from services.controller.patience import RETRY_SECONDS, patiently
@@ -24,6 +24,7 @@ SETTLE_SECONDS = 5.0
 POLL_SECONDS = 0.2
 
 Maker = tuple[VersionId, str]
+Ask = Callable[[tuple[VersionId, ...]], Awaitable[dict[Maker, Proof]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,14 @@ class ProofCheck:
         self._settle, self._poll, self._retry = settle, poll, retry
         self._good: dict[Maker, Proof] = {}
         """Seen since the last batch was proven."""
+        self._asking: dict[tuple[VersionId, ...], asyncio.Task[dict[Maker, Proof]]] = {}
+        """Questions under way. The groups of a new version all ask at the same time: once is enough."""
 
     async def find_unproven(self, group: Group) -> Unproven | None:
         """The first version and replica with tokens in the group and no good proof; None for none."""
         if group.makers <= self._good.keys():
             return None
-        proofs = await self._fetch(group.makers)
-        self._good |= {maker: proof for maker, proof in proofs.items() if not proof.fault}
+        proofs = await self._fetch(group.makers, self._share)
         return _first_unproven(group.makers, proofs)
 
     async def prove(
@@ -92,30 +94,43 @@ class ProofCheck:
         """The proofs of the batch's tokens, one for each version and replica; and by number the
         groups that have tokens without a good proof."""
         makers = frozenset(maker for scored in groups for maker in scored.group.makers)
-        proofs = await self._fetch(makers)
+        proofs = await self._fetch(makers, self._list)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
         found = {s.group.number: _first_unproven(s.group.makers, proofs) for s in groups}
         unproven = {number: why for number, why in found.items() if why}
         return tuple(proofs[maker] for maker in sorted(makers & proofs.keys())), unproven
 
-    async def _fetch(self, makers: Set[Maker]) -> dict[Maker, Proof]:
+    async def _fetch(self, makers: Set[Maker], ask: Ask) -> dict[Maker, Proof]:
         """The proofs that exist, after `settle` seconds at most for those that are missing."""
-        versions = sorted({version for version, _ in makers})
+        versions = tuple(sorted({version for version, _ in makers}))
         deadline = time.monotonic() + self._settle
         while True:
-            listed = await patiently(
-                lambda: self._list(versions), self._patience, "weight-sync", self._retry
+            proofs = await patiently(
+                lambda: ask(versions), self._patience, "weight-sync", self._retry
             )
-            proofs = {(proof.version, proof.replica): proof for proof in listed}
             if makers <= proofs.keys() or time.monotonic() > deadline:
                 return proofs
             await asyncio.sleep(self._poll)
 
-    async def _list(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+    async def _share(self, versions: tuple[VersionId, ...]) -> dict[Maker, Proof]:
+        """As `_list`, with one question for all who ask at a time."""
+        task = self._asking.get(versions)
+        if task is None:
+            task = self._asking[versions] = asyncio.create_task(self._note(versions))
+            task.add_done_callback(lambda _: self._asking.pop(versions))
+        return await asyncio.shield(task)
+
+    async def _note(self, versions: tuple[VersionId, ...]) -> dict[Maker, Proof]:
+        proofs = await self._list(versions)
+        self._good |= {maker: proof for maker, proof in proofs.items() if not proof.fault}
+        return proofs
+
+    async def _list(self, versions: tuple[VersionId, ...]) -> dict[Maker, Proof]:
         try:
-            return await self._weight_sync.list_proofs(versions)
+            listed = await self._weight_sync.list_proofs(versions)
         except DeadlineError as error:  # it is frozen: to us that is as good as away
             raise UnavailableError(str(error)) from None
+        return {(proof.version, proof.replica): proof for proof in listed}
 
 
 def _first_unproven(makers: Set[Maker], proofs: Mapping[Maker, Proof]) -> Unproven | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from contextlib import asynccontextmanager
@@ -80,11 +81,17 @@ class Router:
         self._on_lost, self._on_back, self._on_busy = on_lost, on_back, on_busy
         self._lost: set[str] = set()
         self._routing = Routing(None, ())
-        self._in_flight: dict[str, int] = {}
+        self._routable: dict[str, Replica] = {}
+        self._in_flight: defaultdict[str, int] = defaultdict(int)
+        self._by_load: list[tuple[int, str]] = []
+        """(completions in flight, name) of each routable replica, ascending."""
         self._activities: dict[str, BusyTime] = {}
         self._clients: dict[str, tuple[str, RolloutClient]] = {}
         self._leases: defaultdict[str, set[asyncio.Future[str]]] = defaultdict(set)
-        self._changed = asyncio.Condition()
+        lock = asyncio.Lock()
+        self._changed = asyncio.Condition(lock)
+        self._choosy = asyncio.Condition(lock)
+        """Here wait the few that avoid a replica: a free place may suit one and not the other."""
         # A report and a poll exclude each other: an older answer must not bring a replica back.
         self._control = asyncio.Lock()
 
@@ -94,9 +101,11 @@ class Router:
 
         Raises DeadlineError when none is routable for `patience` seconds.
         """
-        async with self._changed:
-            replica, live = await self._wait_for_replica(avoid)
-            self._in_flight[replica.name] = self._in_flight.get(replica.name, 0) + num_samples
+        waiting = self._choosy if avoid else self._changed
+        async with waiting:
+            replica, live = await self._wait_for_replica(avoid, waiting)
+            self._add_load(replica.name, num_samples)
+            self._wake()
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._leases[replica.name].add(lost)
         try:
@@ -104,9 +113,9 @@ class Router:
                 yield Lease(replica.name, self._client(replica), live, lost)
         finally:
             self._leases[replica.name].discard(lost)
-            self._in_flight[replica.name] -= num_samples
+            self._add_load(replica.name, -num_samples)
             async with self._changed:
-                self._changed.notify_all()
+                self._wake()
 
     async def update(self, routing: Routing) -> None:
         """Take over newer routing; an answer that was overtaken by a publication is dropped."""
@@ -115,7 +124,10 @@ class Router:
             return
         async with self._changed:
             self._routing = routing
+            self._routable = {replica.name: replica for replica in routing.routable}
+            self._by_load = sorted((self._in_flight[name], name) for name in self._routable)
             self._changed.notify_all()
+            self._choosy.notify_all()
         # One that is only behind while a version is being published is not lost.
         for name, fault in sorted(routing.faults.items()):
             if name not in self._lost:
@@ -128,7 +140,7 @@ class Router:
     async def report(self, name: str, reason: str) -> None:
         """The replica could not be reached: it takes no more groups until it is proven again."""
         async with self._control:
-            if not any(replica.name == name for replica in self._routing.routable):
+            if name not in self._routable:
                 return
             others = tuple(r for r in self._routing.routable if r.name != name)
             unroutable = {**self._routing.unroutable, name: reason}
@@ -176,7 +188,9 @@ class Router:
         for _, client in self._clients.values():
             await client.close()
 
-    async def _wait_for_replica(self, avoid: Set[str]) -> tuple[Replica, VersionId]:
+    async def _wait_for_replica(
+        self, avoid: Set[str], waiting: asyncio.Condition
+    ) -> tuple[Replica, VersionId]:
         deadline = time.monotonic() + self._patience
         while True:
             live, routable = self._routing.live, self._routing.routable
@@ -192,16 +206,28 @@ class Router:
                 )
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    await self._changed.wait()
+                    await waiting.wait()
             except TimeoutError:
                 continue
 
     def _least_loaded(self, avoid: Set[str]) -> Replica | None:
         """None while all are full. Ties fall to the first name, so that a run repeats itself."""
-        routable = self._routing.routable
-        choice = [replica for replica in routable if replica.name not in avoid] or routable
-        best = min(choice, key=lambda replica: (self._in_flight.get(replica.name, 0), replica.name))
-        return best if self._in_flight.get(best.name, 0) < self._max_concurrency else None
+        others = (place for place in self._by_load if place[1] not in avoid)
+        load, name = next(others, self._by_load[0])
+        return self._routable[name] if load < self._max_concurrency else None
+
+    def _add_load(self, name: str, num_samples: int) -> None:
+        before = self._in_flight[name]
+        self._in_flight[name] = after = before + num_samples
+        if name in self._routable:
+            del self._by_load[bisect_left(self._by_load, (before, name))]
+            insort(self._by_load, (after, name))
+
+    def _wake(self) -> None:
+        """One who gets a replica wakes the next, while there is room."""
+        self._choosy.notify_all()
+        if self._by_load and self._least_loaded(frozenset()):
+            self._changed.notify()
 
     def _activity(self, name: str) -> BusyTime:
         if name not in self._activities:

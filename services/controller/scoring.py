@@ -126,7 +126,7 @@ class Scorer:
         terms = {name: x for name, x in verdict.terms.items() if abs(x) <= LARGEST_REWARD}
         broken = tuple(name for name in self._terms if name in verdict.terms.keys() - terms.keys())
         if isinstance(verdict, Faulted) or (abs(verdict.reward) <= LARGEST_REWARD and not broken):
-            return replace(verdict, terms=terms)
+            return replace(verdict, terms=terms) if len(terms) < len(verdict.terms) else verdict
         what = ", ".join(broken) or "the sum of its terms"
         fault = f"{what}: not finite or beyond {LARGEST_REWARD:g}; the reward is {verdict.reward:g}"
         return Faulted(fault, terms, broken or self._terms)

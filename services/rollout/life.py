@@ -1,4 +1,4 @@
-"""Signs of life on a stream that waits for its turn."""
+"""What an engine makes, in batches, with signs of life while a stream waits for its turn."""
 
 from __future__ import annotations
 
@@ -11,30 +11,41 @@ T = TypeVar("T")
 
 async def with_signs_of_life(
     events: AsyncGenerator[T, None], interval: float, progress: Callable[[], int]
-) -> AsyncGenerator[T | None, None]:
-    """The events, and None after each `interval` seconds in which only others moved on.
+) -> AsyncGenerator[list[T], None]:
+    """All events that have come since the last batch, and an empty batch after each `interval`
+    seconds in which only others moved on.
 
     `progress` counts what the engine made for everybody. A hung engine makes
     nothing, so its streams stay silent and their callers' idle deadlines end them.
     """
-    pending = asyncio.ensure_future(anext(events))
+    batch: list[T] = []
+    came = asyncio.Event()
+
+    async def gather() -> None:
+        try:
+            async for event in events:
+                batch.append(event)
+                came.set()
+        finally:
+            came.set()
+
+    gathering = asyncio.create_task(gather())
     seen = progress()
     try:
-        while True:
-            done, _ = await asyncio.wait({pending}, timeout=interval)
-            if not done:
-                if progress() != seen:
-                    yield None
-                seen = progress()
-                continue
+        while batch or not gathering.done():
             try:
-                event = pending.result()
-            except StopAsyncIteration:
-                return
-            yield event
+                async with asyncio.timeout(interval):
+                    await came.wait()
+            except TimeoutError:
+                if progress() != seen:
+                    yield []
+            came.clear()
+            if batch:
+                ready, batch = batch, []
+                yield ready
             seen = progress()
-            pending = asyncio.ensure_future(anext(events))
+        await gathering
     finally:
-        pending.cancel()
-        await asyncio.gather(pending, return_exceptions=True)
+        gathering.cancel()
+        await asyncio.gather(gathering, return_exceptions=True)
         await events.aclose()

@@ -1,6 +1,6 @@
 """The rollout service: one replica, one engine.
 
-    Generate ──▶ check ──▶ Engine.generate ──▶ Opened, SegmentChunk…, Finished
+    Generate ──▶ check ──▶ Engine.generate ──▶ GenerateResponse…
                                 ▲
     StageWeights ──▶ WeightReceiver ──▶ shadow        (generation goes on)
     CommitWeights ──────────────────────┴──▶ Engine.load_weights ──▶ live
@@ -15,8 +15,8 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,8 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
+from trimaran.store import open_store
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -51,6 +52,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._engine = engine
         self._weights = weights
         self._num_events = 0
+        self.num_tokens = 0
+        """Generated since the start."""
 
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -65,20 +68,13 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             continuation.index: list(wire.decode_token_ids(continuation.token_ids))
             for continuation in request.continuations
         }
-        for end in ended:
-            yield self._finished(end, tokens[end.index])
+        if ended:
+            yield self._response(ended, tokens, maker)
         if not generation.starts:
             return
-        async with aclosing(self._events(generation)) as events:
-            async for event in events:
-                if event is None:
-                    yield rollout_pb2.GenerateResponse()
-                elif isinstance(event, Chunk):
-                    self._check_maker(maker)
-                    tokens.setdefault(event.index, []).extend(event.token_ids_T)
-                    yield self._chunk(event, maker)
-                else:
-                    yield self._finished(event, tokens[event.index])
+        async with aclosing(self._batches(generation)) as batches:
+            async for events in batches:
+                yield self._response(events, tokens, maker)
 
     def _check_version(self, wanted: VersionId) -> None:
         live = self._weights.live
@@ -121,8 +117,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 del starts[index]
         return GenerationRequest(request.number, prompt_token_ids, sampling, starts), ended
 
-    def _events(self, generation: GenerationRequest) -> AsyncGenerator[Event | None, None]:
-        """The engine's events; None is a sign of life."""
+    def _batches(self, generation: GenerationRequest) -> AsyncGenerator[list[Event], None]:
+        """The engine's events as they come; an empty batch is a sign of life."""
         return with_signs_of_life(
             self._counted(generation),
             self._config.rollout.idle_timeout / SIGNS_PER_DEADLINE,
@@ -140,25 +136,23 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         if self._weights.maker != maker:
             raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
 
-    def _chunk(self, chunk: Chunk, maker: str) -> rollout_pb2.GenerateResponse:
-        end = chunk.start + len(chunk.token_ids_T)
-        segment = Segment(chunk.start, end, chunk.version, maker)
-        return rollout_pb2.GenerateResponse(
-            chunk=rollout_pb2.SegmentChunk(
-                index=chunk.index,
-                segment=wire.encode_segment(segment),
-                token_ids=wire.encode_token_ids(chunk.token_ids_T),
-                logprobs=wire.encode_logprobs(chunk.logprobs_T),
-            )
-        )
-
-    def _finished(self, end: Ended, token_ids: list[int]) -> rollout_pb2.GenerateResponse:
-        text = self._engine.detokenize(token_ids)
-        return rollout_pb2.GenerateResponse(
-            finished=rollout_pb2.Finished(
-                index=end.index, finish_reason=end.finish_reason, text=text
-            )
-        )
+    def _response(
+        self, events: Sequence[Event], tokens: dict[int, list[int]], maker: str
+    ) -> rollout_pb2.GenerateResponse:
+        """`tokens`: of each completion so far, by index; those of the events are added."""
+        response = rollout_pb2.GenerateResponse()
+        for event in events:
+            if isinstance(event, Chunk):
+                self._check_maker(maker)
+                self.num_tokens += len(event.token_ids_T)
+                tokens.setdefault(event.index, []).extend(event.token_ids_T)
+                response.chunks.append(_chunk(event, maker))
+            else:
+                text = self._engine.detokenize(tokens[event.index])
+                response.finished.add(
+                    index=event.index, finish_reason=event.finish_reason, text=text
+                )
+        return response
 
     async def StageWeights(
         self, request: rollout_pb2.StageWeightsRequest, context: grpc.aio.ServicerContext
@@ -206,6 +200,16 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         )
 
 
+def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:
+    end = chunk.start + len(chunk.token_ids_T)
+    return rollout_pb2.SegmentChunk(
+        index=chunk.index,
+        segment=wire.encode_segment(Segment(chunk.start, end, chunk.version, maker)),
+        token_ids=wire.encode_token_ids(chunk.token_ids_T),
+        logprobs=wire.encode_logprobs(chunk.logprobs_T),
+    )
+
+
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Serve replica `index` until cancelled.
 
@@ -221,7 +225,10 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     from services.weight_sync.data.receiver import WeightReceiver
 
     name = f"rollout-{index}"
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.close)
+        store = await open_store(run.store_url)
+        stack.push_async_callback(store.close)
         receiver = WeightReceiver(device, 0, config.weight_sync)
         check_engine = partial(
             check_temperature,
@@ -232,31 +239,24 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         weights = ReplicaWeights(
             name, engine, receiver, config.weight_sync, check_engine=check_engine
         )
-        try:
-            await asyncio.to_thread(receiver.start)
-            service = rollout_service(RolloutServicer(name, config, engine, weights))
-            issued = partial(issued_epoch, run.folder)
-            server = rpc.Server(config.endpoints.rollout[index], [service], issued, run.trust)
-            await server.start()
-            try:
-                caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
-                await _until_first_end(
-                    _watch(engine, weights),
-                    stay_registered(
-                        config,
-                        caller,
-                        replica,
-                        receiver.peer,
-                        lambda: weights.live,
-                        trust=run.trust,
-                    ),
-                )
-            finally:
-                await server.stop()
-        finally:
-            await weights.close()
-    finally:
-        await engine.close()
+        stack.push_async_callback(weights.close)
+        await asyncio.to_thread(receiver.start)
+        servicer = RolloutServicer(name, config, engine, weights)
+        service = rollout_service(servicer)
+        server = rpc.Server(
+            config.endpoints.rollout[index], [service], store.newest_epoch, run.trust
+        )
+        server.metrics.show(ROLLOUT_RUNNING, lambda: engine.num_running)
+        server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
+        stack.push_async_callback(server.stop)
+        await server.start()
+        caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
+        await _until_first_end(
+            _watch(engine, weights),
+            stay_registered(
+                *(config, caller, replica, receiver.peer, lambda: weights.live), trust=run.trust
+            ),
+        )
 
 
 async def _watch(engine: Engine, weights: ReplicaWeights) -> None:

@@ -29,7 +29,7 @@ class TrainingSample:
         TrainingSample(prompt_token_ids, completion, advantage=0.5, weight=1 / 240)
     """
 
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: Sequence[int]
     completion: Completion
     advantage: float
     weight: float

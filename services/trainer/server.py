@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +25,8 @@ from trimaran.errors import (
     TrimaranError,
 )
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.series import TRAINER_STEP
+from trimaran.store import open_store
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
@@ -218,8 +218,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
-    issued = partial(issued_epoch, run.folder)
-    server = rpc.Server(addresses[index], [service], issued, run.trust)
+    store = await open_store(run.store_url)
+    server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
+    server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)
@@ -234,3 +235,4 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         await asyncio.to_thread(sender.close)
         await others.close()
         await rank.close()
+        await store.close()

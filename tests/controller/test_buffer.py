@@ -1,8 +1,11 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.controller.buffer import Buffer
+from services.controller.buffer import CALM_STEPS, Buffer
+from tests.controller.virtual_time import run_virtually
 from trimaran.types import Group, Message, Prompt, ScoredGroup
 
 PROMPT = Prompt("p", (Message("user", "?"),), "t", "1")
@@ -25,23 +28,96 @@ async def reserved(buffer: Buffer) -> list[int]:
         numbers.append(task.result())
 
 
-def test_a_busy_trainer_has_one_batch_ahead_a_waiting_one_up_to_the_bound() -> None:
+def test_each_wait_of_the_trainer_brings_one_batch_more_up_to_the_bound() -> None:
     async def body() -> None:
-        buffer = Buffer(2, max_lag=3, num_steps=100)
+        buffer = Buffer(2, max_lag=2, num_steps=100)
         assert await reserved(buffer) == [0, 1]
-        take = asyncio.create_task(buffer.take())
-        assert await reserved(buffer) == [2, 3, 4, 5, 6, 7]
-        for number in range(8):
-            await buffer.put(scored(number))
-        assert [s.group.number for s in await take] == [0, 1]
-        await buffer.release()
-        assert await reserved(buffer) == []  # a full batch already waits
-        for _ in range(3):
-            await buffer.take()
-        await buffer.release()
-        assert await reserved(buffer) == [8, 9]
+        for step, news in enumerate([[2, 3], [6, 7], [], []]):
+            take = asyncio.create_task(buffer.take())
+            assert await reserved(buffer) == news
+            for number in (2 * step, 2 * step + 1):
+                await buffer.put(scored(number))
+            await take
+            await buffer.release()
+            assert len(await reserved(buffer)) == 2  # in place of those that were taken
 
     asyncio.run(body())
+
+
+def test_a_trainer_that_never_waits_has_one_batch_ahead() -> None:
+    async def body() -> None:
+        buffer = Buffer(2, max_lag=2, num_steps=100)
+        newest, ahead = 0, []
+        take = asyncio.create_task(buffer.take())  # the first batch it always waits for
+        for _ in range(2 * CALM_STEPS):
+            for number in await reserved(buffer):
+                await buffer.put(scored(number))
+                newest = number
+            ahead.append(newest - (await take)[-1].group.number)
+            await buffer.release()
+            take = asyncio.create_task(buffer.take())
+        assert (ahead[1], ahead[-1]) == (4, 2)
+
+    asyncio.run(body())
+
+
+@given(
+    groups_per_step=st.integers(1, 4),
+    max_lag=st.integers(0, 3),
+    latencies=st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    skipped=st.sets(st.integers(0, 40), max_size=8),
+    unproven=st.dictionaries(st.integers(0, 40), st.integers(1, 2), max_size=4),
+    step_seconds=st.integers(0, 5),
+)
+def test_whatever_is_late_skipped_or_made_again_nothing_stalls_or_gets_too_old(
+    groups_per_step: int,
+    max_lag: int,
+    latencies: list[int],
+    skipped: set[int],
+    unproven: dict[int, int],
+    step_seconds: int,
+) -> None:
+    """Virtual time fails where everybody waits and nobody will wake any of them."""
+    steps = 12
+    buffer = Buffer(groups_per_step, max_lag, steps)
+    issued_at: dict[int, int] = {}
+    trained: list[int] = []
+    live = 0
+
+    async def roll_out() -> None:
+        while True:
+            number = await buffer.reserve()
+            issued_at[number] = live
+            await asyncio.sleep(latencies[number % len(latencies)])
+            await (buffer.skip(number) if number in skipped else buffer.put(scored(number)))
+
+    async def train() -> None:
+        nonlocal live
+        for step in range(steps):
+            while True:
+                batch = await buffer.take()
+                again = {s.group.number for s in batch if unproven.get(s.group.number, 0)}
+                if not again:
+                    break
+                unproven.update({number: unproven[number] - 1 for number in again})
+                await buffer.give_back(batch, again)
+            numbers = [s.group.number for s in batch]
+            assert len(numbers) == groups_per_step
+            assert max(step - issued_at[number] for number in numbers) <= max_lag
+            trained.extend(numbers)
+            await asyncio.sleep(step_seconds)
+            live = step + 1
+            await buffer.release()
+
+    async def both() -> None:
+        workers = [asyncio.create_task(roll_out()) for _ in range((max_lag + 1) * groups_per_step)]
+        await train()
+        for worker in workers:
+            worker.cancel()
+
+    run_virtually(both())
+    last = max(trained)
+    assert trained == [number for number in range(last + 1) if number not in skipped]
 
 
 def test_release_frees_what_was_taken_and_nothing_before() -> None:
@@ -80,7 +156,7 @@ def test_a_resumed_line_issues_its_open_groups_first(max_lag: int) -> None:
         take = asyncio.create_task(buffer.take())
         first = await reserved(buffer)
         assert first[:2] == [9, 12]
-        assert first[2:] == [13, 14, 15][: 3 * max_lag]
+        assert first[2:] == [13][:max_lag]
         await buffer.put(scored(9))
         assert [s.group.number for s in await take] == [9, 10]
 

@@ -99,11 +99,31 @@ def test_a_waiting_stream_shows_life_only_while_others_move_on():
         await asyncio.sleep(0.1)
         assert not first.done()
         made = 1
-        assert await first is None
+        assert await first == []
         done.set()
-        return [event async for event in stream]
+        return [batch async for batch in stream]
 
-    assert asyncio.run(main()) == ["token"]
+    assert asyncio.run(main()) == [["token"]]
+
+
+def test_what_comes_at_once_travels_together_and_nothing_before_an_error_is_lost():
+    async def engine():
+        yield 1
+        yield 2
+        await asyncio.sleep(0.01)
+        yield 3
+        yield 4
+        raise LookupError
+
+    async def main():
+        batches = []
+        with pytest.raises(LookupError):
+            async for batch in with_signs_of_life(engine(), 10.0, lambda: 0):
+                batches.append(batch)
+                await asyncio.sleep(0.05)
+        return batches
+
+    assert asyncio.run(main()) == [[1, 2], [3, 4]]
 
 
 def test_a_broken_tokenizer_is_named_with_its_folder(model, tmp_path):

@@ -214,7 +214,7 @@ def interrupted(group, lengths):
         )
         chunk.segment.end = length
         if length:
-            assembly.take(rollout_pb2.GenerateResponse(chunk=chunk))
+            assembly.take(rollout_pb2.GenerateResponse(chunks=[chunk]))
     return assembly
 
 
@@ -349,7 +349,7 @@ def test_a_caller_that_goes_away_frees_the_engine(replica, weights):
         )
         async with aclosing(rpc.stream(client._stub.Generate, request, 60)) as events:
             async for event in events:
-                if event.WhichOneof("event") == "chunk":
+                if event.chunks:
                     break
             assert await replica.num_running(client) == 4
         for _ in range(600):

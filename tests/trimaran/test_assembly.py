@@ -21,18 +21,20 @@ def opened(token_ids):
 def chunk(index, start, token_ids, version, replica="rollout-0", logprobs=None):
     segment = Segment(start, start + len(token_ids), version, replica)
     return rollout_pb2.GenerateResponse(
-        chunk=rollout_pb2.SegmentChunk(
-            index=index,
-            segment=wire.encode_segment(segment),
-            token_ids=wire.encode_token_ids(token_ids),
-            logprobs=wire.encode_logprobs(logprobs or [-0.5] * len(token_ids)),
-        )
+        chunks=[
+            rollout_pb2.SegmentChunk(
+                index=index,
+                segment=wire.encode_segment(segment),
+                token_ids=wire.encode_token_ids(token_ids),
+                logprobs=wire.encode_logprobs(logprobs or [-0.5] * len(token_ids)),
+            )
+        ]
     )
 
 
 def finished(index, reason="stop"):
     return rollout_pb2.GenerateResponse(
-        finished=rollout_pb2.Finished(index=index, finish_reason=reason, text="3")
+        finished=[rollout_pb2.Finished(index=index, finish_reason=reason, text="3")]
     )
 
 
@@ -88,7 +90,7 @@ def test_a_logprob_that_is_not_finite_is_refused_with_its_replica(bad):
 def test_a_chunk_that_says_more_or_less_than_it_holds_is_refused(num_tokens, num_logprobs):
     """Tokens that no segment covers would have no maker, and so no proof."""
     event = chunk(0, 0, [1] * 3, V1)
-    event.chunk.token_ids = wire.encode_token_ids([1] * num_tokens)
-    event.chunk.logprobs = wire.encode_logprobs([-0.5] * num_logprobs)
+    event.chunks[0].token_ids = wire.encode_token_ids([1] * num_tokens)
+    event.chunks[0].logprobs = wire.encode_logprobs([-0.5] * num_logprobs)
     with pytest.raises(InternalError, match="rollout-0: a chunk of .* tokens 0 to 3"):
         GroupAssembly(1).take(event)

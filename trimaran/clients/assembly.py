@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran import errors, wire
+from trimaran.packed import Logprobs, TokenIds
 from trimaran.types import Completion, PartialCompletion, Segment
 from trimaran.v1 import rollout_pb2 as pb
 
 
 @dataclass(slots=True)
 class _CompletionAssembly:
-    token_ids_T: list[int] = field(default_factory=list[int])
-    logprobs_T: list[float] = field(default_factory=list[float])
+    token_ids: bytearray = field(default_factory=bytearray)
+    logprobs: bytearray = field(default_factory=bytearray)
+    """Both packed."""
     segments: list[Segment] = field(default_factory=list[Segment])
     finished: Completion | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.segments[-1].end if self.segments else 0
+
+    def so_far(self) -> PartialCompletion:
+        token_ids, logprobs = TokenIds(bytes(self.token_ids)), Logprobs(bytes(self.logprobs))
+        return PartialCompletion(token_ids, logprobs, tuple(self.segments))
 
 
 class GroupAssembly:
@@ -35,7 +45,7 @@ class GroupAssembly:
 
     def __init__(self, num_samples: int) -> None:
         self._completions_G = [_CompletionAssembly() for _ in range(num_samples)]
-        self.prompt_token_ids: tuple[int, ...] = ()
+        self.prompt_token_ids: Sequence[int] = ()
 
     @property
     def started(self) -> bool:
@@ -47,9 +57,7 @@ class GroupAssembly:
 
     def unfinished(self) -> dict[int, PartialCompletion]:
         return {
-            index: PartialCompletion(tuple(c.token_ids_T), tuple(c.logprobs_T), tuple(c.segments))
-            for index, c in enumerate(self._completions_G)
-            if c.finished is None
+            index: c.so_far() for index, c in enumerate(self._completions_G) if c.finished is None
         }
 
     def completions(self) -> tuple[Completion, ...]:
@@ -58,36 +66,32 @@ class GroupAssembly:
         assert all(finished_G), "the group is not complete"
         return tuple(completion for completion in finished_G if completion)
 
-    def take(self, event: pb.GenerateResponse) -> None:
-        match event.WhichOneof("event"):
-            case "opened":
-                self.prompt_token_ids = wire.decode_token_ids(event.opened.prompt_token_ids)
-            case "chunk":
-                self._take_chunk(event.chunk)
-            case "finished":
-                self._take_finished(event.finished)
-            case _:
-                pass  # a sign of life
+    def take(self, response: pb.GenerateResponse) -> None:
+        if response.HasField("opened"):
+            self.prompt_token_ids = TokenIds(response.opened.prompt_token_ids)
+        for chunk in response.chunks:
+            self._take_chunk(chunk)
+        for finished in response.finished:
+            self._take_finished(finished)
 
     def _take_chunk(self, chunk: pb.SegmentChunk) -> None:
         completion = self._completions_G[chunk.index]
         segment = wire.decode_segment(chunk.segment)
-        assert segment.start == len(completion.token_ids_T), "a stream lost a segment"
-        logprobs = wire.decode_logprobs(chunk.logprobs)
-        for place, logprob in enumerate(logprobs, start=segment.start):
-            if not math.isfinite(logprob):
-                raise errors.InternalError(
-                    f"{segment.replica} at version {segment.version}: the log-probability of token"
-                    f" {place} of completion {chunk.index} is {logprob}"
-                )
-        token_ids = wire.decode_token_ids(chunk.token_ids)
+        assert segment.start == completion.num_tokens, "a stream lost a segment"
+        token_ids, logprobs = TokenIds(chunk.token_ids), Logprobs(chunk.logprobs)
+        place = wire.find_not_finite(logprobs.data)
+        if place is not None:
+            raise errors.InternalError(
+                f"{segment.replica} at version {segment.version}: the log-probability of token"
+                f" {segment.start + place} of completion {chunk.index} is {logprobs[place]}"
+            )
         if not segment.end - segment.start == len(token_ids) == len(logprobs):
             raise errors.InternalError(
                 f"{segment.replica}: a chunk of {len(token_ids)} tokens and {len(logprobs)}"
                 f" log-probabilities says that it is tokens {segment.start} to {segment.end}"
             )
-        completion.token_ids_T.extend(token_ids)
-        completion.logprobs_T.extend(logprobs)
+        completion.token_ids += token_ids.data
+        completion.logprobs += logprobs.data
         last = completion.segments[-1] if completion.segments else None
         if last and (last.version, last.replica) == (segment.version, segment.replica):
             completion.segments[-1] = replace(last, end=segment.end)
@@ -96,10 +100,11 @@ class GroupAssembly:
 
     def _take_finished(self, finished: pb.Finished) -> None:
         completion = self._completions_G[finished.index]
+        so_far = completion.so_far()
         completion.finished = Completion(
-            token_ids_T=tuple(completion.token_ids_T),
-            logprobs_T=tuple(completion.logprobs_T),
+            token_ids_T=so_far.token_ids_T,
+            logprobs_T=so_far.logprobs_T,
             text=finished.text,
             finish_reason=finished.finish_reason,
-            segments=tuple(completion.segments),
+            segments=so_far.segments,
         )

@@ -68,8 +68,8 @@ class RolloutClient(Client):
             ],
             min_version=wire.encode_version(min_version),
         )
-        async for event in rpc.stream(self._stub.Generate, request, idle_timeout):
-            assembly.take(event)
+        async for response in rpc.stream(self._stub.Generate, request, idle_timeout):
+            assembly.take(response)
         if not assembly.complete:
             raise errors.UnavailableError(f"{self.address}: the stream ended before its group")
         return Group(number, attempt, prompt, assembly.prompt_token_ids, assembly.completions())

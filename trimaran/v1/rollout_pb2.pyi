@@ -73,14 +73,14 @@ class Finished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("opened", "chunk", "finished")
+    __slots__ = ("opened", "chunks", "finished")
     OPENED_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
-    chunk: SegmentChunk
-    finished: Finished
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[SegmentChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    chunks: _containers.RepeatedCompositeFieldContainer[SegmentChunk]
+    finished: _containers.RepeatedCompositeFieldContainer[Finished]
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunks: _Optional[_Iterable[_Union[SegmentChunk, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ...) -> None: ...
 
 class StageWeightsRequest(_message.Message):
     __slots__ = ("caller", "version", "manifest", "sources", "limits", "attempt", "keep_live")

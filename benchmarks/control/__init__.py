@@ -1,0 +1,1 @@
+"""What the control path costs: `python -m benchmarks.control`; benchmarks/README.md has the figures."""

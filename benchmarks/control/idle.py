@@ -1,0 +1,190 @@
+"""How long the trainer waits, at each `max_lag`: SIMULATED, with recorded lengths of answers.
+
+The controller's own `Loop` and `Buffer` run in virtual time. Generation, training and publication
+are waits: a completion takes its recorded number of tokens times a constant, a group as long as its
+longest completion; engines have room for all groups that hold a slot.
+
+What no order of the groups could beat: a group holds one of (max_lag + 1) x B slots while it is
+generated and until the step that it trains in has ended. So a step takes at least
+(mean latency + seconds of a step) / (max_lag + 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.control.record_trace import TRACE
+from benchmarks.results_file import Row
+from services.controller.ledger_state import LedgerState
+from services.controller.loop import Loop
+from tests.controller.virtual_time import now, run_virtually
+from trimaran.clients import TrainAnswer
+from trimaran.config import RunConfig, parse_config
+from trimaran.types import (
+    Completion,
+    Group,
+    Message,
+    PolicyVersion,
+    Prompt,
+    Routing,
+    Score,
+    ScoredGroup,
+    Segment,
+    VersionId,
+)
+
+GROUPS_PER_STEP = 32
+SECONDS_PER_TOKEN = 0.02
+LAGS = (0, 1, 2, 4)
+PACES = (0.5, 1.0, 2.0)
+"""Seconds of a step over the mean latency of a group."""
+STEPS, WARMUP = 200, 20
+SEEDS = (1, 2, 3)
+
+
+def measure_idle(work: Path, quick: bool) -> tuple[list[Row], str]:
+    trace = json.loads(TRACE.read_text(encoding="utf-8"))
+    latencies = [SECONDS_PER_TOKEN * max(group["tokens"]) for group in trace["groups"]]
+    mean = statistics.fmean(latencies)
+    rows: list[Row] = []
+    for pace, max_lag in itertools.product(PACES, LAGS):
+        seconds = pace * mean
+        found = [_idle_share(latencies, seconds, max_lag, seed) for seed in SEEDS]
+        name = f"lag_{max_lag}_step_{pace:g}_of_a_group"
+        least = _least_idle_share(mean, seconds, max_lag)
+        idle = statistics.median(found)
+        rows += [
+            Row(f"{name}_idle", idle, "share", None, False),
+            Row(f"{name}_least_possible", least, "share", None, False),
+            Row(f"{name}_longer_than_least", (1 - least) / (1 - idle), "ratio", 1.2, False),
+        ]
+    return rows, (
+        f"SIMULATED: the real Loop and Buffer in virtual time, {STEPS - WARMUP} steps of"
+        f" {GROUPS_PER_STEP} groups, {len(SEEDS)} seeds; latencies drawn from a trace"
+        f" ({trace['what']}): the longest of a group's completions at {SECONDS_PER_TOKEN:g} s a token"
+    )
+
+
+def _least_idle_share(mean_latency: float, step_seconds: float, max_lag: int) -> float:
+    period = max(step_seconds, (mean_latency + step_seconds) / (max_lag + 1))
+    return 1 - step_seconds / period
+
+
+def _idle_share(latencies: list[float], step_seconds: float, max_lag: int, seed: int) -> float:
+    world = _World(latencies, step_seconds, max_lag, seed)
+    run_virtually(world.loop.run())
+    assert max(world.lags) <= max_lag
+    return 1 - (STEPS - WARMUP) * step_seconds / (world.ends[-1] - world.ends[WARMUP - 1])
+
+
+class _World:
+    """All that the loop calls."""
+
+    def __init__(
+        self, latencies: list[float], step_seconds: float, max_lag: int, seed: int
+    ) -> None:
+        self._latencies, self._rng = latencies, random.Random(seed)
+        self._step_seconds = step_seconds
+        self._step = 0
+        self.ends: list[float] = []
+        """When each step's weights were live."""
+        self.lags: list[int] = []
+        one: Any = self
+        self.loop = Loop(
+            config=_config(max_lag),
+            prompts=[Prompt("p", (Message("user", "?"),), "t", "1")],
+            ledger=_Ledger(),  # type: ignore[arg-type]
+            router=one,
+            maker=one,
+            scorer=one,
+            prover=one,
+            trainer=one,
+            weight_sync=one,
+            validator=None,
+            reporter=one,
+        )
+
+    async def generate(
+        self, number: int, prompt: Prompt, sampling: Any, on_issue: Any, **_: Any
+    ) -> Group:
+        on_issue(1, None)
+        version = VersionId(0, self._step)
+        await asyncio.sleep(self._rng.choice(self._latencies))
+        answer = Completion((1,), (0.0,), "", "stop", (Segment(0, 1, version, "rollout-0"),))
+        return Group(number, 1, prompt, (1,), (answer,))
+
+    async def score(self, group: Group) -> ScoredGroup:
+        return ScoredGroup(group, (Score(1.0),))
+
+    async def prove(self, groups: Any) -> tuple[tuple[()], dict[int, Any]]:
+        return (), {}
+
+    async def train_batch(self, batch: Any, *_: Any) -> TrainAnswer:
+        for scored in batch.groups:
+            [(version, _)] = scored.group.makers
+            self.lags.append(batch.step - 1 - version.step)
+        await asyncio.sleep(self._step_seconds)
+        return TrainAnswer(_policy(batch.step), {})
+
+    async def publish_version(self, version: PolicyVersion, timeout: float) -> Any:
+        self._step = version.version.step
+        self.ends.append(now())
+        return Routing(version, ()), {}
+
+    async def update(self, routing: Routing) -> None: ...
+
+    def cut_activities(self) -> None: ...
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        yield
+
+    def step(self, *_: Any) -> float:
+        return 0.0
+
+    @property
+    def paused(self) -> asyncio.Event:
+        return asyncio.Event()
+
+
+class _Ledger:
+    """In memory: virtual time has no threads."""
+
+    def __init__(self) -> None:
+        self.state = LedgerState()
+
+    def record(self, record: Any) -> None:
+        self.state.apply(record)
+
+    def keep(self, data: bytes) -> str:
+        return ""
+
+    async def flush(self) -> None: ...
+
+
+def _config(max_lag: int) -> RunConfig:
+    return parse_config(
+        {
+            "run": {
+                "steps": STEPS,
+                "groups_per_step": GROUPS_PER_STEP,
+                "max_lag": max_lag,
+                "checkpoint_every": STEPS + 1,
+            },
+            "model": {"path": "unused"},
+            "data": {"train": "unused"},
+            "reward": {"rules": {"exact_match": 1.0}},
+        }
+    )
+
+
+def _policy(step: int) -> PolicyVersion:
+    return PolicyVersion("run", VersionId(0, step), f"root-{step}")

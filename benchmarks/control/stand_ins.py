@@ -1,0 +1,221 @@
+"""Rollout, reward, trainer and weight sync over real gRPC, which answer at once from prepared messages.
+
+`python -m benchmarks.control.stand_ins JSON` serves until its standard input ends. The first line
+that it prints is the `endpoints` section of a run. All replicas, each with a server and an address
+of its own, are in this one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from trimaran import rpc, wire
+from trimaran.types import (
+    Manifest,
+    PolicyVersion,
+    Proof,
+    Replica,
+    Routing,
+    Score,
+    Segment,
+    VersionId,
+)
+from trimaran.v1 import (
+    reward_pb2,
+    reward_pb2_grpc,
+    rollout_pb2,
+    rollout_pb2_grpc,
+    trainer_pb2,
+    trainer_pb2_grpc,
+    weight_sync_pb2,
+    weight_sync_pb2_grpc,
+)
+
+VOCABULARY = 150_000
+CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the groups: completions, their tokens, and in how many chunks each of them arrives.
+
+    Example: Shape(replicas=4, samples=8, tokens=512, chunks=1)
+    """
+
+    replicas: int
+    samples: int
+    tokens: int
+    chunks: int
+
+
+class Pool:
+    """What all of them know: which version is live, and where the replicas are."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.live = _policy(0)
+        self.replicas: tuple[Replica, ...] = ()
+
+    def routing(self) -> weight_sync_pb2.Routing:
+        return wire.encode_routing(Routing(self.live, self.replicas))
+
+
+class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
+    def __init__(self, name: str, pool: Pool) -> None:
+        self._name, self._pool = name, pool
+
+    async def Generate(
+        self, request: rollout_pb2.GenerateRequest, context: Any
+    ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
+        for response in _answer(self._name, self._pool.live.version, self._pool.shape):
+            yield response
+
+
+class Reward(reward_pb2_grpc.RewardServiceServicer):
+    async def ScoreGroup(
+        self, request: reward_pb2.ScoreGroupRequest, context: Any
+    ) -> reward_pb2.ScoreGroupResponse:
+        return _verdicts(len(request.answers))
+
+
+class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
+    def __init__(self) -> None:
+        self._step = 0
+
+    async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
+        policy, manifest = _policy(self._step), Manifest("xxh3-128", (), f"root-{self._step}")
+        return trainer_pb2.GetPolicyVersionResponse(
+            version=wire.encode_policy(policy), manifest=wire.encode_manifest(manifest)
+        )
+
+    async def TrainBatch(self, request: trainer_pb2.TrainBatchRequest, context: Any) -> Any:
+        self._step = request.batch.step
+        return trainer_pb2.TrainBatchResponse(version=wire.encode_policy(_policy(self._step)))
+
+    async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
+
+    async def ExportModel(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.ExportModelResponse(path=request.path)
+
+
+class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def PublishVersion(self, request: Any, context: Any) -> Any:
+        self._pool.live = wire.decode_policy(request.version)
+        return weight_sync_pb2.PublishVersionResponse(routing=self._pool.routing())
+
+    async def GetRouting(self, request: Any, context: Any) -> Any:
+        return weight_sync_pb2.GetRoutingResponse(routing=self._pool.routing())
+
+    async def ListProofs(self, request: Any, context: Any) -> Any:
+        proofs = [
+            _proof(wire.decode_version(version), replica.name)
+            for version in request.versions
+            for replica in self._pool.replicas
+        ]
+        return weight_sync_pb2.ListProofsResponse(proofs=proofs)
+
+
+@lru_cache(maxsize=4096)
+def _answer(
+    name: str, version: VersionId, shape: Shape
+) -> tuple[rollout_pb2.GenerateResponse, ...]:
+    """As a replica sends them: all completions together, chunk by chunk, with the last one their ends."""
+    prompt = rollout_pb2.Opened(prompt_token_ids=wire.encode_token_ids(range(100)))
+    responses = [rollout_pb2.GenerateResponse(opened=prompt)]
+    bounds = [shape.tokens * place // shape.chunks for place in range(shape.chunks + 1)]
+    for start, end in itertools.pairwise(bounds):
+        response = rollout_pb2.GenerateResponse()
+        for index in range(shape.samples):
+            token_ids, logprobs, _ = _tokens(shape, index)
+            response.chunks.add(
+                index=index,
+                segment=wire.encode_segment(Segment(start, end, version, name)),
+                token_ids=token_ids[4 * start : 4 * end],
+                logprobs=logprobs[4 * start : 4 * end],
+            )
+        responses.append(response)
+    for index in range(shape.samples):
+        _, _, text = _tokens(shape, index)
+        responses[-1].finished.add(index=index, finish_reason="stop", text=text)
+    return tuple(responses)
+
+
+@lru_cache
+def _tokens(shape: Shape, index: int) -> tuple[bytes, bytes, str]:
+    """Of one completion: token ids and log-probabilities as they travel, and a text as long."""
+    rng = random.Random(index)
+    token_ids = [rng.randrange(VOCABULARY) for _ in range(shape.tokens)]
+    logprobs = [-rng.expovariate(1.0) for _ in range(shape.tokens)]
+    letters = "abcdefghijklmnopqrstuvwxyz      "
+    text = "".join(rng.choices(letters, k=CHARACTERS_PER_TOKEN * shape.tokens))
+    return wire.encode_token_ids(token_ids), wire.encode_logprobs(logprobs), text
+
+
+@lru_cache
+def _verdicts(number: int) -> reward_pb2.ScoreGroupResponse:
+    scores = [Score(float(place % 2), {"exact_match": float(place % 2)}) for place in range(number)]
+    return reward_pb2.ScoreGroupResponse(verdicts=[wire.encode_verdict(score) for score in scores])
+
+
+@lru_cache(maxsize=8192)
+def _proof(version: VersionId, name: str) -> Any:
+    return wire.encode_proof(Proof(version, name, f"root-{version.step}", 300, 300))
+
+
+def _policy(step: int) -> PolicyVersion:
+    return PolicyVersion("run", VersionId(0, step), f"root-{step}")
+
+
+async def serve(shape: Shape) -> None:
+    pool = Pool(shape)
+    servers = [
+        _server(reward_pb2, reward_pb2_grpc.add_RewardServiceServicer_to_server, Reward()),
+        _server(trainer_pb2, trainer_pb2_grpc.add_TrainerServiceServicer_to_server, Trainer()),
+        _server(
+            weight_sync_pb2,
+            weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server,
+            WeightSync(pool),
+        ),
+    ]
+    add = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
+    replicas = {
+        name: _server(rollout_pb2, add, Rollout(name, pool))
+        for name in (f"rollout-{number}" for number in range(shape.replicas))
+    }
+    pool.replicas = tuple(Replica(name, server.address) for name, server in replicas.items())
+    for server in [*servers, *replicas.values()]:
+        await server.start()
+    reward, trainer, weight_sync = (server.address for server in servers)
+    # The other replicas become known as a run's further replicas do: by weight sync alone.
+    endpoints = {
+        "reward": reward,
+        "trainer": [trainer],
+        "weight_sync": weight_sync,
+        "rollout": [pool.replicas[0].address],
+    }
+    print(json.dumps(endpoints), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+def _server(module: Any, add: Callable[[Any, Any], None], servicer: Any) -> rpc.Server:
+    return rpc.Server("127.0.0.1:0", [rpc.service(module.DESCRIPTOR, add, servicer)])
+
+
+def command(shape: Shape) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.control.stand_ins", json.dumps(asdict(shape))]
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Shape(**json.loads(sys.argv[1]))))
