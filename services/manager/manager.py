@@ -237,6 +237,7 @@ class Manager:
     async def say_once(self, run: Managed) -> None:
         """An event for the state, unless the run's own processes have said it."""
         kind = EventKind.FINISHED if run.state.has_ended else EventKind.STATE
+        await asyncio.to_thread(prepare, run)  # a client may be quicker than the loop
         async with self.stores.of(run.store_url, make=True) as store:
             last = await store.last(events_stream(run.run_id))
             found = await store.read(events_stream(run.run_id), last - 1) if last else ()

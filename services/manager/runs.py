@@ -113,7 +113,7 @@ class Runs:
         if not 0 <= page_size <= MAX_PAGE:
             raise InputError(f"page_size: {page_size} is not between 0 and {MAX_PAGE}")
         if owner:
-            client.check_owner(owner, "runs")
+            client.check_owner(owner, f"owner {owner}")
         elif client.role is not Role.OPERATOR:
             owner = client.owner
         before = _read_token(page_token)
@@ -197,7 +197,7 @@ class Runs:
             if run.state.has_ended:
                 raise StateError(f"run {run_id}: has {run.state}; resume it before it is scaled")
             scaled = replace(run, min_replicas=min_replicas, max_replicas=max_replicas)
-            check_fits(scaled.ask, self._manager.pools)
+            check_fits(scaled.ask, self._manager.pools, "min_replicas")
             return scaled
 
         self._of(client, run_id)

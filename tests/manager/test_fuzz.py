@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from asyncio import Runner
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +31,7 @@ from services.manager.serve import Serving
 from services.manager.server import MAX_REQUEST_BYTES
 from tests.manager.fakes import FakeLauncher, managing, specification, until
 from trimaran import rpc
+from trimaran.config import RunConfig
 from trimaran.launch.launchers import Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal
@@ -201,7 +203,12 @@ def fields_of(descriptor: Descriptor) -> st.SearchStrategy[dict[str, Any]]:
         field.name: st.lists(value_of(field), max_size=3) if field.is_repeated else value_of(field)
         for field in descriptor.fields
     }
-    return st.fixed_dictionaries({}, optional=optional)
+    if "run_id" not in optional:
+        return st.fixed_dictionaries({}, optional=optional)
+    run_id = st.sampled_from(["{team-a}", "{team-b}"])
+    del optional["run_id"]
+    known = st.fixed_dictionaries({"run_id": run_id}, optional=optional)
+    return known | known | st.fixed_dictionaries({"run_id": TEXTS}, optional=optional)
 
 
 def call_of(method: MethodDescriptor) -> st.SearchStrategy[Call]:
@@ -210,7 +217,7 @@ def call_of(method: MethodDescriptor) -> st.SearchStrategy[Call]:
     broken = st.builds(
         Call, st.just(method.name), whos, st.just({}), st.binary(min_size=1, max_size=40)
     )
-    return messages | messages | messages | broken
+    return st.one_of(*[messages] * 9, broken)
 
 
 calls = st.sampled_from(METHODS).flatmap(call_of)
@@ -261,9 +268,12 @@ async def send(call: Call, at: World) -> tuple[grpc.StatusCode, str]:
 
 
 def names_a_field(method: str, text: str) -> bool:
-    """Its own name, or that of what it stands for: a run, the owner, a key of the specification."""
-    known = {*SERVICE.methods_by_name[method].input_type.fields_by_name, "request", "run", "owner"}
-    return any(word in text for word in known) or ": " in text
+    """Each line begins with it: a field of the message (run is run_id's), a key of the
+    specification, or the method, where nothing of it may be called."""
+    known = {*SERVICE.methods_by_name[method].input_type.fields_by_name, "request", method, "run"}
+    known |= {*RunConfig.model_fields} if method == "CreateRun" else set()
+    firsts = (re.match(r"\w*", line) for line in text.splitlines())
+    return all(first and first[0] in known for first in firsts)
 
 
 async def check(call: Call, at: World) -> None:
