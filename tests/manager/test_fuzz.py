@@ -270,7 +270,8 @@ async def send(call: Call, at: World) -> tuple[grpc.StatusCode, str]:
 def names_a_field(method: str, text: str) -> bool:
     """Each line begins with it: a field of the message (run is run_id's), a key of the
     specification, or the method, where nothing of it may be called."""
-    known = {*SERVICE.methods_by_name[method].input_type.fields_by_name, "request", method, "run"}
+    message = SERVICE.methods_by_name[method].input_type
+    known = {*message.fields_by_name, *message.oneofs_by_name, "request", method, "run"}
     known |= {*RunConfig.model_fields} if method == "CreateRun" else set()
     firsts = (re.match(r"\w*", line) for line in text.splitlines())
     return all(first and first[0] in known for first in firsts)
