@@ -50,6 +50,11 @@ class RedisServer:
                 assert time.monotonic() < deadline
             time.sleep(0.02)
 
+    def require(self, password: str) -> None:
+        """From now on; it stands in no command line."""
+        with redis.Redis(port=self.port) as client:
+            client.config_set("requirepass", password)
+
     def kill(self) -> None:
         if self._process:
             self._process.kill()
