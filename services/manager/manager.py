@@ -47,6 +47,7 @@ from trimaran.store import ConflictError, Lease, Store
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+PREPARED_SECONDS = 2.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 MOST_FAILURES = 20
@@ -205,6 +206,14 @@ class Manager:
         record = await store.get(f"run/{run.run_id}")
         return None if record is None or record.version <= run.seen else run_from_tree(record.value)
 
+    async def prepared(self, run_id: str) -> None:
+        """Until the loop has made the folder and the store of a run that was added, so that who
+        added it may watch or cancel it at once. A disk that hangs holds nobody up for long."""
+        with suppress(TimeoutError, NotFoundError):  # or somebody has deleted it already
+            async with asyncio.timeout(PREPARED_SECONDS):
+                while run_id not in self._prepared and not self.records.get(run_id).state.has_ended:
+                    await asyncio.sleep(0.01)
+
     async def _prepare(self, run: Managed) -> None:
         try:
             await asyncio.to_thread(prepare, run)
@@ -237,7 +246,6 @@ class Manager:
     async def say_once(self, run: Managed) -> None:
         """An event for the state, unless the run's own processes have said it."""
         kind = EventKind.FINISHED if run.state.has_ended else EventKind.STATE
-        await asyncio.to_thread(prepare, run)  # a client may be quicker than the loop
         async with self.stores.of(run.store_url, make=True) as store:
             last = await store.last(events_stream(run.run_id))
             found = await store.read(events_stream(run.run_id), last - 1) if last else ()

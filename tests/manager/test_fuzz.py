@@ -303,6 +303,8 @@ async def check(call: Call, at: World) -> None:
 
 @given(call=calls)
 @example(call=Call("WatchRun", "bob", {"run_id": "{team-a}"}))
+@example(call=Call("WatchRun", "anna", {"run_id": "{team-a}", "after_sequence": 2**64 - 1}))
+@example(call=Call("GetLedger", "anna", {"run_id": "{team-a}", "group": 2**64 - 1}))
 @example(call=Call("DeleteRun", "anna", {"run_id": "{team-a}"}))
 @example(call=Call("CancelRun", "anna", {"run_id": "{team-a}"}))
 @example(call=Call("PauseRun", "bob", {"run_id": "{team-a}"}))
