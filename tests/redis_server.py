@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 START_SECONDS = 30.0
 WHY_SKIPPED = "redis-server is not installed; Debian's package redis-server brings it"
@@ -32,8 +33,6 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
 
     def start(self) -> RedisServer:
-        import redis  # late: most tests need none
-
         assert PROGRAM
         self.folder.mkdir(exist_ok=True)
         fixed = ("--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--protected-mode", "no")
@@ -52,6 +51,11 @@ class RedisServer:
                 assert self._process.poll() is None, (self.folder / "log").read_text()
                 assert time.monotonic() < deadline
             time.sleep(0.02)
+
+    def require(self, password: str) -> None:
+        """From now on; it stands in no command line."""
+        with redis.Redis(port=self.port) as client:
+            client.config_set("requirepass", password)
 
     def kill(self) -> None:
         if self._process:

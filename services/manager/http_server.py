@@ -45,8 +45,7 @@ async def http_server(app: Any, address: str, tls: TlsFiles | None) -> AsyncGene
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     config.load()
-    if tls:
-        config.ssl = http_context(tls)
+    config.ssl = http_context(tls) if tls else None
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:

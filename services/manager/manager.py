@@ -37,6 +37,7 @@ from trimaran.store import ConflictError, Lease
 
 logger = logging.getLogger(__name__)
 
+PREPARED_SECONDS = 2.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 MOST_FAILURES = 20
@@ -186,6 +187,16 @@ class Manager:
         elif action is Action.KILL:
             await self.records.check()
             await self._launcher.kill(context_of(run))
+
+    async def prepared(self, run_id: str) -> None:
+        """Until the loop has made the folder and the store of a run that was added, so that who
+        added it may watch or cancel it at once. A disk that hangs holds nobody up for long."""
+        with suppress(TimeoutError, NotFoundError):  # or somebody has deleted it already
+            async with asyncio.timeout(PREPARED_SECONDS):
+                while (  # noqa: ASYNC110 - an event for each run would be more to keep
+                    run_id not in self._prepared and not self.records.get(run_id).state.has_ended
+                ):
+                    await asyncio.sleep(0.01)
 
     async def _prepare(self, run: Managed) -> None:
         """What creation does, also where a manager died in its middle."""

@@ -99,6 +99,7 @@ class Runs:
         checked = await asyncio.to_thread(self._admit, config, overrides)
         async with self._creating:
             known = await self._records.find_request(client.owner, request_id)
+            is_new = known is None
             if known is None:
                 self._check_number(client)
                 known = self._make(client, request_id, checked, priority)
@@ -108,6 +109,8 @@ class Runs:
                     f"request_id: {request_id} is that of {known.run_id}, which has another"
                     " specification or priority; choose a new one"
                 )
+        if is_new:
+            await self._manager.prepared(known.run_id)
         return known.view
 
     async def get(self, client: ClientIdentity, run_id: str) -> Run:
@@ -125,7 +128,7 @@ class Runs:
         if not 0 <= page_size <= MAX_PAGE:
             raise InputError(f"page_size: {page_size} is not between 0 and {MAX_PAGE}")
         if owner:
-            client.check_owner(owner, "runs")
+            client.check_owner(owner, f"owner {owner!r}")
         elif client.role is not Role.OPERATOR:
             owner = client.owner
         before = _read_token(page_token)
@@ -152,6 +155,7 @@ class Runs:
         """Every event behind `after` until the run ends, or (not `follow`) until now. Raises
         LimitError for more watchers of one client than the operator allows."""
         run = self._of(client, run_id)
+        _check_sequence("after_sequence", after)
         over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
         with self._watchers.one_more(client.name):
             async for event in paced(watch(self._tails, run_id, run.store_url, after, over)):
@@ -209,7 +213,7 @@ class Runs:
             if run.state.has_ended:
                 raise StateError(f"run {run_id}: has {run.state}; resume it before it is scaled")
             scaled = replace(run, min_replicas=min_replicas, max_replicas=max_replicas)
-            check_fits(scaled.ask, self._manager.pools)
+            check_fits(scaled.ask, self._manager.pools, "min_replicas")
             return scaled
 
         self._of(client, run_id)
@@ -317,6 +321,7 @@ class Runs:
 
     async def ledger_group(self, client: ClientIdentity, run_id: str, group: int) -> LedgerAnswer:
         run = self._of(client, run_id)
+        _check_sequence("group", group)
         async with self._stores.of(run.store_url) as store:
             return await ask_group(store, run, group)
 
@@ -415,3 +420,9 @@ def _secrets(folder: Path) -> tuple[str, ...]:
     """That stand in files of the run, and shall stand in no answer."""
     path = folder / TOKEN_NAME
     return (path.read_text(encoding="ascii").strip(),) if path.is_file() else ()
+
+
+def _check_sequence(field: str, number: int) -> None:
+    """Stores count in int64."""
+    if not 0 <= number < 2**63:
+        raise InputError(f"{field}: {number} is not between 0 and {2**63 - 1}")

@@ -34,6 +34,7 @@ from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine
 from trimaran.run_context import RunContext
 from trimaran.store import entries, open_store
+from trimaran.trust import Trust, make_token
 from trimaran.types import Caller
 
 FOLDER = "replay"
@@ -117,7 +118,8 @@ def _prepare(record: Recorded, start: int) -> tuple[RunConfig, RunContext]:
     config = fill_endpoints(record.config, move_busy=True)
     write_config(folder, config)
     run_id = f"{record.run.run_id}-{FOLDER}"
-    context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}")
+    trust = Trust(make_token(folder))
+    context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}", trust)
     context.write()
     return config, context
 
@@ -141,7 +143,7 @@ async def _trainer(
     async with Processes(ranks) as processes, asyncio.TaskGroup() as tasks:
         dying = tasks.create_task(processes.wait(print))  # raises when a rank dies
         for address in config.endpoints.trainer:
-            await rpc.wait_until_serving(address, config.start_timeout)
-        async with TrainerClient(config.endpoints.trainer[0], caller) as client:
+            await rpc.wait_until_serving(address, config.start_timeout, run.trust)
+        async with TrainerClient(config.endpoints.trainer[0], caller, run.trust) as client:
             yield client
         dying.cancel()

@@ -4,50 +4,60 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
+from trimaran import rpc
 from trimaran.errors import InputError
-from trimaran.trust import TlsFiles, Trust, is_loopback
+from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, read_token
 
 DEFAULT_MANAGER = "127.0.0.1:7900"
 MANAGER_VARIABLE = "TRIMARAN_MANAGER"
-TOKEN_VARIABLE = "TRIMARAN_TOKEN"
 TOKEN_FILE_VARIABLE = "TRIMARAN_TOKEN_FILE"
+"""The token itself stands in no variable: whatever a process starts inherits those."""
 CA_VARIABLE = "TRIMARAN_CA"
+CERTIFICATE_VARIABLE = "TRIMARAN_CERTIFICATE"
+KEY_VARIABLE = "TRIMARAN_KEY"
+"""Files of a client's own certificate, where the manager asks for one (mutual TLS)."""
+NETWORK_VARIABLE = "TRIMARAN_NETWORK"
+"""`trusted`: the token may travel without TLS."""
 
 
-def find_access(
-    address: str | None,
-    token: str | Path | None,
-    ca: str | Path | None,
-    environment: Mapping[str, str] = os.environ,
-) -> tuple[str, Trust]:
-    """host:port, and what is shown there. What is None here comes from the environment.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Example: Access.find("10.0.0.7:7900", token=Path("token"), ca=Path("ca.pem")).connect()"""
 
-    `token`: itself, or the Path of its file. `ca`: PEM file of the certificates that TLS trusts.
-    Raises InputError.
+    address: str
+    trust: Trust = NO_TRUST
 
-    Example: find_access("10.0.0.7:7900", Path("token"), "ca.pem")
-    """
-    address = address or environment.get(MANAGER_VARIABLE) or DEFAULT_MANAGER
-    if token is None:
-        token = environment.get(TOKEN_VARIABLE)
-    if token is None and (name := environment.get(TOKEN_FILE_VARIABLE)):
-        token = Path(name)
-    text = _read(token) if isinstance(token, Path) else token or ""
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise InputError("token: holds characters that no token has; give it as it was made")
-    ca = ca or environment.get(CA_VARIABLE)
-    if text and not ca and not is_loopback(address):
-        raise InputError(
-            f"{address}: the token would travel unencrypted; give the certificates that TLS trusts"
-            f" (ca=FILE, or {CA_VARIABLE})"
-        )
-    return address, Trust(text, TlsFiles(authorities=Path(ca)) if ca else None)
+    @classmethod
+    def find(
+        cls,
+        address: str | None,
+        token: str | Path | None,
+        ca: str | Path | None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Access:
+        """What is None here comes from the environment. Raises InputError."""
 
+        def file(variable: str) -> Path | None:
+            return Path(environment[variable]) if environment.get(variable) else None
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"token: {path} cannot be read ({error})") from None
+        address = address or environment.get(MANAGER_VARIABLE) or DEFAULT_MANAGER
+        token = file(TOKEN_FILE_VARIABLE) if token is None else token
+        text = read_token(token) if isinstance(token, Path) else token or ""
+        if text and not TOKEN.fullmatch(text):
+            raise InputError("token: 16 to 256 characters without spaces; give it as it was made")
+        authorities = Path(ca) if ca else file(CA_VARIABLE)
+        tls = TlsFiles(file(CERTIFICATE_VARIABLE), file(KEY_VARIABLE), authorities)
+        is_trusted = environment.get(NETWORK_VARIABLE) == "trusted"
+        trust = Trust(text, tls if tls.paths else None, is_trusted)
+        if text:
+            trust.check_address(address)
+        return cls(address, trust)
+
+    def connect(self) -> grpc.aio.Channel:
+        """Call it where the event loop runs. Raises InputError for files that cannot be used."""
+        return rpc.connect(self.address, self.trust)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import yaml
 
 from trimaran import rpc, run_wire
-from trimaran.clients.access import find_access
+from trimaran.clients.access import Access
 from trimaran.config import RunConfig, load_tree, resolve_tree
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
@@ -55,14 +55,15 @@ class AsyncRunClient:
     ) -> None:
         """`address`: host:port; else TRIMARAN_MANAGER, else 127.0.0.1:7900.
 
-        `token`: the token, or the Path of a file that holds it; else TRIMARAN_TOKEN, else the file
-        that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts; else
-        TRIMARAN_CA; without one the connection is not encrypted. `timeout`: seconds for a call with
+        `token`: the token, or the Path of a file that holds it and that only its owner reads; else
+        the file that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts;
+        else TRIMARAN_CA; without one the connection is not encrypted. TRIMARAN_CERTIFICATE and
+        TRIMARAN_KEY: for a manager that asks for a certificate. `timeout`: seconds for a call with
         all its tries. Raises InputError.
         """
-        self.address, trust = find_access(address, token, ca)
-        self.timeout = timeout
-        self._channel = rpc.connect(self.address, trust)
+        access = Access.find(address, token, ca)
+        self.address, self.timeout = access.address, timeout
+        self._channel = access.connect()
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def close(self) -> None:
