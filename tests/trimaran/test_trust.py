@@ -18,7 +18,7 @@ from services.rollout import server as rollout
 from services.trainer import server as trainer
 from services.weight_sync import server as weight_sync
 from trimaran import errors, rpc
-from trimaran.clients import RewardClient, RunClient
+from trimaran.clients import AsyncRunClient, RewardClient
 from trimaran.config import parse_config
 from trimaran.run_context import RunContext
 from trimaran.trust import LOCAL, ClientIdentity, Role, Trust, is_loopback, make_token, new_token
@@ -164,11 +164,11 @@ def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeypatch):
     async def run():
         async with (
             serving(run_service(Watched()), identify=identify, identify_seconds=0.1) as address,
-            RunClient(address, trust=Trust("t")) as client,
+            AsyncRunClient(address, token="t") as client,
         ):
             num_events = 0
             with pytest.raises(errors.UnauthenticatedError):
-                async for _ in client.watch_run(idle_timeout=10):
+                async for _ in client.watch_run("run"):
                     num_events += 1
                     known.clear() if num_events == 5 else None
             assert num_events >= 5
