@@ -110,9 +110,7 @@ def test_whatever_is_late_skipped_or_made_again_nothing_stalls_or_gets_too_old(
             await buffer.release()
 
     async def both() -> None:
-        workers = [
-            asyncio.create_task(roll_out()) for _ in range((max_lag + 1) * groups_per_step)
-        ]
+        workers = [asyncio.create_task(roll_out()) for _ in range((max_lag + 1) * groups_per_step)]
         await train()
         for worker in workers:
             worker.cancel()
