@@ -61,37 +61,35 @@ MakeBuffer = Callable[..., Buffer]
 def measure_idle(work: Path, quick: bool) -> tuple[list[Row], str]:
     trace = json.loads(TRACE.read_text(encoding="utf-8"))
     latencies = [SECONDS_PER_TOKEN * max(group["tokens"]) for group in trace["groups"]]
-    mean = statistics.fmean(latencies)
     rows: list[Row] = []
     for pace, max_lag in itertools.product(PACES, LAGS):
-        seconds = pace * mean
-
-        def simulate(make: MakeBuffer) -> tuple[float, float]:
-            found = [_simulate(latencies, seconds, max_lag, seed, make) for seed in SEEDS]
-            return statistics.median(idle for idle, _ in found), found[0][1]
-
-        name = f"lag_{max_lag}_step_{pace:g}_of_a_group"
-        idle, lag = simulate(Buffer)
-        possible = [empty for empty in EMPTY_SLOTS if empty <= max_lag]
-        windows = [simulate(partial(WindowBuffer, empty))[0] for empty in possible]
-        least = _least_idle_share(mean, seconds, max_lag)
-        rows += [
-            Row(f"{name}_idle", idle, "share", None, False),
-            Row(f"{name}_analytic_bound", least, "share", None, False),
-            Row(f"{name}_mean_lag", lag, "steps", None, False),
-            Row(
-                f"{name}_step_against_best_order",
-                (1 - min(windows)) / (1 - idle),
-                "ratio",
-                1.2,
-                False,
-            ),
-        ]
+        rows += _compare_orders(f"lag_{max_lag}_step_{pace:g}_of_a_group", latencies, pace, max_lag)
     return rows, (
         f"SIMULATED: the real Loop and Buffer in virtual time, {STEPS - WARMUP} steps of"
         f" {GROUPS_PER_STEP} groups, {len(SEEDS)} seeds; latencies drawn from a trace"
         f" ({trace['what']}): the longest of a group's completions at {SECONDS_PER_TOKEN:g} s a token"
     )
+
+
+def _compare_orders(name: str, latencies: list[float], pace: float, max_lag: int) -> list[Row]:
+    mean = statistics.fmean(latencies)
+    seconds = pace * mean
+
+    def simulate(make: MakeBuffer) -> tuple[float, float]:
+        found = [_simulate(latencies, seconds, max_lag, seed, make) for seed in SEEDS]
+        return statistics.median(idle for idle, _ in found), found[0][1]
+
+    idle, lag = simulate(Buffer)
+    possible = [empty for empty in EMPTY_SLOTS if empty <= max_lag]
+    least_of_windows = min(simulate(partial(WindowBuffer, empty))[0] for empty in possible)
+    against_best = (1 - least_of_windows) / (1 - idle)
+    bound = _least_idle_share(mean, seconds, max_lag)
+    return [
+        Row(f"{name}_idle", idle, "share", None, False),
+        Row(f"{name}_analytic_bound", bound, "share", None, False),
+        Row(f"{name}_mean_lag", lag, "steps", None, False),
+        Row(f"{name}_step_against_best_order", against_best, "ratio", 1.2, False),
+    ]
 
 
 def _least_idle_share(mean_latency: float, step_seconds: float, max_lag: int) -> float:
