@@ -6,6 +6,7 @@
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
+# make faults-runs     1,000 faults in 100 runs, half of them on Redis: about an hour
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
@@ -23,7 +24,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights mutate-weights clean
+.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -137,6 +138,12 @@ bench-control: install $(MODEL)/model.safetensors
 faults-weights: install
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 200 --engine stand-in; first=$$?; \
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 20 --engine vllm && exit $$first
+
+# Both run, whatever comes of the first.
+FAULTS_RUNS = $(BIN)/python -m tests.faults_runs --seed $(SEED) --runs 50 --faults 10 \
+	--results benchmarks/results/faults_runs.json --store
+faults-runs: install
+	$(FAULTS_RUNS) sqlite; first=$$?; $(FAULTS_RUNS) redis && exit $$first
 
 mutate-weights: install
 	$(BIN)/python -m tests.mutations

@@ -7,6 +7,7 @@ neither its caller nor the end of the process.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable
@@ -69,6 +70,24 @@ class CallThread:
             raise DeadlineError(f"{self._name}: no end after {timeout:.3g} s") from None
         finally:
             self._waiting.discard(future)
+
+    async def wait(self, function: Callable[[], Result], timeout: float) -> Result:
+        """As `call`, for a caller in an event loop. When the caller is cancelled, a call that has
+        begun goes on, and one that has not is made nonetheless: those behind it may build on it."""
+        future: Future[Result] = Future()
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        self._jobs.put((function, future))
+        if self._stopped:
+            future.cancel()  # it stands behind the last call
+        ending = asyncio.wrap_future(future)
+        ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({ending}, timeout=timeout)
+        if ending.cancelled():
+            raise DeadlineError(f"{self._name}: given up by its caller")
+        if not future.done() and future.cancel():
+            raise DeadlineError(f"{self._name}: no end after {timeout:.3g} s")
+        return future.result()
 
     def give_up(self) -> None:
         """From another thread: calls under way raise DeadlineError at once."""

@@ -27,6 +27,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import to_jsonable_python
 
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.device import DeviceName
@@ -47,6 +48,12 @@ def _check_interface(address: str) -> str:
     if address == "0.0.0.0":
         raise ValueError("0.0.0.0 is all interfaces; name the one on which peers connect")
     return address
+
+
+def _check_payloads_url(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("holds credentials; give them in the environment")
+    return url if "://" in url else str(Path(url).resolve())
 
 
 def _check_devices(value: Any) -> Any:
@@ -104,6 +111,16 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
+    payloads: Annotated[str, AfterValidator(_check_payloads_url)] | None = None
+    """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
+    without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
+    keep_payloads: Literal["resume", "all"] = "resume"
+    """resume: what is older than the oldest kept checkpoint is deleted. all: what `trimaran replay`
+    needs."""
+    payload_quota_gib: Annotated[float, Field(gt=0)] | None = None
+    """Of all payloads; a run that has no more room is held."""
+    hold_timeout: Seconds = 3600
+    """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
 
 
 class ModelSection(Section):
@@ -136,6 +153,11 @@ class RolloutSection(Section):
     engine: Annotated[str, AfterValidator(ENGINES.check)] = "vllm"
     """vllm or transformers, or the name of an installed package's engine; docs/extending.md."""
     replicas: Positive = 1
+    """At least so many: the run starts with them."""
+    max_replicas: Positive = 1
+    """At most so many; `replicas` where it is not given. More are started while devices are idle."""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Of the pool of devices on which replicas are placed; only the manager reads them."""
     device: DeviceName = "auto"
     devices: Devices = "auto"
     """Numbers of replicas x tensor_parallel devices, the first replica's first; or auto: those in
@@ -159,6 +181,25 @@ class RolloutSection(Section):
     they follow a load of weights; the probe at the start checks it."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_as_replicas(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        branch = cast(dict[str, Any], tree)
+        replicas = branch.get("replicas")
+        # One that is no number is one fault, not two.
+        return {"max_replicas": replicas, **branch} if type(replicas) is int else branch
+
+    @model_validator(mode="after")
+    def _at_least_replicas(self) -> RolloutSection:
+        if self.max_replicas < self.replicas:
+            raise ValueError(
+                f"max_replicas ({self.max_replicas}) must not be less than replicas"
+                f" ({self.replicas})"
+            )
+        return self
 
 
 class PluginSection(Section):
@@ -255,6 +296,8 @@ class TrainerSection(Section):
     in sight."""
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Positive = 1
     """CPU threads of one rank."""
     micro_batch_tokens: Positive = 4096
@@ -358,6 +401,9 @@ class RunConfig(Section):
     service or for any routable replica while none answers. After that the run ends and can be
     resumed. Give it the time in which a service that died is started again, loads its model and
     is proven."""
+    frozen_timeout: Seconds = 60
+    """A process that has answered before, and then is silent for so long, is killed and started
+    again. No step, save or load is that silent: they run beside what answers."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:
@@ -407,6 +453,11 @@ PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file, apply `key.sub=value` overrides, check everything."""
+    return parse_config(load_tree(path, overrides), source=str(Path(path)))
+
+
+def load_tree(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a YAML file and the overrides say, with absolute paths, not checked yet."""
     path = Path(path)
     try:
         tree = _branch(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -418,15 +469,24 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
         raise InputError(f"{path}: must hold sections such as model:, data:, reward:")
+    return resolve_tree(tree, path.parent, overrides)
+
+
+def resolve_tree(
+    tree: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A copy in plain values. Relative paths of `tree` start at `folder`, those of `overrides` at
+    the working directory."""
+    plain: dict[str, Any] = to_jsonable_python(tree)
     for section, key in PATH_KEYS:
-        branch = _branch(tree.get(section)) or {}
+        branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
-            branch[key] = str(path.parent.resolve() / branch[key])
-    _resolve_rule_paths(tree, path.parent.resolve())
+            branch[key] = str(folder.resolve() / branch[key])
+    _resolve_rule_paths(plain, folder.resolve())
     for override in overrides:
-        _apply(tree, override)
-    _resolve_rule_paths(tree, Path.cwd())  # those of overrides, as for PATH_KEYS
-    return parse_config(tree, source=str(path))
+        _apply(plain, override)
+    _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
+    return plain
 
 
 def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
@@ -462,16 +522,22 @@ def dump_config(config: RunConfig) -> str:
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise InputError(f"{override!r}: an override reads key.sub=value")
+    text = override.partition("=")[2]
     try:
         value = yaml.safe_load(text) if text else ""
     except yaml.YAMLError:
         raise InputError(f"{override!r}: the value is not YAML") from None
-    *sections, last = key.split(".")
-    if (*sections, last) in PATH_KEYS and isinstance(value, str):
+    if tuple(override.partition("=")[0].split(".")) in PATH_KEYS and isinstance(value, str):
         value = str(Path(value).resolve())
+    set_override(tree, override, value)
+
+
+def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
+    """Puts `value` where "key.sub=text" says. Raises InputError for what reads otherwise."""
+    key, equals, _ = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"{override!r}: an override reads key.sub=value")
+    *sections, last = key.split(".")
     for section in sections:
         branch = _branch(tree.setdefault(section, {}))
         if branch is None:

@@ -24,12 +24,15 @@ class TrimaranError(Exception):
     """
 
     name: ClassVar[str]
+    remedy: ClassVar[str] = "Mend the cause, then resume the run."
+    """What a person does whose run failed with it, where the text does not say it."""
 
 
 class InputError(TrimaranError, ValueError):
     """What the user gave is wrong: a key, a file, a row, a shape. Exit code 2."""
 
     name = "input"
+    remedy = "Correct what the message names. Where it is in the configuration, start a new run."
 
 
 class StaleEpochError(TrimaranError):
@@ -78,6 +81,42 @@ class DeadlineError(TrimaranError, TimeoutError):
     """A wait ended without its answer."""
 
     name = "deadline"
+
+
+class UnauthenticatedError(TrimaranError):
+    """The call shows no token, or one that nobody here knows."""
+
+    name = "unauthenticated"
+
+
+class ForbiddenError(TrimaranError):
+    """We know who asks, and the operator does not allow it: the role, the owner, or what is named."""
+
+    name = "forbidden"
+
+
+class NotFoundError(TrimaranError):
+    """There is nothing of that name."""
+
+    name = "not-found"
+
+
+class AlreadyExistsError(TrimaranError):
+    """The name stands for something else already, such as a request id for another run."""
+
+    name = "already-exists"
+
+
+class StateError(TrimaranError):
+    """The run's state does not allow it, such as a pause of a run that has ended."""
+
+    name = "state"
+
+
+class LimitError(TrimaranError):
+    """More than the operator allows: of size, of cost, or at a time."""
+
+    name = "limit"
 
 
 class InternalError(TrimaranError):

@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from trimaran.errors import InternalError
+from trimaran.series import SERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,28 @@ class Metric:
         return tuple(re.findall("<(.+?)>", self.key))
 
     @property
+    def series(self) -> str:
+        """Prometheus' name of it; the axes are its labels."""
+        key = re.sub("/<(.+?)>$", r"/by_\1", self.key)
+        return "trimaran_step_" + re.sub("/(<.+?>/)?", "_", key)
+
+    def names_in(self, key: str) -> tuple[str, ...]:
+        """What stands in `key` in the place of each axis."""
+        found = self._match(key)
+        assert found, (key, self.key)
+        return found.groups()
+
+    @property
     def description(self) -> str:
         return f"{self.meaning} [{self.unit}]"
 
     def has(self, key: str) -> bool:
         """Whether `key` is this metric's, with any name in the place of each axis."""
+        return self._match(key) is not None
+
+    def _match(self, key: str) -> re.Match[str] | None:
         parts = (re.escape(part) for part in re.split("<.+?>", self.key))
-        return re.fullmatch(".+".join(parts), key, re.DOTALL) is not None
+        return re.fullmatch("(.+)".join(parts), key, re.DOTALL)
 
 
 # Keys that the live view and the figures read.
@@ -255,6 +271,23 @@ def markdown() -> Iterator[str]:
         yield "|---|---|---|"
         for metric in metrics:
             yield f"| `{metric.key}` | {metric.unit} | {metric.meaning} |"
+    yield from _prometheus()
+
+
+def _prometheus() -> Iterator[str]:
+    yield ""
+    yield "## Prometheus"
+    yield ""
+    yield "Every process counts what follows; the manager hands it on over HTTP (docs/clients.md). Besides, the controller has"
+    yield "the metrics above of its last step and its last validation. Their names are the keys after `trimaran_step_`, with `_` for"
+    yield '`/`, and their axes are labels: `trimaran_step_reward_term_mean{term="gsm8k"}`, `trimaran_step_weight_sync_bytes_by_transport{transport="memory"}`.'
+    yield "Every process also has the `process_` series of Prometheus' own client."
+    yield ""
+    yield "| series | kind | labels | meaning |"
+    yield "|---|---|---|---|"
+    for series in SERIES:
+        labels = ", ".join(f"`{label}`" for label in series.labels)
+        yield f"| `{series.name}` | {series.kind} | {labels} | {series.meaning} |"
 
 
 if __name__ == "__main__":

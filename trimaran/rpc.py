@@ -7,20 +7,27 @@ A handler checks, calls and translates. A `TrimaranError` that leaves it travels
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors
-from trimaran.fence import EpochFence, Issued
+from trimaran import errors, rpc_metrics
+from trimaran.channel import TrustedChannel
+from trimaran.exposition import Exposition
+from trimaran.fence import EpochFence, Issued, nobody_knows
+from trimaran.rpc_metrics import CallMetrics, MetricsServicer
 from trimaran.status import error_of, name_of, status_of
+from trimaran.tls import server_credentials, server_options
+from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
 from trimaran.types import Caller
 
 logger = logging.getLogger(__name__)
@@ -31,42 +38,72 @@ _add_health: Any = cast(Any, health_pb2_grpc).add_HealthServicer_to_server
 _EOF: Any = cast(Any, grpc.aio).EOF
 _Context = grpc.aio.ServicerContext[Any, Any]
 
+MAX_MESSAGE_BYTES = 1 << 30
+"""512 completions of 8k tokens with log-probabilities are 28 MiB; manifests and images add to it."""
 OPTIONS = [
-    # 512 completions of 8k tokens with log-probabilities are 28 MiB; manifests and images add to it.
-    ("grpc.max_receive_message_length", 1 << 30),
-    ("grpc.max_send_message_length", 1 << 30),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A second server on the same port must fail instead of sharing it.
     ("grpc.so_reuseport", 0),
 ]
 
 STOP_GRACE_SECONDS = 2.0
+IDENTIFY_SECONDS = 5.0
+"""After which the client of a stream that goes on is identified again: a token may be withdrawn."""
+
+Identify = Callable[[str, str], ClientIdentity]
+"""Given the method's path and the token ("" without one): who calls. Raises UnauthenticatedError or
+ForbiddenError."""
+HEALTH = "/grpc.health."
+"""Open to everybody: probes have no token."""
+
+_client: ContextVar[ClientIdentity] = ContextVar("client", default=LOCAL)
+
+
+def client() -> ClientIdentity:
+    """Within a handler: who called it."""
+    return _client.get()
 
 
 class _Boundary(grpc.aio.ServerInterceptor):
-    """Fences each request that names its caller and turns errors into status codes."""
+    """Refuses strangers, fences each request that names its caller, and turns errors into codes."""
 
-    def __init__(self, issued: Issued) -> None:
+    def __init__(self, issued: Issued, identify: Identify, identify_seconds: float) -> None:
         self._fence = EpochFence(issued)
+        self._identify = identify
+        self._identify_seconds = identify_seconds
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        method: str = handler_call_details.method
+        if method.startswith(HEALTH):
+            return await continuation(handler_call_details)
+        token = _token(handler_call_details.invocation_metadata)
+        try:
+            identity = self._identify(method, token)
+        except errors.TrimaranError as error:
+            return _refusal(error)
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith("/grpc."):
-            return handler  # health and reflection
+        if handler is None or method.startswith("/grpc."):
+            return handler  # reflection
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._stream(handler.unary_stream),
-                request_deserializer=handler.request_deserializer,
+                self._stream(
+                    handler.unary_stream, identity, partial(self._identify, method, token)
+                ),
+                request_deserializer=_or_none(handler.request_deserializer),
                 response_serializer=handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(handler.unary_unary),
-            request_deserializer=handler.request_deserializer,
+            self._unary(handler.unary_unary, identity),
+            request_deserializer=_or_none(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
 
-    def _unary(self, behavior: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _unary(
+        self, behavior: Callable[..., Awaitable[Any]], identity: ClientIdentity
+    ) -> Callable[..., Awaitable[Any]]:
         async def handle(request: Any, context: _Context) -> Any:
             try:
+                _client.set(identity)
                 await self._check(request)
                 return await behavior(request, context)
             except Exception as error:
@@ -74,11 +111,21 @@ class _Boundary(grpc.aio.ServerInterceptor):
 
         return handle
 
-    def _stream(self, behavior: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
+    def _stream(
+        self,
+        behavior: Callable[..., AsyncIterator[Any]],
+        identity: ClientIdentity,
+        identify: Callable[[], ClientIdentity],
+    ) -> Callable[..., Any]:
         async def handle(request: Any, context: _Context) -> AsyncIterator[Any]:
             try:
+                _client.set(identity)
+                identified = time.monotonic()
                 await self._check(request)
                 async for response in behavior(request, context):
+                    if time.monotonic() > identified + self._identify_seconds:
+                        identify()
+                        identified = time.monotonic()
                     yield response
             except Exception as error:
                 await _abort(context, error)
@@ -86,11 +133,41 @@ class _Boundary(grpc.aio.ServerInterceptor):
         return handle
 
     async def _check(self, request: Any) -> None:
+        if request is None:
+            raise errors.InputError("request: its bytes are no message of this method")
         if "caller" not in request.DESCRIPTOR.fields_by_name:
             return
         if not request.HasField("caller"):
             raise errors.InputError(f"{request.DESCRIPTOR.name}: caller is missing")
         await self._fence.check(Caller(request.caller.run_id, request.caller.epoch))
+
+
+def _token(metadata: Any) -> str:
+    """Of `authorization: Bearer TOKEN`; "" without one."""
+    value = next((str(value) for key, value in metadata or () if key == "authorization"), "")
+    kind, _, token = value.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _or_none(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
+    """None for bytes that are no message, so that they are refused as any other bad input."""
+
+    def read(data: bytes) -> Message | None:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return None
+
+    return read
+
+
+def _refusal(error: errors.TrimaranError) -> Any:
+    """A stream, so that nothing of the request is read, however long it is."""
+
+    async def refuse(requests: Any, context: _Context) -> None:
+        await _abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)  # pyright: ignore
 
 
 async def _abort(context: _Context, error: Exception) -> None:
@@ -128,20 +205,6 @@ def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any
     return Service(descriptor.full_name, add_to)
 
 
-def check_loopback(address: str) -> None:
-    """Raises InputError unless host:port is on this machine's loopback interface."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise errors.InputError(
-            f"{address}: services speak without authentication, so they bind to loopback only;"
-            " use 127.0.0.1:PORT"
-        )
-
-
 class Server:
     """One gRPC server with health and reflection; SERVING from `start` to `stop`.
 
@@ -154,15 +217,31 @@ class Server:
         self,
         address: str,
         services: Iterable[Service],
-        issued: Issued = lambda run_id: None,
+        issued: Issued = nobody_knows,
+        trust: Trust = NO_TRUST,
+        identify: Identify | None = None,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+        identify_seconds: float = IDENTIFY_SECONDS,
     ) -> None:
-        """`issued`: as in `EpochFence`. Raises InputError for an address that cannot be bound."""
-        check_loopback(address)
-        self._server = grpc.aio.server(interceptors=[_Boundary(issued)], options=OPTIONS)
+        """`issued`: as in `EpochFence`. `identify`: in the place of the token of `trust`.
+
+        Health can be asked without a token. Raises InputError for an address that cannot be bound,
+        and for one beyond loopback without token and TLS.
+        """
+        if not (identify and (trust.tls or trust.is_network_trusted)):
+            trust.check_address(address)
+        options = [*OPTIONS, ("grpc.max_receive_message_length", max_request_bytes)]
+        options += server_options(trust.tls) if trust.tls else []
+        boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
+        self.metrics = Exposition()
+        self._server = grpc.aio.server(
+            interceptors=[CallMetrics(self.metrics), boundary], options=options
+        )
         self._health = _aio_health.HealthServicer()
         _add_health(self._health, self._server)
         names: list[str] = []
-        for name, add_to in services:
+        metrics = Service(rpc_metrics.NAME, MetricsServicer(self.metrics).add_to)
+        for name, add_to in (*services, metrics):
             add_to(self._server)
             names.append(name)
         self._names = ["", *names]
@@ -170,7 +249,10 @@ class Server:
             [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
         )
         try:
-            port = self._server.add_insecure_port(address)
+            if trust.tls:
+                port = self._server.add_secure_port(address, server_credentials(trust.tls))
+            else:
+                port = self._server.add_insecure_port(address)
         except RuntimeError:
             port = 0
         if not port:
@@ -189,17 +271,16 @@ class Server:
         await self._server.stop(STOP_GRACE_SECONDS)
 
 
-def connect(address: str) -> grpc.aio.Channel:
+def connect(address: str, trust: Trust = NO_TRUST) -> grpc.aio.Channel:
     """A channel that reconnects quickly: what we call is on this machine or its neighbour."""
-    return grpc.aio.insecure_channel(
-        address,
-        options=[
-            *OPTIONS,
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.use_local_subchannel_pool", 1),
-        ],
-    )
+    options = [
+        *OPTIONS,
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return TrustedChannel(address, trust, options)
 
 
 async def call(method: Callable[..., Any], request: Message, timeout: float) -> Any:
@@ -220,9 +301,10 @@ async def call(method: Callable[..., Any], request: Message, timeout: float) -> 
 
 
 async def stream(
-    method: Callable[..., Any], request: Message, idle_timeout: float
+    method: Callable[..., Any], request: Message, idle_timeout: float | None
 ) -> AsyncGenerator[Any, None]:
-    """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError."""
+    """The responses of a streaming call; silence of `idle_timeout` seconds raises DeadlineError,
+    unless it is None."""
     responses = method(request)
     try:
         while True:
@@ -239,17 +321,27 @@ async def stream(
         responses.cancel()
 
 
-async def wait_until_serving(address: str, timeout: float) -> None:
+async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> bool:
+    """Whether the service's health says SERVING within `timeout` seconds."""
+    async with connect(address, trust) as channel:
+        return await _answers(health_pb2_grpc.HealthStub(channel), timeout)
+
+
+async def _answers(stub: Any, timeout: float) -> bool:
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+    except grpc.aio.AioRpcError:
+        return False
+    return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def wait_until_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
-    async with connect(address) as channel:
+    async with connect(address, trust) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         deadline = asyncio.get_running_loop().time() + timeout
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            try:
-                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=min(left, 5.0))
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-            except grpc.aio.AioRpcError:
-                pass  # not up yet: that is what we wait for
+            if await _answers(stub, min(left, 5.0)):
+                return
             await asyncio.sleep(0.1)
     raise errors.DeadlineError(f"{address}: not serving after {timeout:g} s")

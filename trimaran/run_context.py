@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import InputError
+from trimaran.trust import NO_TRUST, Trust
 
 CONTEXT_NAME = "context.json"
 STORE_NAME = "store.sqlite"
@@ -27,6 +28,8 @@ class RunContext:
     """What the run leaves behind."""
     store_url: str
     """As `trimaran.store.open_store` takes it."""
+    trust: Trust = NO_TRUST
+    """What the run's services show each other. Its token stands in a file of its own."""
 
     @classmethod
     def in_folder(cls, folder: Path) -> RunContext:
@@ -36,17 +39,22 @@ class RunContext:
         """
         path = folder / CONTEXT_NAME
         if not path.is_file():
-            return cls(folder.name, folder, f"sqlite:{folder / STORE_NAME}")
+            store_url = f"sqlite:{folder / STORE_NAME}"
+            return cls(folder.name, folder, store_url, Trust.in_folder(folder))
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
-            return cls(tree["run_id"], folder, tree["store_url"])
+            trust = Trust.in_folder(folder, tree.get("trust"))
+            return cls(tree["run_id"], folder, tree["store_url"], trust)
+        except InputError:
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); write it anew") from None
 
     def write(self) -> None:
         """For the processes of the run."""
         partial = self.folder / f"{CONTEXT_NAME}.partial"
-        tree = {"run_id": self.run_id, "store_url": self.store_url}
+        trust = self.trust.to_tree()
+        tree = {"run_id": self.run_id, "store_url": self.store_url, "trust": trust}
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(tree, file)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trimaran import runs
+import json
+
+from trimaran import run_answers, runs
 from trimaran.errors import InputError
 from trimaran.v1 import controller_pb2, run_pb2
 
@@ -107,3 +109,62 @@ def decode_goal(value: int) -> runs.Goal:
             f"goal: {value} is not known here; give one of GOAL_RUN, GOAL_PAUSE, GOAL_CANCEL"
         )
     return goal
+
+
+def encode_checkpoint(checkpoint: run_answers.Checkpoint) -> run_pb2.Checkpoint:
+    return run_pb2.Checkpoint(
+        step=checkpoint.step, path=checkpoint.path, root=checkpoint.root, kept=checkpoint.kept
+    )
+
+
+def decode_checkpoint(message: run_pb2.Checkpoint) -> run_answers.Checkpoint:
+    return run_answers.Checkpoint(message.step, message.path, message.root, message.kept)
+
+
+def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesResponse:
+    return run_pb2.GetSamplesResponse(
+        validation_steps=samples.validation_steps,
+        trained_steps=samples.trained_steps,
+        samples=[
+            run_pb2.Sample(
+                prompt_id=sample.prompt_id,
+                prompt=sample.prompt,
+                answer=sample.answer,
+                reference=sample.reference,
+                reward=sample.reward,
+                terms=sample.terms,
+                fault=sample.fault,
+            )
+            for sample in samples.samples
+        ],
+    )
+
+
+def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSamples:
+    return run_answers.RunSamples(
+        tuple(message.validation_steps),
+        tuple(message.trained_steps),
+        tuple(
+            run_answers.RunSample(
+                sample.prompt_id,
+                sample.prompt,
+                sample.answer,
+                sample.reference,
+                sample.reward,
+                dict(sample.terms),
+                sample.fault,
+            )
+            for sample in message.samples
+        ),
+    )
+
+
+def encode_ledger(answer: run_answers.LedgerAnswer) -> run_pb2.GetLedgerResponse:
+    return run_pb2.GetLedgerResponse(
+        lines=answer.lines, json=json.dumps(answer.facts), sound=answer.sound
+    )
+
+
+def decode_ledger(message: run_pb2.GetLedgerResponse) -> run_answers.LedgerAnswer:
+    facts = json.loads(message.json) if message.json else None
+    return run_answers.LedgerAnswer(tuple(message.lines), facts, message.sound)

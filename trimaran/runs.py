@@ -172,6 +172,29 @@ def run_from_tree(tree: Mapping[str, Any]) -> Run:
     return Run(**known)
 
 
+def run_key(run_id: str) -> str:
+    """Store record of the run as its processes report it, as `run_to_tree` writes it."""
+    return f"run/{run_id}"
+
+
+def endpoints_key(run_id: str) -> str:
+    """Store record {"controller": "127.0.0.1:20001", "rollout-0": ...}: who listens where."""
+    return f"endpoints/{run_id}"
+
+
+def replicas_key(run_id: str) -> str:
+    """Store record {"wanted": 3, "devices": {"2": ["4", "5"]}}: what the launcher follows.
+
+    `devices`: by index, of the replicas beyond those of the configuration; none on a CPU.
+    """
+    return f"replicas/{run_id}"
+
+
+def launcher_lease(run_id: str) -> str:
+    """Store lease of the one launcher that a run has."""
+    return f"launcher/{run_id}"
+
+
 def goal_key(run_id: str) -> str:
     """Store record {"goal": "pause"}: what a controller that starts reads."""
     return f"goal/{run_id}"

@@ -25,6 +25,12 @@ CODES: dict[type[errors.TrimaranError], grpc.StatusCode] = {
     errors.TransferError: grpc.StatusCode.ABORTED,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.StateError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
 ERRORS = {error.name: error for error in CODES}
@@ -34,6 +40,10 @@ WITHOUT_TRAILER: dict[grpc.StatusCode, type[errors.TrimaranError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.CANCELLED: errors.UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
+    grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitError,
 }
 """Any other code is an InternalError."""
 

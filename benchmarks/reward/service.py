@@ -20,6 +20,8 @@ from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc, wire
 from trimaran.cli.serve import serve_command
 from trimaran.launch.endpoints import free_address
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
 from trimaran.types import Caller, Group, Verdict
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
@@ -57,6 +59,9 @@ async def running_service(
     }
     path = work / "run.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")
+    store = await open_store(RunContext.in_folder(work).store_url)
+    await store.next_epoch("bench")
+    await store.close()
     process = _start(serve_command("reward", str(path), str(work), 0), allow, work / "service.log")
     try:
         await rpc.wait_until_serving(address, START_SECONDS)

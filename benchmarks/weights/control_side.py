@@ -65,12 +65,12 @@ class ControlSide:
         from services.weight_sync.server import WeightSyncServicer
         from trimaran import rpc
         from trimaran.config import WeightSyncSection
-        from trimaran.store import SqliteStore
+        from trimaran.store.sqlite import SqliteStore
         from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 
         store = SqliteStore(work / "store.sqlite")
-        self._epoch = store.next_epoch(RUN_ID)
-        self._coordinator = Coordinator(
+        self._epoch = await store.next_epoch(RUN_ID)
+        self._coordinator = await Coordinator.open(
             RUN_ID,
             WeightSyncSection(),
             store,

@@ -1,30 +1,50 @@
-"""What watchers see of a run: its state and every event since the start."""
+"""What the world sees of a run: each event in the store's stream, and how the run stands, a record."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
-from trimaran.runs import EventKind, Run, RunEvent, RunState
+from services.controller.patience import patiently
+from trimaran.errors import first_error
+from trimaran.run_events import FencedStream, make_event
+from trimaran.runs import (
+    EventKind,
+    Run,
+    RunState,
+    event_to_tree,
+    events_stream,
+    run_key,
+    run_to_tree,
+)
+from trimaran.store import Store
+
+LAST_SECONDS = 2.0
+"""When the controller is told to end, for what is not yet written."""
 
 
 class RunLog:
-    """Keeps every event of the run, so that a watcher who comes late sees all of them.
+    """Takes events at once and writes them beside the run, all that have gathered at a time.
 
     Example:
-        log = RunLog("addition-20261120-120000", num_steps=20)
-        log.emit(EventKind.SKIPPED, text="train.jsonl:7: prompt too long")
-        async for event in log.watch():  # ends behind the one of kind FINISHED
-            print(event.kind, event.text)
+        log = RunLog(store, run, epoch, patience=300.0)
+        async with log.writing():
+            log.emit(EventKind.SKIPPED, text="train.jsonl:7: prompt too long")
     """
 
-    def __init__(self, run_id: str, num_steps: int) -> None:
-        self.run = Run(run_id, RunState.STARTING, 0, num_steps)
-        self._events: list[RunEvent] = []
-        self._num_watchers = 0
-        self._changed = asyncio.Event()
+    def __init__(self, store: Store, run: Run, epoch: int, patience: float) -> None:
+        """`patience`: `outage_timeout`, for which a store that is away is asked again."""
+        self.run = run
+        self._store, self._epoch, self._patience = store, epoch, patience
+        self._stream = FencedStream(store, events_stream(run.run_id), run.run_id, epoch)
+        self._waiting: list[dict[str, Any]] = []
+        self._changed, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
 
     def emit(
         self,
@@ -35,44 +55,64 @@ class RunLog:
         step: int | None = None,
         state: RunState | None = None,
         error: str = "",
+        remedy: str = "",
         held: str | None = None,
     ) -> None:
+        state = state or self.run.state
         self.run = replace(
             self.run,
             step=self.run.step if step is None else step,
-            state=state or self.run.state,
+            state=state,
             error=error or self.run.error,
+            remedy=remedy or self.run.remedy,
             held=self.run.held if held is None else held,
+            ended_at=time.time() if state.has_ended else 0.0,
         )
-        event = RunEvent(len(self._events) + 1, kind, self.run, values or {}, text, time.time())
-        self._events.append(event)
-        self._wake()
-
-    async def watch(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """Every event with a sequence number above `after`, up to the one of kind FINISHED."""
-        self._num_watchers += 1
-        try:
-            while True:
-                changed = self._changed
-                for event in self._events[after:]:
-                    yield event
-                    after = event.sequence
-                    if event.kind is EventKind.FINISHED:
-                        return
-                await changed.wait()
-        finally:
-            self._num_watchers -= 1
-            self._wake()
-
-    async def wait_for_watchers(self, timeout: float) -> None:
-        """After the last event: until every watcher has read it, `timeout` seconds at most."""
-        try:
-            async with asyncio.timeout(timeout):
-                while self._num_watchers:
-                    await self._changed.wait()
-        except TimeoutError:
-            pass  # a watcher that has gone away need not hold the run
-
-    def _wake(self) -> None:
+        self._waiting.append(event_to_tree(make_event(kind, self.run, text, values)))
         self._changed.set()
-        self._changed = asyncio.Event()
+        self._idle.clear()
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncGenerator[None]:
+        """Inside, what is emitted is written.
+
+        Raises StaleEpochError once another controller has taken over, and UnavailableError when the
+        store is away for longer than the patience.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self._write_on())
+                try:
+                    yield
+                finally:
+                    if not writer.done():
+                        await self.written(LAST_SECONDS)
+                    writer.cancel()
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
+
+    async def written(self, timeout: float | None = None) -> None:
+        """Returns when all that was emitted is written, or after `timeout` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+
+    async def _write_on(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            batch, run = list(self._waiting), self.run
+            await patiently(
+                lambda batch=batch, run=run: self._write(batch, run),
+                self._patience,
+                "the run's store",
+            )
+            del self._waiting[: len(batch)]
+            if not self._waiting:
+                self._idle.set()
+
+    async def _write(self, batch: list[dict[str, Any]], run: Run) -> None:
+        await self._stream.extend(batch)
+        await self._store.put_fenced(
+            {run_key(run.run_id): run_to_tree(run)}, run.run_id, self._epoch
+        )

@@ -1,88 +1,197 @@
 """Every group's life as append-only, hash-chained records; the one source from which a run resumes.
 
-`records.py` has the records, `ledger_state.py` says what they add up to. Each issued prompt ends in
-exactly one of committed, filtered and skipped. A record's hash covers its content and the hash
-before it, so that an altered, missing or foreign record is found and named.
+`records.py` has the records, `chain.py` their order, `ledger_state.py` says what they add up to.
+Each issued prompt ends in exactly one of committed, filtered and skipped.
+
+What is older than the oldest kept checkpoint goes: payloads are deleted, and records leave the
+store for the archive (`archive.py`). `anchor.py` notes outside the store how far the ledger came.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
-from services.controller.ledger_state import LedgerState
+from services.controller.anchor import Anchor, AnchorFile
+from services.controller.archive import PREFIX, read_archive
+from services.controller.chain import Chain, fold
+from services.controller.disk import NoRoomError
+from services.controller.ledger_state import LedgerState, encode_state
 from services.controller.payloads import PayloadStore, payload_digest
-from services.controller.records import LedgerError, Record, Tree, decode, encode
+from services.controller.records import (
+    Compacted,
+    LedgerError,
+    Record,
+    Tree,
+    chain_hash,
+    decode,
+    encode,
+)
+from services.controller.room import Room
 from trimaran.errors import OutOfOrderError, StaleEpochError
-from trimaran.store import Store
+from trimaran.store import Store, TrimmedError, entries
+
+CLOSE_SECONDS = 10.0
+GIB = 1 << 30
 
 
-def chain_hash(before: str, tree: Tree) -> str:
-    content = {key: value for key, value in tree.items() if key != "hash"}
-    data = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{before}\n{data}".encode()).hexdigest()
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept of what no resume needs any more, and how much may be.
+
+    Example: Retention(keep_all=config.run.keep_payloads == "all", quota_gib=200)
+    """
+
+    keep_all: bool = False
+    """Payloads: all of them for `trimaran replay`, or only those that a resume needs."""
+    quota_gib: float | None = None
+    """Of payloads."""
+    segment_records: int = 10_000
+    """Records that one payload of the archive holds."""
 
 
-def first_hash(run_id: str) -> str:
-    return hashlib.sha256(f"trimaran ledger of {run_id}".encode()).hexdigest()
+def stream_of(run_id: str) -> str:
+    return f"ledger/{run_id}"
 
 
-def fold(run_id: str, rows: Iterable[tuple[int, Tree]]) -> tuple[LedgerState, int, str]:
-    """The state, the last sequence number and the last hash. Raises LedgerError where it breaks."""
-    state, last, head = LedgerState(), 0, first_hash(run_id)
-    for sequence, tree in rows:
-        if sequence != last + 1 or tree.get("hash") != chain_hash(head, tree):
-            raise LedgerError(
-                f"run {run_id}: the ledger's chain breaks at record {sequence}"
-                f" ({tree.get('kind')}): it does not follow record {last}; the store was altered"
-                " or damaged, so the run cannot be resumed from it"
-            )
+async def read_trees(
+    store: Store, payloads: PayloadStore, run_id: str
+) -> AsyncIterator[tuple[int, Tree]]:
+    """Every record from the first on, of the archive and of the store, also while the run goes on.
+
+    The chain is not checked here.
+    """
+    stream, after = stream_of(run_id), 0
+    while standing := await store.read(stream, None, 1):
+        [(first, oldest)] = standing
+        if first > after + 1:
+            async for sequence, tree in read_archive(payloads, oldest, after):
+                yield sequence, tree
+        after = max(after, first - 1)
         try:
-            state.apply(decode(tree))
-        except LedgerError as error:
-            raise LedgerError(f"run {run_id}: ledger record {sequence}: {error}") from None
-        last, head = sequence, tree["hash"]
-    return state, last, head
+            async for sequence, tree in entries(store, stream, after):
+                yield sequence, tree
+                after = sequence
+        except TrimmedError:  # the controller has archived more of it meanwhile
+            continue
+        return
 
 
-def read_records(store: Store, run_id: str, after: int = 0) -> Iterator[tuple[int, Record]]:
-    """Sequence number (from 1 on) and record, for each record behind `after`.
+async def read_records(
+    store: Store, run_id: str, after: int | None = None
+) -> AsyncIterator[tuple[int, Record]]:
+    """Sequence number and record, for each record behind `after` that the store still holds.
 
     For looking on, also while the run goes on: the chain is not checked here.
     """
-    return ((sequence, decode(tree)) for sequence, tree in store.read(_stream(run_id), after))
+    async for sequence, tree in entries(store, stream_of(run_id), after):
+        yield sequence, decode(tree)
 
 
 class RunLedger:
     """Records and payloads gather in memory; `flush` makes all of them durable at once.
 
     Example:
-        ledger = RunLedger(store, PayloadStore(run_folder / "payloads"), run_folder.name)
+        ledger = await RunLedger.open(store, open_payloads(None, run_folder, run_id), run_id)
         ledger.record(Issued(0, 1, "train.jsonl:1"))
         await ledger.flush()
         ledger.state.groups[0].stage is Stage.ISSUED
     """
 
-    def __init__(self, store: Store, payloads: PayloadStore, run_id: str) -> None:
-        """Reads what stands. Raises LedgerError where it is damaged."""
-        self._store, self._payloads, self._run_id = store, payloads, run_id
-        self.state, self._written, self._head = fold(run_id, store.read(_stream(run_id)))
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        payloads: PayloadStore,
+        run_id: str,
+        *,
+        anchor: AnchorFile | None = None,
+        retention: Retention = Retention(),
+        room: Room | None = None,
+    ) -> RunLedger:
+        """Reads what stands. Raises LedgerError where it is damaged, or lacks its last records."""
+        chain = await fold(run_id, entries(store, stream_of(run_id)))
+        ledger = cls(store, payloads, chain, anchor, retention, room or Room(timeout=0))
+        if anchor and (noted := anchor.read()):
+            await ledger.check_anchor(noted, str(anchor.path))
+        return ledger
+
+    def __init__(
+        self,
+        store: Store,
+        payloads: PayloadStore,
+        chain: Chain,
+        anchor: AnchorFile | None,
+        retention: Retention,
+        room: Room,
+    ) -> None:
+        """Use `open`."""
+        self._store, self._payloads, self._chain = store, payloads, chain
+        self._anchor, self._retention, self._room = anchor, retention, room
+        self._stream = stream_of(chain.run_id)
+        self._written = chain.last
         self._new_trees: list[Tree] = []
         self._new_payloads: dict[str, bytes] = {}
-        self._flushing = asyncio.Lock()
-        # One thread, so that what is handed over first is written first, cancelled or not.
-        self._writer = ThreadPoolExecutor(1, "ledger")
+        self._num_bytes: int | None = None
+        """Of all payloads; None until they are counted, for the quota."""
+        self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> LedgerState:
+        return self._chain.state
+
+    @property
+    def anchor(self) -> Anchor:
+        """How far the ledger has come, with what is not yet flushed."""
+        return Anchor(self._chain.last, self._chain.head)
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """A checkpoint now, and the collection that follows it, would keep the quota from filling."""
+        quota = self._retention.quota_gib
+        if quota is None or self._num_bytes is None or self._retention.keep_all:
+            return False
+        return self._num_bytes > 0.75 * quota * GIB
+
+    async def check_anchor(self, anchor: Anchor, place: str) -> None:
+        """Raises LedgerError when the store does not hold what `anchor`, kept at `place`, saw."""
+        last, run_id = self._chain.last, self._chain.run_id
+        if anchor.records > last:
+            raise LedgerError(
+                f"run {run_id}: ledger records {last + 1} to {anchor.records} are missing: the store"
+                f" ends at record {last}, and {place} has seen them. Bring back a copy of the store"
+                f" that has them. Or remove {place} to go on without them: what they recorded is"
+                " then made again"
+            )
+        try:
+            found = await self._store.read(self._stream, anchor.records - 1, 1)
+        except TrimmedError:
+            return  # the records that are left follow from it, or the chain would be broken
+        if found and found[0][1]["hash"] != anchor.hash:
+            raise LedgerError(
+                f"run {run_id}: ledger record {anchor.records} is not the one that {place} has seen:"
+                " the store holds another history"
+            )
 
     def record(self, record: Record) -> None:
         """Raises LedgerError when it cannot follow what stands."""
         self.state.apply(record)
+        self._add(record)
+        segment = self._chain.segment
+        if segment.num_records >= self._retention.segment_records:
+            data = segment.data()
+            digest = payload_digest(data)
+            self._new_payloads[PREFIX + digest] = data
+            state = encode_state(self.state)
+            self._add(Compacted(self._chain.head, digest, segment.first, state))
+
+    def _add(self, record: Record) -> None:
         tree = encode(record)
-        self._head = chain_hash(self._head, tree)
-        self._new_trees.append({**tree, "hash": self._head})
+        tree["hash"] = chain_hash(self._chain.head, tree)
+        self._chain.add(self._chain.last + 1, tree, record)
+        self._new_trees.append(tree)
 
     def keep(self, data: bytes) -> str:
         """The digest under which a later record names the payload."""
@@ -90,38 +199,112 @@ class RunLedger:
         self._new_payloads[digest] = data
         return digest
 
-    def load(self, digest: str) -> bytes:
-        return self._payloads.read(digest)
+    async def load(self, digest: str) -> bytes:
+        return await self._payloads.read(digest)
 
     async def flush(self) -> None:
-        """Returns when everything recorded so far is on the disk, payloads before their records."""
-        async with self._flushing:  # who waits here finds its records written with the others'
-            trees, self._new_trees = self._new_trees, []
-            payloads, self._new_payloads = self._new_payloads, {}
-            if trees or payloads:
-                await self._in_writer(self._write, trees, payloads)
+        """Returns when everything recorded so far is durable, payloads before their records.
 
-    async def prune_payloads(self, checkpoint: int) -> None:
-        """Drop what no resume from `checkpoint` or later reads."""
+        Waits while there is no room. What could not be written is written by the next flush.
+        """
+        await self._in_turn(self._write)
+
+    async def collect(self) -> None:
+        """After a checkpoint: drop the payloads that no resume needs, and archive old records."""
         await self.flush()
-        await self._in_writer(self._payloads.prune, self.state.payloads_after(checkpoint))
+        await self._in_turn(self._collect)
 
-    def close(self) -> None:
-        self._writer.shutdown(wait=True)
+    async def close(self) -> None:
+        """Waits for the writes under way, and gives up one that is held."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=0 if self._room.held else CLOSE_SECONDS)
+        for write in self._writes:
+            write.cancel()
+        await asyncio.gather(*self._writes, return_exceptions=True)
 
-    async def _in_writer(self, function: Any, *arguments: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._writer, function, *arguments)
+    async def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A task of its own: a caller that is cancelled leaves nothing half-written behind."""
 
-    def _write(self, trees: list[Tree], payloads: dict[str, bytes]) -> None:
-        self._payloads.write(payloads)
-        try:
-            self._store.extend(_stream(self._run_id), trees, after=self._written)
-        except OutOfOrderError:
+        async def carry_out() -> None:
+            async with self._writing:
+                await work()
+
+        task = asyncio.create_task(carry_out(), name="write the ledger")
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        await asyncio.shield(task)
+
+    async def _write(self) -> None:
+        """Who waits for its turn here finds its records written with the others'."""
+        trees, payloads = list(self._new_trees), dict(self._new_payloads)
+        if payloads:
+            await self._room.until_written(lambda: self._write_payloads(payloads))
+            for name in payloads:
+                self._new_payloads.pop(name, None)
+        if trees:
+            start = self._written
+            await self._room.until_written(lambda: self._append(trees, start))
+            if self._anchor:
+                anchor, file = Anchor(self._written, trees[-1]["hash"]), self._anchor
+                await self._room.until_written(lambda: file.write(anchor))
+
+    async def _write_payloads(self, payloads: dict[str, bytes]) -> None:
+        num_bytes = sum(map(len, payloads.values()))
+        if self._retention.quota_gib is not None:
+            await self._check_quota(self._retention.quota_gib, num_bytes)
+        await self._payloads.write(payloads)
+        self._num_bytes = (self._num_bytes or 0) + num_bytes
+
+    async def _check_quota(self, quota_gib: float, num_bytes: int) -> None:
+        if self._num_bytes is None or self._num_bytes + num_bytes > quota_gib * GIB:
+            await self._drop_payloads()
+        if (self._num_bytes or 0) + num_bytes > quota_gib * GIB:
+            raise NoRoomError(
+                f"the run's payloads take up {(self._num_bytes or 0) / GIB:.3g} GiB, and"
+                f" run.payload_quota_gib is {quota_gib:g}; end the run, raise the quota in its"
+                " config.yaml and resume it, or remove payloads that nobody needs"
+            )
+
+    async def _append(self, trees: list[Tree], start: int) -> None:
+        """Those of `trees`, which come after record `start`, that are not written yet."""
+        while rest := trees[self._written - start :]:
+            try:
+                await self._store.extend(self._stream, rest, after=self._written)
+                num_written = len(rest)
+            except OutOfOrderError:
+                num_written = await self._num_standing(rest)
+            self._written += num_written
+            del self._new_trees[:num_written]
+
+    async def _num_standing(self, trees: list[Tree]) -> int:
+        """The stream does not end where we left it. Records of ours may stand there, from a try
+        whose answer was lost. Raises LedgerError or StaleEpochError for any other reason."""
+        run_id, last = self._chain.run_id, await self._store.last(self._stream)
+        if last < self._written:
+            raise LedgerError(
+                f"run {run_id}: ledger records {last + 1} to {self._written} are missing: the store"
+                " had acknowledged them and lost them; bring back a copy of it that has them"
+            )
+        found = await self._store.read(self._stream, self._written, len(trees) + 1)
+        standing = [tree for _, tree in found]
+        if not standing or standing != trees[: len(standing)]:
             raise StaleEpochError(
-                f"run {self._run_id}: another controller writes to the ledger; stop this one"
-            ) from None
-        self._written += len(trees)
+                f"run {run_id}: another controller writes to the ledger; stop this one"
+            )
+        return len(standing)
 
+    async def _collect(self) -> None:
+        if not self._retention.keep_all:
+            await self._drop_payloads()
+        if needless := self._chain.needless:
+            await self._store.trim(self._stream, needless)
 
-def _stream(run_id: str) -> str:
-    return f"ledger/{run_id}"
+    async def _drop_payloads(self) -> None:
+        """All but those that a resume needs, and counts the bytes that are left."""
+        sizes = await self._payloads.sizes()
+        if not self._retention.keep_all:
+            needed = self.state.payloads_after(self.state.oldest_step)
+            drop = {n for n in sizes if n not in needed and not n.startswith(PREFIX)}
+            await self._payloads.delete(drop)
+            sizes = {name: size for name, size in sizes.items() if name not in drop}
+        self._num_bytes = sum(sizes.values())

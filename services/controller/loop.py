@@ -51,7 +51,15 @@ from services.controller.validation import Validator
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import StaleEpochError, TrimaranError, first_error
-from trimaran.types import PolicyVersion, Prompt, Proof, Sampling, ScoredGroup, TrainingBatch
+from trimaran.types import (
+    PolicyVersion,
+    Prompt,
+    Proof,
+    Sampling,
+    Score,
+    ScoredGroup,
+    TrainingBatch,
+)
 from trimaran.wire import serialize_group, serialize_scored_group
 
 logger = logging.getLogger(__name__)
@@ -76,8 +84,8 @@ class Loop:
     weight_sync: WeightSyncClient
     validator: Validator | None
     reporter: Reporter
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set from outside: the run ends after the step under way, in a pause at once."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set from outside: the run ends after the step under way; while it is held, at once."""
     buffer: Buffer = field(init=False)
     reissues: dict[int, Reissue] = field(default_factory=dict)
     """Groups that wait in the buffer to be reissued, by number."""
@@ -86,8 +94,8 @@ class Loop:
     """Steps, since this controller began."""
 
     async def run(self) -> None:
-        """From the ledger's last committed step to the last step, or until cancelled."""
-        self._open_buffer()
+        """From the ledger's last committed step to the last step, or until it shall end."""
+        await self._open_buffer()
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -98,17 +106,17 @@ class Loop:
         except ExceptionGroup as errors:
             raise first_error(errors) from None
 
-    def _open_buffer(self) -> None:
+    async def _open_buffer(self) -> None:
         """With the groups that the run's last controller left open."""
         run, state = self.config.run, self.ledger.state
-        groups = open_groups(self.ledger, self.config)
+        groups = await open_groups(self.ledger, self.config)
         self.reissues = dict(groups.reissued)
         self.buffer = Buffer(
             run.groups_per_step,
             run.max_lag,
             run.steps - state.step,
             state.next_number,
-            groups.reissued.keys(),
+            [*groups.unissued, *groups.reissued],
             groups.reused,
         )
 
@@ -125,7 +133,7 @@ class Loop:
     async def _train(self) -> None:
         """Batches -> new live weights."""
         for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
-            if self.cancelled.is_set():
+            if self.ending.is_set():
                 return
             with self.reporter.phase("waiting"):
                 taken = await self._unless_ended(self._take_proven())
@@ -143,7 +151,7 @@ class Loop:
             if step % self.config.validation.every == 0 and step < self.config.run.steps:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
-            if step % self.config.run.checkpoint_every == 0:
+            if step % self.config.run.checkpoint_every == 0 or self.ledger.is_nearly_full:
                 await self.save_checkpoint()
 
     async def _take_proven(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]]:
@@ -175,15 +183,17 @@ class Loop:
                     reissue=self.reissues.pop(number, None),
                 )
             digest = payload_digest(serialize_group(group))
-            ledger.record(Generated(number, group.attempt, digest))
+            makers = sorted((replica, str(version)) for version, replica in group.makers)
+            ledger.record(Generated(number, group.attempt, digest, tuple(makers)))
             with self.reporter.phase("scoring"):
                 scored = await self.scorer.score(group)
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
         payload = ledger.keep(serialize_scored_group(scored))
-        ledger.record(Scored(number, group.attempt, payload))
-        await ledger.flush()
+        rewards_G = tuple(v.reward if isinstance(v, Score) else None for v in scored.verdicts_G)
+        ledger.record(Scored(number, group.attempt, payload, rewards_G))
+        await self._flush()
         self.num_skips_in_a_row = 0
         return scored
 
@@ -202,7 +212,7 @@ class Loop:
         """From here on the batch trains, also in a replay, with the proofs that it has now."""
         groups = tuple((scored.group.number, scored.group.attempt) for scored in batch.groups)
         self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))
-        await self.ledger.flush()
+        await self._flush()
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
         """Train a consumed batch and commit it."""
@@ -211,12 +221,16 @@ class Loop:
             batch,
             self.config.trainer.step_timeout,
             state.lineage,
-            state.steps[batch.step - 1].proofs,
+            state.steps[batch.step].proofs,
         )
         policy = answer.version
         self.ledger.record(Committed(policy.version, policy.root, answer.nonfinite))
-        await self.ledger.flush()
+        await self._flush()
         return answer
+
+    async def _flush(self) -> None:
+        """A store that is away is waited for, as a service is."""
+        await patiently(self.ledger.flush, self.config.outage_timeout, "the run's store")
 
     def report(
         self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]
@@ -251,7 +265,7 @@ class Loop:
         return metrics
 
     async def save_checkpoint(self) -> None:
-        """Save the trainer's state, and drop the payloads that no kept checkpoint needs.
+        """Save the trainer's state, and collect what no kept checkpoint needs.
 
         A save that fails or hangs is told, and the run goes on: it can be resumed from the
         checkpoint before.
@@ -268,10 +282,10 @@ class Loop:
         except TrimaranError as error:
             self.reporter.checkpoint_failed(step, str(error), max(state.checkpoints, default=None))
             return
-        self.ledger.record(Checkpointed(step, path))
+        kept = [*state.checkpoints, step][-self.config.run.keep_checkpoints :]
+        self.ledger.record(Checkpointed(step, path, kept[0]))
         self.reporter.checkpoint(step, path)
-        kept = state.checkpoints[-self.config.run.keep_checkpoints :]
-        await self.ledger.prune_payloads(kept[0])
+        await self.ledger.collect()
 
     async def validate(self, step: int, num_samples: int) -> None:
         """On the live weights, before slots are freed: at lag 0 nothing else generates."""
@@ -283,10 +297,10 @@ class Loop:
                 self.reporter.validation(step, validation)
 
     async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """None when the run is cancelled and paused: the work's groups may never be scored."""
+        """None when the run shall end while it is held: the work's groups may never be scored."""
 
         async def ended() -> None:
-            await self.cancelled.wait()
+            await self.ending.wait()
             await self.scorer.paused.wait()
 
         working, ending = asyncio.ensure_future(work), asyncio.ensure_future(ended())

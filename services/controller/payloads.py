@@ -1,65 +1,147 @@
-"""Files that hold scored groups (tokens, log-probabilities, rewards), named by their sha256."""
+"""Where payloads lie: scored groups (tokens, log-probabilities, rewards) and archived records.
+
+Each is named by its sha256 (archives have a prefix) and is durable before a record names it.
+`run.payloads` says where: nothing for the run folder, a folder, or a bucket.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping, Set
 from pathlib import Path
+from typing import Protocol
 
+from services.controller.disk import DISK_SECONDS, Disk, NoRoomError, sync_folder, write_durably
 from trimaran.errors import InputError
+
+MIB = 1 << 20
+RESERVE_BYTES = 64 * MIB
+"""Left free for the store, the logs and whoever else writes to that disk."""
 
 
 def payload_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class PayloadStore:
-    """One file a payload.
+class PayloadStore(Protocol):
+    """Bytes by name. Any call may raise UnavailableError.
 
     Example:
-        payloads = PayloadStore(run_folder / "payloads")
+        payloads = open_payloads(config.run.payloads, run_folder, run_id)
         digest = payload_digest(b"tokens")
-        payloads.write({digest: b"tokens"})
-        payloads.read(digest) == b"tokens"
+        await payloads.write({digest: b"tokens"})
+        await payloads.read(digest) == b"tokens"
     """
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+    async def write(self, payloads: Mapping[str, bytes]) -> None:
+        """Name -> data. When it returns, all of them are durable, and whole.
 
-    def write(self, payloads: Mapping[str, bytes]) -> None:
-        """digest -> data. When it returns, all of them are on the disk, whole."""
-        if not payloads:
-            return
-        for digest, data in payloads.items():
-            partial = self._folder / f"{digest}.partial"
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._folder / digest)
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        Raises NoRoomError where they do not fit; they may be written again then.
+        """
+        ...
 
-    def read(self, digest: str) -> bytes:
-        """Raises InputError when the payload is gone or altered."""
-        path = self._folder / digest
+    async def read(self, name: str) -> bytes:
+        """Raises MissingPayloadError when it is gone, InputError when it was altered."""
+        ...
+
+    async def sizes(self) -> dict[str, int]:
+        """Bytes of each payload, by name."""
+        ...
+
+    async def delete(self, names: Set[str]) -> None:
+        """Those that are there."""
+        ...
+
+    async def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStore:
+    """Of one run. `url` is `run.payloads`."""
+    if url is None:
+        return FolderPayloads(run_folder / "payloads")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme == "file":
+        return FolderPayloads(Path(rest or url) / run_id)
+    # Late: few runs use a bucket, and its library is an extra.
+    from services.controller.bucket import BucketPayloads
+
+    return BucketPayloads(url, run_id)
+
+
+def checked(data: bytes, name: str, place: str) -> bytes:
+    """The data. Raises InputError when it is not what the name says."""
+    if payload_digest(data) != name.rpartition("-")[2]:
+        raise InputError(f"{place}: payload does not match its digest; it was altered")
+    return data
+
+
+class MissingPayloadError(InputError):
+    """A payload is not there: never written, lost or collected."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"{place}: payload is missing; whatever needs it, a resume or a replay, cannot go on"
+        )
+
+
+class FolderPayloads:
+    """One file a payload.
+
+    Example: FolderPayloads(run_folder / "payloads")
+    """
+
+    def __init__(
+        self, folder: Path, reserve: int = RESERVE_BYTES, timeout: float = DISK_SECONDS
+    ) -> None:
+        """`reserve`: bytes that stay free on the disk. `timeout`: seconds, of one call."""
+        self._folder, self._reserve = folder, reserve
+        self._disk = Disk(folder, timeout)
+
+    async def write(self, payloads: Mapping[str, bytes]) -> None:
+        if payloads:
+            await self._disk.do(lambda: self._write(payloads))
+
+    async def read(self, name: str) -> bytes:
+        path = self._folder / name
         try:
-            data = path.read_bytes()
+            return checked(await self._disk.do(path.read_bytes), name, str(path))
         except FileNotFoundError:
-            raise InputError(
-                f"{path}: payload is missing; the run cannot be resumed from this checkpoint"
-            ) from None
-        if payload_digest(data) != digest:
-            raise InputError(f"{path}: payload does not match its digest; the file was altered")
-        return data
+            raise MissingPayloadError(str(path)) from None
 
-    def prune(self, keep: Set[str]) -> None:
-        """Remove all but the named payloads, and what a crash left half-written."""
-        for path in self._folder.iterdir():
-            if path.name not in keep:
-                path.unlink()
+    async def sizes(self) -> dict[str, int]:
+        return await self._disk.do(self._sizes)
+
+    async def delete(self, names: Set[str]) -> None:
+        def unlink() -> None:
+            for name in names:
+                (self._folder / name).unlink(missing_ok=True)
+
+        await self._disk.do(unlink)
+
+    async def close(self) -> None:
+        self._disk.close()
+
+    def _write(self, payloads: Mapping[str, bytes]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_room(sum(map(len, payloads.values())))
+        for name, data in payloads.items():
+            write_durably(self._folder / name, data)
+        sync_folder(self._folder)
+
+    def _check_room(self, num_bytes: int) -> None:
+        free = shutil.disk_usage(self._folder).free
+        if free < num_bytes + self._reserve:
+            raise NoRoomError(
+                f"{self._folder}: its disk has only {free / MIB:.1f} MiB left, of which"
+                f" {self._reserve / MIB:g} MiB are held in reserve; make room there"
+            )
+
+    def _sizes(self) -> dict[str, int]:
+        if not self._folder.exists():
+            return {}
+        with os.scandir(self._folder) as found:
+            return {entry.name: entry.stat().st_size for entry in found}

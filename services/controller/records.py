@@ -9,8 +9,10 @@ Units: `group` is a number in prompt order, from 0 on. `attempt` counts the trie
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, get_args
 
 from trimaran.errors import TrimaranError
@@ -22,6 +24,8 @@ Tree = Mapping[str, Any]
 
 class LedgerError(TrimaranError):
     """The ledger is damaged, or a record does not fit the life of its group."""
+
+    remedy = "Bring back a copy of the run's store and payloads that is whole, or start a new run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class Generated:
     attempt: int
     digest: str
     """sha256 of the serialized group."""
+    makers: tuple[tuple[str, str], ...] = ()
+    """(replica, version) of everyone that made tokens of it, such as ("rollout-1", "0.12")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,9 @@ class Scored:
     group: int
     attempt: int
     payload: str
-    """Name of the file in `payloads/` with the serialized scored group: its sha256."""
+    """Name of the payload with the serialized scored group: its sha256."""
+    rewards: tuple[float | None, ...] = ()
+    """One a completion; None where it could not be scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,17 +213,47 @@ class Checkpointed:
     """The trainer's state after `step` is on the disk.
 
     Example:
-        Checkpointed(10, "checkpoints/step-00010")
+        Checkpointed(10, "checkpoints/step-00010", oldest=10)
     """
 
     step: int
     path: str
+    oldest: int = 0
+    """Step of the oldest checkpoint that is still kept: no resume begins before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What all records before this one add up to, so that a reader can begin here.
+
+    They are archived as a payload; `services/controller/archive.py` says how.
+
+    Example:
+        Compacted(before="9c41…", archive="77ab…", first=1, state=encode_state(state))
+    """
+
+    before: str
+    """Hash of the record before."""
+    archive: str
+    """Digest of the payload with the records from `first` up to here."""
+    first: int
+    state: Mapping[str, Any]
+    """A `LedgerState`, as `encode_state` writes it."""
 
 
 GroupRecord = Issued | Generated | Scored | Filtered | Skipped
 """Of one group alone."""
 Record = (
-    GroupRecord | Opened | Began | Consumed | Committed | Timed | Branched | Replayed | Checkpointed
+    GroupRecord
+    | Opened
+    | Began
+    | Consumed
+    | Committed
+    | Timed
+    | Branched
+    | Replayed
+    | Checkpointed
+    | Compacted
 )
 TYPES: Mapping[str, type[Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}
 
@@ -229,15 +267,29 @@ def encode(record: Record) -> dict[str, Any]:
     return {"kind": type(record).__name__.lower(), **asdict(record)}
 
 
+def chain_hash(before: str, tree: Tree) -> str:
+    """Of a record behind one with the hash `before`."""
+    content = {key: value for key, value in tree.items() if key != "hash"}
+    data = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{before}\n{data}".encode()).hexdigest()
+
+
 def decode(tree: Tree) -> Record:
     """The record that `encode` wrote. Raises LedgerError for anything else."""
     content = {name: value for name, value in tree.items() if name not in ("kind", "hash")}
     kind = TYPES.get(tree.get("kind", ""))
-    if kind is None or content.keys() != {field.name for field in fields(kind)}:
+    if kind is None or not _fits(content, kind):
         raise LedgerError(
             f"{dict(tree)} is no record of this version of Trimaran; read it with the one that wrote it"
         )
     return kind(**{name: _READ.get(name, _as_it_is)(value) for name, value in content.items()})
+
+
+def _fits(content: Tree, kind: type[Record]) -> bool:
+    """Fields that came later have a default: older ledgers are without them."""
+    known = {field.name for field in fields(kind)}
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    return needed <= content.keys() <= known
 
 
 def decode_proof(tree: Tree) -> Proof:
@@ -253,6 +305,8 @@ def _as_it_is(value: Any) -> Any:
 _READ: dict[str, Callable[[Any], Any]] = {
     "version": lambda tree: VersionId(**tree),
     "reissue": lambda tree: tree and Reissue(**tree),
+    "makers": lambda rows: tuple((replica, version) for replica, version in rows),
+    "rewards": tuple,
     "groups": lambda rows: tuple((group, attempt) for group, attempt in rows),
     "proofs": lambda trees: tuple(map(decode_proof, trees)),
 }

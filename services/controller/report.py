@@ -57,6 +57,8 @@ class Reporter:
         self.num_tokens = 0
         self.seconds = 0.0
         self.validations: dict[int, Validation] = {}
+        self._holds: dict[str, str] = {}
+        """Why the run is held, by what holds it."""
 
     @property
     def faulted_share(self) -> float:
@@ -72,8 +74,9 @@ class Reporter:
         """Enter it while somebody is at it."""
         return self._phases[name]
 
-    def running(self, step: int) -> None:
-        self._log.emit(EventKind.STATE, step=step, state=RunState.RUNNING)
+    def running(self, step: int, state: RunState) -> None:
+        """All services have answered, and the run stands where it stood: it goes on, or ends."""
+        self._log.emit(EventKind.STATE, step=step, state=state)
 
     def start_clock(self) -> None:
         """The next step begins now."""
@@ -138,13 +141,16 @@ class Reporter:
         self._num_skipped_in_step += 1
         self._log.emit(EventKind.SKIPPED, text=f"{prompt.prompt_id}: {reason}")
 
-    def held(self, text: str, values: Mapping[str, float]) -> None:
+    def held(self, text: str, values: Mapping[str, float], by: str = "scoring") -> None:
+        """`by`: what holds the run; it is released when nothing does any more."""
         logger.warning("held: %s", text)
-        self._log.emit(EventKind.HELD, values, text, held=text)
+        self._holds[by] = text
+        self._log.emit(EventKind.HELD, values, text, held="; ".join(self._holds.values()))
 
-    def released(self, text: str, values: Mapping[str, float]) -> None:
+    def released(self, text: str, values: Mapping[str, float], by: str = "scoring") -> None:
         logger.info("released: %s", text)
-        self._log.emit(EventKind.RELEASED, values, text, held="")
+        self._holds.pop(by, None)
+        self._log.emit(EventKind.RELEASED, values, text, held="; ".join(self._holds.values()))
 
     def replica_lost(self, name: str, reason: str) -> None:
         logger.warning("%s left routing: %s", name, reason)

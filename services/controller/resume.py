@@ -14,18 +14,21 @@ from dataclasses import dataclass
 
 from services.controller.ledger import RunLedger
 from services.controller.ledger_state import OPEN, Stage
+from services.controller.patience import patiently
 from services.controller.records import Began, Branched, Reissue, Replayed
+from services.controller.retraining import (
+    DivergedError,
+    describe_difference,
+    load_batch,
+    train_again,
+)
 from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
-from trimaran.errors import OutOfOrderError, TrimaranError
+from trimaran.errors import OutOfOrderError
 from trimaran.types import PolicyVersion, ScoredGroup, TrainingBatch
 from trimaran.wire import parse_scored_group
 
 logger = logging.getLogger(__name__)
-
-
-class DivergedError(TrimaranError):
-    """A deterministic run did not reach its recorded weights again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class OpenGroups:
 
     reused: tuple[ScoredGroup, ...]
     reissued: dict[int, Reissue]
+    unissued: tuple[int, ...] = ()
+    """Numbers that the last controller had given out and not yet issued."""
 
 
 async def replay(
@@ -58,7 +63,9 @@ async def replay(
             f"the trainer stands at step {start}, but the ledger ends at step {state.step};"
             " they belong to different runs"
         )
-    pending = load_batch(ledger, state.step + 1) if state.has_pending_batch else None
+    pending = None
+    if state.has_pending_batch:
+        pending = await load_batch(ledger.load, state.step + 1, state.steps[state.step + 1])
     if start > state.step:
         return policy, pending
     if policy.root != state.root_at(start):
@@ -67,21 +74,14 @@ async def replay(
         )
     for step in range(start + 1, state.step + 1):
         diverged = state.lineage != lineage
-        batch = load_batch(ledger, step)
-        answer = await _train_again(ledger, trainer, config, batch, diverged)
+        batch, answer = await _train_again(ledger, trainer, config, step, diverged)
         on_step(batch, answer)
         policy = answer.version
-    await ledger.flush()
+    await patiently(ledger.flush, config.outage_timeout, "the run's store")
     return policy, pending
 
 
-def load_batch(ledger: RunLedger, step: int) -> TrainingBatch:
-    groups = ledger.state.steps[step - 1].groups
-    payloads = (ledger.state.groups[number].payload for number in groups)
-    return TrainingBatch(step, tuple(parse_scored_group(ledger.load(p)) for p in payloads))
-
-
-def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:
+async def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:
     """Which open groups are used as they are, and which are reissued.
 
     A scored group is used when its oldest token will be at most `run.max_lag` steps old as it
@@ -90,9 +90,12 @@ def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:
     state = ledger.state
     reused: list[ScoredGroup] = []
     reissued: dict[int, Reissue] = {}
-    for place, number in enumerate(state.with_stage(*OPEN)):
+    unissued = state.unissued
+    for place, number in enumerate(sorted([*state.with_stage(*OPEN), *unissued])):
+        if number in unissued:
+            continue
         weights_step = state.step + place // config.run.groups_per_step
-        scored = _scored(ledger, number)
+        scored = await _scored(ledger, number)
         if not scored:
             stage = state.groups[number].stage
             reissued[number] = Reissue(f"resumed: it was {stage} when the controller ended")
@@ -103,7 +106,7 @@ def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:
             )
         else:
             reused.append(scored)
-    return OpenGroups(tuple(reused), reissued)
+    return OpenGroups(tuple(reused), reissued, tuple(unissued))
 
 
 def _begin(ledger: RunLedger, policy: PolicyVersion) -> None:
@@ -117,41 +120,40 @@ def _begin(ledger: RunLedger, policy: PolicyVersion) -> None:
 
 
 async def _train_again(
-    ledger: RunLedger,
-    trainer: TrainerClient,
-    config: RunConfig,
-    batch: TrainingBatch,
-    diverged: bool,
-) -> TrainAnswer:
+    ledger: RunLedger, trainer: TrainerClient, config: RunConfig, step: int, diverged: bool
+) -> tuple[TrainingBatch, TrainAnswer]:
     """`diverged`: an earlier step of this replay has already opened a new lineage."""
     timeout, state = config.trainer.step_timeout, ledger.state
-    proofs = state.steps[batch.step - 1].proofs
-    answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
-    if answer.version.root != state.root_at(batch.step) and not diverged:
+    entry = state.steps[step]
+    again = await train_again(ledger.load, trainer, step, entry, state.lineage, timeout)
+    answer = again.answer
+    if not again.is_same and not diverged:
         difference = _difference(
             "the replay does not reach its recorded weights", ledger, answer.version
         )
         if config.run.deterministic:
             raise DivergedError(difference)
         logger.warning("%s; lineage %d opens", difference, state.lineage + 1)
-        ledger.record(Branched(batch.step, state.lineage + 1))
+        ledger.record(Branched(step, state.lineage + 1))
         # The same step again is the same answer, now as a version of the new lineage.
-        answer = await trainer.train_batch(batch, timeout, state.lineage, proofs)
+        answer = await trainer.train_batch(again.batch, timeout, state.lineage, entry.proofs)
         diverged = True
     if diverged:
         reached = answer.version
         ledger.record(Replayed(reached.version, reached.root, answer.nonfinite))
-    return answer
+    return again.batch, answer
 
 
 def _difference(what: str, ledger: RunLedger, policy: PolicyVersion) -> str:
     step = policy.version.step
-    return f"{what}: step {step} has root {policy.root}, recorded is {ledger.state.root_at(step)}"
+    return f"{what}: {describe_difference(step, policy.root, ledger.state.root_at(step))}"
 
 
-def _scored(ledger: RunLedger, number: int) -> ScoredGroup | None:
+async def _scored(ledger: RunLedger, number: int) -> ScoredGroup | None:
     entry = ledger.state.groups[number]
-    return parse_scored_group(ledger.load(entry.payload)) if entry.stage is Stage.SCORED else None
+    if entry.stage is not Stage.SCORED:
+        return None
+    return parse_scored_group(await ledger.load(entry.payload))
 
 
 def _oldest_step(scored: ScoredGroup) -> int:

@@ -9,20 +9,24 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from services.controller.anchor import AnchorFile
 from services.controller.datasets import load_prompts
 from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
+from services.controller.goals import Goals
 from services.controller.groups import GroupMaker
-from services.controller.ledger import RunLedger
+from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import open_payloads
 from services.controller.proofs import ProofCheck
 from services.controller.records import Opened
 from services.controller.report import Reporter
 from services.controller.resume import replay
+from services.controller.room import HeldError, Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.step_metrics import count_devices
@@ -38,9 +42,10 @@ from trimaran.clients import (
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError
 from trimaran.run_context import RunContext
-from trimaran.runs import RunState
+from trimaran.runs import Goal, RunState, endpoints_key
 from trimaran.store import Store
 from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
+from trimaran.trust import Trust
 from trimaran.types import Caller, Prompt, TrainingBatch
 
 logger = logging.getLogger(__name__)
@@ -60,31 +65,57 @@ class Services:
 async def conduct(
     config: RunConfig,
     run: RunContext,
+    caller: Caller,
     store: Store,
     log: RunLog,
-    cancelled: asyncio.Event,
+    goals: Goals,
 ) -> RunState:
-    """Run to the end. Returns SUCCEEDED or CANCELLED; every failure is raised."""
+    """Run to the goal. Returns SUCCEEDED, CANCELLED or PAUSED; every failure is raised."""
     began = time.monotonic()
     prompts, held_out = await asyncio.to_thread(_load_prompts, config)
-    caller = Caller(run.run_id, store.next_epoch(run.run_id))
     async with AsyncExitStack() as stack:
-        ledger = RunLedger(store, PayloadStore(run.folder / "payloads"), caller.run_id)
-        stack.callback(ledger.close)
+        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, stack)
+        hold = partial(reporter.held, by="record")
+        release = partial(reporter.released, by="record")
+        room = Room(config.run.hold_timeout, goals.ending, hold, release)
+        ledger = await _open_ledger(config, run, store, room, stack)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         await ledger.flush()
-        services = await _connect(config, caller, stack)
-        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, stack)
-        loop = _assemble(config, run.folder, prompts, held_out, ledger, services, reporter, caller)
+        services = await _connect(config, caller, run.trust, stack)
+        loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, caller)
         stack.push_async_callback(loop.router.close)
-        loop.cancelled = cancelled
-        await _wait_for_services(config, services)
-        return await _conduct(loop, run, store, services, began)
+        loop.ending = goals.ending
+        await _wait_for_services(config, run, store, services)
+        try:
+            return await _conduct(loop, run, store, goals, began)
+        except HeldError:
+            if not goals.ending.is_set():
+                raise
+            return (
+                RunState.PAUSED if goals.goal is Goal.PAUSE else RunState.CANCELLED
+            )  # what could not be written is made again by a resume
+
+
+async def _open_ledger(
+    config: RunConfig, run: RunContext, store: Store, room: Room, stack: AsyncExitStack
+) -> RunLedger:
+    payloads = open_payloads(config.run.payloads, run.folder, run.run_id)
+    stack.push_async_callback(payloads.close)
+    ledger = await RunLedger.open(
+        store,
+        payloads,
+        run.run_id,
+        anchor=AnchorFile(run.folder),
+        retention=Retention(config.run.keep_payloads == "all", config.run.payload_quota_gib),
+        room=room,
+    )
+    stack.push_async_callback(ledger.close)
+    return ledger
 
 
 async def _conduct(
-    loop: Loop, run: RunContext, store: Store, services: Services, began: float
+    loop: Loop, run: RunContext, store: Store, goals: Goals, began: float
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     rows = read_json_lines(run.folder / "metrics.jsonl")
@@ -96,7 +127,7 @@ async def _conduct(
             reporter.step(batch, answer, {})
 
     version, pending = await replay(loop.ledger, loop.trainer, config, on_step)
-    reporter.running(state.step)
+    reporter.running(state.step, goals.state(RunState.RUNNING))
     if pending:
         reporter.start_clock()
         answer = await loop.train(pending)
@@ -105,9 +136,11 @@ async def _conduct(
     await loop.publish(version)
     async with loop.router.watching():
         await _train_and_validate(loop, run.run_id, store)
+    if goals.goal is Goal.PAUSE and state.step < config.run.steps:
+        return RunState.PAUSED
     await loop.trainer.export_model(str(run.folder / "model"), config.trainer.step_timeout)
-    before = store.get(_heldout_key(run.run_id))
-    summary = _summary(loop, run.folder, before, time.monotonic() - began)
+    before = await store.get(_heldout_key(run.run_id))
+    summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
     await asyncio.to_thread(_write_json, run.folder / "summary.json", summary)
     await asyncio.to_thread(_draw_figures, run.folder)
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
@@ -116,9 +149,9 @@ async def _conduct(
 async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     heldout_before = _heldout_key(run_id)
-    if state.step == 0 and store.get(heldout_before) is None:
+    if state.step == 0 and await store.get(heldout_before) is None:
         await loop.validate(0, config.validation.final_samples)
-        store.put(heldout_before, _rewards(reporter.validations.get(0)))
+        await store.put(heldout_before, _rewards(reporter.validations.get(0)))
     reporter.start_clock()
     await loop.run()
     await loop.save_checkpoint()
@@ -136,14 +169,16 @@ def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:
     return load_prompts(data.train, data), held_out[: config.validation.max_prompts]
 
 
-async def _connect(config: RunConfig, caller: Caller, stack: AsyncExitStack) -> Services:
+async def _connect(
+    config: RunConfig, caller: Caller, trust: Trust, stack: AsyncExitStack
+) -> Services:
     endpoints = config.endpoints
     if not (endpoints.weight_sync and endpoints.reward and endpoints.trainer):
         raise InputError("endpoints: weight_sync, reward, trainer and rollout must be named")
     return Services(
-        await stack.enter_async_context(WeightSyncClient(endpoints.weight_sync, caller)),
-        await stack.enter_async_context(RewardClient(endpoints.reward, caller)),
-        await stack.enter_async_context(TrainerClient(endpoints.trainer[0], caller)),
+        await stack.enter_async_context(WeightSyncClient(endpoints.weight_sync, caller, trust)),
+        await stack.enter_async_context(RewardClient(endpoints.reward, caller, trust)),
+        await stack.enter_async_context(TrainerClient(endpoints.trainer[0], caller, trust)),
     )
 
 
@@ -158,7 +193,7 @@ def _open_reporter(
 
 def _assemble(
     config: RunConfig,
-    run_folder: Path,
+    run: RunContext,
     prompts: Sequence[Prompt],
     held_out: Sequence[Prompt],
     ledger: RunLedger,
@@ -168,7 +203,7 @@ def _assemble(
 ) -> Loop:
     router = Router(
         services.weight_sync,
-        connect=lambda address: RolloutClient(address, caller),
+        connect=lambda address: RolloutClient(address, caller, run.trust),
         max_concurrency=config.rollout.max_concurrency,
         patience=config.outage_timeout,
         on_lost=reporter.replica_lost,
@@ -179,7 +214,7 @@ def _assemble(
     maker = GroupMaker(router, prover, config)
     gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
-    validator = Validator(held_out, maker, scorer, config, run_folder) if held_out else None
+    validator = Validator(held_out, maker, scorer, config, run.folder) if held_out else None
     return Loop(
         config=config,
         prompts=prompts,
@@ -195,23 +230,32 @@ def _assemble(
     )
 
 
-async def _wait_for_services(config: RunConfig, services: Services) -> None:
-    """Until all answer and all replicas have registered. Raises DeadlineError naming who is missing."""
+async def _wait_for_services(
+    config: RunConfig, run: RunContext, store: Store, services: Services
+) -> None:
+    """Until all answer and the replicas have registered. Raises DeadlineError naming who is missing.
+
+    Of replicas `rollout.replicas`, or fewer where the launcher has given some up.
+    """
     timeout, endpoints = config.start_timeout, config.endpoints
-    addresses = [endpoints.weight_sync, endpoints.reward, *endpoints.trainer, *endpoints.rollout]
+    addresses = [endpoints.weight_sync, endpoints.reward, *endpoints.trainer]
+    record = await store.get(endpoints_key(run.run_id))
+    named: dict[str, str] = record.value if record else {}
+    num_started = sum(name.startswith("rollout-") for name in named) or config.rollout.replicas
+    num_wanted = min(num_started, config.rollout.replicas)
     async with asyncio.TaskGroup() as tasks:
         for address in addresses:
             assert address
-            tasks.create_task(rpc.wait_until_serving(address, timeout))
+            tasks.create_task(rpc.wait_until_serving(address, timeout, run.trust))
     deadline = time.monotonic() + timeout
     while True:
         routing = await services.weight_sync.get_routing()
         names = {replica.name for replica in routing.routable} | set(routing.unroutable)
-        if len(names) >= config.rollout.replicas:
+        if len(names) >= num_wanted:
             return
         if time.monotonic() > deadline:
             raise DeadlineError(
-                f"only {len(names)} of {config.rollout.replicas} rollout replicas have registered"
+                f"only {len(names)} of {num_wanted} rollout replicas have registered"
                 f" with weight sync after {timeout:g} s ({', '.join(sorted(names)) or 'none'})"
             )
         await asyncio.sleep(POLL_SECONDS)
@@ -225,10 +269,8 @@ def _summary(
     loop: Loop, run_folder: Path, heldout_before: Any, wall_seconds: float
 ) -> dict[str, Any]:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    # A step whose controller died before it could time it counts in neither.
-    done = [entry for entry in state.steps[: state.step] if entry.seconds]
-    seconds = sum(entry.seconds for entry in done)
-    samples = sum(len(entry.groups) for entry in done) * config.rollout.group_size
+    totals = state.totals
+    seconds, samples = totals.timed_seconds, totals.timed_groups * config.rollout.group_size
     last = max(reporter.validations, default=None)
     pace = reporter.num_tokens / reporter.seconds if reporter.seconds else 0.0
     return {
@@ -242,7 +284,7 @@ def _summary(
         "tokens_per_second_per_device": pace / count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
-        "nonfinite_steps": sum(bool(entry.nonfinite) for entry in state.steps),
+        "nonfinite_steps": totals.nonfinite_steps,
         "faulted_share": reporter.faulted_share,
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,

@@ -1,48 +1,43 @@
-"""The controller process: serves the run to its watchers, and conducts it."""
+"""The controller process: conducts the run, and answers to the launcher and the manager."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from services.controller.events import RunLog
+from services.controller.goals import Goals
 from services.controller.run import conduct
 from trimaran import rpc, run_wire
 from trimaran.config import RunConfig
-from trimaran.errors import InputError, first_error
+from trimaran.errors import InputError, StaleEpochError, TrimaranError, first_error
+from trimaran.launch.exits import TRY_AGAIN, exit_code
 from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, Goal, Run, RunState, goal_key, run_from_tree, run_key
 from trimaran.store import Store, open_store
-from trimaran.v1 import run_pb2, run_pb2_grpc
-
-logger = logging.getLogger(__name__)
-
-WATCHER_SECONDS = 3.0
+from trimaran.types import Caller
+from trimaran.v1 import controller_pb2 as pb
+from trimaran.v1 import controller_pb2_grpc
 
 
-class RunServicer(run_pb2_grpc.RunServiceServicer):
-    def __init__(self, log: RunLog, cancelled: asyncio.Event) -> None:
-        self._log, self._cancelled = log, cancelled
+class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
+    def __init__(self, epoch: int, log: RunLog, goals: Goals) -> None:
+        self._epoch, self._log, self._goals = epoch, log, goals
 
-    async def GetRun(self, request: run_pb2.GetRunRequest, context: Any) -> run_pb2.GetRunResponse:
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
         self._check(request.run_id)
-        return run_pb2.GetRunResponse(run=run_wire.encode_run(self._log.run))
+        run = self._log.run
+        return pb.GetStatusResponse(
+            epoch=self._epoch,
+            step=run.step,
+            goal=run_wire.encode_goal(self._goals.goal),
+            running=run.state is RunState.RUNNING,
+        )
 
-    async def WatchRun(
-        self, request: run_pb2.WatchRunRequest, context: Any
-    ) -> AsyncIterator[run_pb2.WatchRunResponse]:
+    async def SetGoal(self, request: pb.SetGoalRequest, context: Any) -> pb.SetGoalResponse:
         self._check(request.run_id)
-        async for event in self._log.watch(request.after_sequence):
-            yield run_pb2.WatchRunResponse(event=run_wire.encode_event(event))
-
-    async def CancelRun(
-        self, request: run_pb2.CancelRunRequest, context: Any
-    ) -> run_pb2.CancelRunResponse:
-        self._check(request.run_id)
-        self._cancelled.set()
-        return run_pb2.CancelRunResponse(run=run_wire.encode_run(self._log.run))
+        self._goals.set(run_wire.decode_goal(request.goal))
+        return pb.SetGoalResponse()
 
     def _check(self, run_id: str) -> None:
         """An empty id means the run that this controller conducts."""
@@ -56,39 +51,66 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Conduct the run, from its ledger where it has one; returns at its end."""
     if config.endpoints.controller is None:
         raise InputError("endpoints.controller: missing; give host:port")
-    store = open_store(run.folder)
+    store = await open_store(run.store_url)
     try:
         await _serve(config, config.endpoints.controller, run, store)
     finally:
-        store.close()
+        await store.close()
 
 
 async def _serve(config: RunConfig, address: str, run: RunContext, store: Store) -> None:
-    log = RunLog(run.run_id, config.run.steps)
-    cancelled = asyncio.Event()
-    servicer = RunServicer(log, cancelled)
+    # From here on an older controller can write neither events nor records.
+    caller = Caller(run.run_id, await store.next_epoch(run.run_id))
+    goal = await store.get(goal_key(run.run_id))
+    goals = Goals(Goal(goal.value["goal"]) if goal else Goal.RUN)
+    log = RunLog(
+        store, await _begin(store, config, run, goals), caller.epoch, config.outage_timeout
+    )
+    goals.on_change = lambda: log.emit(EventKind.STATE, state=goals.state(log.run.state))
 
-    add = run_pb2_grpc.add_RunServiceServicer_to_server
-    server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, servicer)])
+    add = controller_pb2_grpc.add_ControllerServiceServicer_to_server
+    servicer = ControllerServicer(caller.epoch, log, goals)
+    server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, servicer)], trust=run.trust)
     await server.start()
     try:
-        log.emit(EventKind.STATE, text="waiting for the services")
-        state = await conduct(config, run, store, log, cancelled)
-        log.emit(EventKind.FINISHED, state=state, text=str(run.folder))
-        await log.wait_for_watchers(WATCHER_SECONDS)
-    except asyncio.CancelledError:
-        log.emit(EventKind.FINISHED, state=RunState.CANCELLED, text=str(run.folder))
-        raise
-    except Exception as error:
-        cause = first_error(error) if isinstance(error, ExceptionGroup) else error
-        log.emit(EventKind.FINISHED, state=RunState.FAILED, error=str(cause), text=str(run.folder))
-        await log.wait_for_watchers(WATCHER_SECONDS)
-        raise cause from None
+        async with log.writing():
+            log.emit(EventKind.STATE, text="waiting for the services")
+            try:
+                state = await conduct(config, run, caller, store, log, goals)
+            except Exception as error:
+                cause = first_error(error) if isinstance(error, ExceptionGroup) else error
+                _tell_failure(log, cause, run)
+                await log.written()
+                raise cause from None
+            kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
+            log.emit(kind, state=state, text=str(run.folder))
+            await log.written()
     finally:
-        store.put(f"run/{log.run.run_id}", _record(log))
         await server.stop()
 
 
-def _record(log: RunLog) -> dict[str, Any]:
-    run = log.run
-    return {"state": run.state.value, "step": run.step, "error": run.error}
+async def _begin(store: Store, config: RunConfig, run: RunContext, goals: Goals) -> Run:
+    """As the launcher recorded it."""
+    record = await store.get(run_key(run.run_id))
+    known = Run(run.run_id, RunState.STARTING, 0, config.run.steps)
+    known = run_from_tree(record.value) if record else known
+    return replace(
+        known, state=goals.state(RunState.STARTING), num_steps=config.run.steps, error="", remedy=""
+    )
+
+
+def _tell_failure(log: RunLog, cause: BaseException, run: RunContext) -> None:
+    """What may pass is no failure yet: the launcher starts the controller again."""
+    if isinstance(cause, StaleEpochError):
+        return
+    if exit_code(cause) == TRY_AGAIN:
+        log.emit(EventKind.PROCESS, text=f"the controller cannot go on: {cause}")
+        return
+    remedy = cause.remedy if isinstance(cause, TrimaranError) else TrimaranError.remedy
+    error = str(cause) or type(cause).__name__
+    log.emit(
+        *(EventKind.FINISHED, None, str(run.folder)),
+        state=RunState.FAILED,
+        error=error,
+        remedy=remedy,
+    )

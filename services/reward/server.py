@@ -15,10 +15,11 @@ from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from services.reward.workers.pool import WorkerPool
 from trimaran import rpc, wire
-from trimaran.config import RewardSection, RunConfig
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.series import REWARD_QUEUE, REWARD_WORKERS
+from trimaran.store import open_store
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
 
 
@@ -45,10 +46,16 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     allowed = Allowed.from_environment()
     terms = make_terms(config, allowed)
     async with AsyncExitStack() as stack:
-        judges = await open_judges(terms, config.reward, allowed, stack)
+        store = await open_store(run.store_url)
+        stack.push_async_callback(store.close)
+        reward = config.reward
+        pool = WorkerPool(reward.workers, reward.timeout, reward.memory_mib)
+        judges = await open_judges(terms, pool, allowed, stack)
         add = reward_pb2_grpc.add_RewardServiceServicer_to_server
         service = rpc.service(reward_pb2.DESCRIPTOR, add, RewardServicer(terms, judges))
-        server = rpc.Server(address, [service], partial(issued_epoch, run.folder))
+        server = rpc.Server(address, [service], store.newest_epoch, run.trust)
+        server.metrics.show(REWARD_QUEUE, lambda: pool.num_waiting)
+        server.metrics.show(REWARD_WORKERS, lambda: pool.num_workers)
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()
@@ -57,14 +64,16 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
 
 
 async def open_judges(
-    terms: Sequence[Term], reward: RewardSection, allowed: Allowed, stack: AsyncExitStack
+    terms: Sequence[Term], pool: WorkerPool, allowed: Allowed, stack: AsyncExitStack
 ) -> dict[str, Judge]:
-    """One a term: the pool for functions, HTTP for plugins. Raises InputError."""
+    """One a term: the pool for functions, HTTP for plugins. Raises InputError.
+
+    The pool is opened where there are functions.
+    """
     functions = {t.name: t.spec for t in terms if isinstance(t.spec, FunctionSpec)}
     plugins = {t.name: t.spec for t in terms if isinstance(t.spec, PluginSpec)}
     judges: dict[str, Judge] = {}
     if functions:
-        pool = WorkerPool(reward.workers, reward.timeout, reward.memory_mib)
         await stack.enter_async_context(pool)
         await pool.load(list(functions.values()))
         judges |= {name: partial(pool.judge, spec) for name, spec in functions.items()}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, TrimaranError
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller, Peer, PolicyVersion, Replica
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ async def stay_registered(
     peer: Peer,
     live: Callable[[], PolicyVersion | None],
     pause: float = RETRY_SECONDS,
+    trust: Trust = NO_TRUST,
 ) -> None:
     """Registers and then gives signs of life, for ever; at least `pause` seconds between two calls.
 
@@ -34,7 +36,7 @@ async def stay_registered(
     address = config.endpoints.weight_sync
     if address is None:
         raise InputError("endpoints.weight_sync: missing; a replica registers there")
-    async with WeightSyncClient(address, caller) as client:
+    async with WeightSyncClient(address, caller, trust) as client:
         registration = await _register(client, replica, peer, pause, config.start_timeout)
         logger.info("%s is registered with weight sync", replica.name)
         while True:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,8 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
+from trimaran.store import open_store
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -51,6 +52,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._engine = engine
         self._weights = weights
         self._num_events = 0
+        self.num_tokens = 0
+        """Generated since the start."""
 
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -141,6 +144,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         for event in events:
             if isinstance(event, Chunk):
                 self._check_maker(maker)
+                self.num_tokens += len(event.token_ids_T)
                 tokens.setdefault(event.index, []).extend(event.token_ids_T)
                 response.chunks.append(_chunk(event, maker))
             else:
@@ -212,6 +216,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -220,7 +225,10 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     from services.weight_sync.data.receiver import WeightReceiver
 
     name = f"rollout-{index}"
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.close)
+        store = await open_store(run.store_url)
+        stack.push_async_callback(store.close)
         receiver = WeightReceiver(device, 0, config.weight_sync)
         check_engine = partial(
             check_temperature,
@@ -231,24 +239,24 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         weights = ReplicaWeights(
             name, engine, receiver, config.weight_sync, check_engine=check_engine
         )
-        try:
-            await asyncio.to_thread(receiver.start)
-            service = rollout_service(RolloutServicer(name, config, engine, weights))
-            issued = partial(issued_epoch, run.folder)
-            server = rpc.Server(config.endpoints.rollout[index], [service], issued)
-            await server.start()
-            try:
-                caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
-                await _until_first_end(
-                    _watch(engine, weights),
-                    stay_registered(config, caller, replica, receiver.peer, lambda: weights.live),
-                )
-            finally:
-                await server.stop()
-        finally:
-            await weights.close()
-    finally:
-        await engine.close()
+        stack.push_async_callback(weights.close)
+        await asyncio.to_thread(receiver.start)
+        servicer = RolloutServicer(name, config, engine, weights)
+        service = rollout_service(servicer)
+        server = rpc.Server(
+            config.endpoints.rollout[index], [service], store.newest_epoch, run.trust
+        )
+        server.metrics.show(ROLLOUT_RUNNING, lambda: engine.num_running)
+        server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
+        stack.push_async_callback(server.stop)
+        await server.start()
+        caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
+        await _until_first_end(
+            _watch(engine, weights),
+            stay_registered(
+                *(config, caller, replica, receiver.peer, lambda: weights.live), trust=run.trust
+            ),
+        )
 
 
 async def _watch(engine: Engine, weights: ReplicaWeights) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +25,9 @@ from trimaran.errors import (
     TrimaranError,
 )
 from trimaran.run_context import RunContext
-from trimaran.store import issued_epoch
+from trimaran.series import TRAINER_STEP
+from trimaran.store import open_store
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ SAVE_MARGIN_SECONDS = 5.0
 class OtherRanks:
     """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
 
-    def __init__(self, addresses: tuple[str, ...]) -> None:
-        self._channels = [rpc.connect(address) for address in addresses]
+    def __init__(self, addresses: tuple[str, ...], trust: Trust = NO_TRUST) -> None:
+        self._channels = [rpc.connect(address, trust) for address in addresses]
         self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
 
     def __len__(self) -> int:
@@ -208,22 +209,24 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError(
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     device = pick(config.trainer.device)
     sender = WeightSender(device, 0, config.weight_sync)
     rank = TrainerRank(config, run, index, sender.hold)
-    others = OtherRanks(addresses[1:] if index == 0 else ())
+    others = OtherRanks(addresses[1:] if index == 0 else (), run.trust)
     servicer = TrainerServicer(rank, others, sender, config.trainer)
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
-    issued = partial(issued_epoch, run.folder)
-    server = rpc.Server(addresses[index], [service], issued)
+    store = await open_store(run.store_url)
+    server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
+    server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)
         await rank.start(lambda: build_policy(config, run.folder, device, index))
         for other in addresses[1:] if index == 0 else ():
-            await rpc.wait_until_serving(other, config.start_timeout)
+            await rpc.wait_until_serving(other, config.start_timeout, run.trust)
         await server.start()
         logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
         await asyncio.Event().wait()
@@ -232,3 +235,4 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         await asyncio.to_thread(sender.close)
         await others.close()
         await rank.close()
+        await store.close()

@@ -10,21 +10,25 @@ from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
-from trimaran.store import open_store
+from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP
+from trimaran.store import Store, open_store
+from trimaran.trust import NO_TRUST, Trust
+from trimaran.types import VersionId
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
 
 class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, coordinator: Coordinator, trust: Trust = NO_TRUST) -> None:
+        self._coordinator, self._trust = coordinator, trust
 
     async def RegisterReplica(
         self, request: pb.RegisterReplicaRequest, context: Any
     ) -> pb.RegisterReplicaResponse:
         replica = wire.decode_replica(request.replica)
-        rpc.check_loopback(replica.address)
+        self._trust.check_address(replica.address)
         peer = wire.decode_peer(request.peer)
         registration = await self._coordinator.register(request.run_id, replica, peer)
         return pb.RegisterReplicaResponse(
@@ -91,17 +95,29 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     if address is None or not trainers:
         raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
     senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
-    store = open_store(run.folder)
-    coordinator = Coordinator(
-        run.run_id,
-        config.weight_sync,
-        store,
-        connect_senders=lambda caller: [TrainerClient(address, caller) for address in senders],
-        connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
-    )
+    store = await open_store(run.store_url)
+    try:
+        coordinator = await Coordinator.open(
+            run.run_id,
+            config.weight_sync,
+            store,
+            connect_senders=lambda caller: [
+                TrainerClient(address, caller, run.trust) for address in senders
+            ],
+            connect_rollout=lambda replica, caller: RolloutClient(
+                replica.address, caller, run.trust
+            ),
+        )
+        await _serve(address, coordinator, store, run.trust)
+    finally:
+        await store.close()
+
+
+async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Trust) -> None:
     add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
-    service = rpc.service(pb.DESCRIPTOR, add, WeightSyncServicer(coordinator))
-    server = rpc.Server(address, [service], store.newest_epoch)
+    service = rpc.service(pb.DESCRIPTOR, add, WeightSyncServicer(coordinator, trust))
+    server = rpc.Server(address, [service], store.newest_epoch, trust)
+    _show(server.metrics, coordinator)
     try:
         await coordinator.forget_gone()
         coordinator.start()
@@ -110,4 +126,14 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     finally:
         await server.stop()
         await coordinator.close()
-        store.close()
+
+
+def _show(metrics: Exposition, coordinator: Coordinator) -> None:
+    def live() -> VersionId | None:
+        policy = coordinator.routing().live
+        return policy.version if policy else None
+
+    metrics.show(SYNC_STEP, lambda: version.step if (version := live()) else None)
+    metrics.show(SYNC_LINEAGE, lambda: version.lineage if (version := live()) else None)
+    metrics.show(SYNC_ROUTABLE, lambda: len(coordinator.routing().routable))
+    metrics.show(SYNC_PAUSE, lambda: coordinator.last_pause)

@@ -1,44 +1,30 @@
-"""A controller that only tells what it was given to tell, and breaks the stream when told so."""
+"""A controller that only takes goals, and events as one leaves them in the run's store."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from trimaran import rpc, run_wire
-from trimaran.errors import UnavailableError
-from trimaran.runs import EventKind, Run, RunEvent, RunState
-from trimaran.v1 import run_pb2, run_pb2_grpc
+from trimaran.runs import EventKind, Goal, Run, RunEvent, RunState
+from trimaran.v1 import controller_pb2, controller_pb2_grpc
 
 
-class FakeController(run_pb2_grpc.RunServiceServicer):
-    def __init__(self, events: Sequence[RunEvent], break_behind: int) -> None:
-        self._events, self._break_behind = events, break_behind
-        self.asked_behind: list[int] = []
-        self.num_cancels = 0
-        self.num_told = 0
+class FakeController(controller_pb2_grpc.ControllerServiceServicer):
+    def __init__(self, step: int) -> None:
+        self.goals: list[Goal] = []
+        self._step = step
 
-    async def WatchRun(
-        self, request: run_pb2.WatchRunRequest, context: Any
-    ) -> AsyncIterator[run_pb2.WatchRunResponse]:
-        first = not self.asked_behind
-        self.asked_behind.append(request.after_sequence)
-        for event in self._events[request.after_sequence :]:
-            yield run_pb2.WatchRunResponse(event=run_wire.encode_event(event))
-            self.num_told += 1
-            if first and event.sequence == self._break_behind:
-                raise UnavailableError("the stream broke")
+    async def SetGoal(self, request: Any, context: Any) -> Any:
+        self.goals.append(run_wire.decode_goal(request.goal))
+        return controller_pb2.SetGoalResponse()
 
-    async def CancelRun(
-        self, request: run_pb2.CancelRunRequest, context: Any
-    ) -> run_pb2.CancelRunResponse:
-        self.num_cancels += 1
-        return run_pb2.CancelRunResponse(run=run_wire.encode_run(self._events[-1].run))
+    async def GetStatus(self, request: Any, context: Any) -> Any:
+        return controller_pb2.GetStatusResponse(epoch=1, step=self._step, goal="GOAL_CANCEL")
 
 
 async def serve(controller: FakeController, address: str) -> rpc.Server:
-    add = run_pb2_grpc.add_RunServiceServicer_to_server
-    server = rpc.Server(address, [rpc.service(run_pb2.DESCRIPTOR, add, controller)])
+    add = controller_pb2_grpc.add_ControllerServiceServicer_to_server
+    server = rpc.Server(address, [rpc.service(controller_pb2.DESCRIPTOR, add, controller)])
     await server.start()
     return server
 

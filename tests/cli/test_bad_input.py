@@ -21,7 +21,7 @@ def refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Refused:
     """refused(arguments…) -> the message; fails when anything was started or left behind."""
-    monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("trimaran.cli.launch.run_services", lambda *_: pytest.fail("started"))
 
     def run(*arguments: object) -> str:
         assert main([str(argument) for argument in arguments]) == 2

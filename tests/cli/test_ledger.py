@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from services.controller.anchor import AnchorFile
 from services.controller.ledger import RunLedger
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.records import Issued, Reissue
 from tests.cli.conftest import WriteRun
 from trimaran.cli.main import main
 from trimaran.config import load_config
 from trimaran.launch.run_folder import make_run_folder, write_config
+from trimaran.run_context import RunContext
 from trimaran.store import open_store
 
 
@@ -24,21 +28,59 @@ def folder(write_run: WriteRun) -> Path:
     config = load_config(write_run())
     folder = make_run_folder(config)
     write_config(folder, config)
-    store = open_store(folder)
-    ledger = RunLedger(store, PayloadStore(folder / "payloads"), folder.name)
-    ledger.record(Issued(17, 1, "train.jsonl:3"))
-    ledger.record(Issued(17, 2, "train.jsonl:3", Reissue("CUDA error", "rollout-0")))
-    asyncio.run(ledger.flush())
-    store.close()
+    asyncio.run(record(RunContext.in_folder(folder)))
     return folder
 
 
+async def record(run: RunContext) -> None:
+    store = await open_store(run.store_url)
+    payloads = FolderPayloads(run.folder / "payloads")
+    anchor = AnchorFile(run.folder)
+    ledger = await RunLedger.open(store, payloads, run.run_id, anchor=anchor)
+    ledger.record(Issued(17, 1, "train.jsonl:3"))
+    ledger.record(Issued(17, 2, "train.jsonl:3", Reissue("CUDA error", "rollout-0")))
+    await ledger.flush()
+    await ledger.close()
+    await store.close()
+
+
 def test_it_says_why_a_group_was_reissued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for run in ([], [folder.name], [str(folder)]):
-        assert main(["ledger", "show", *run, "17"]) == 0
-        first, second = map(json.loads, capsys.readouterr().out.splitlines())
-        assert (first["attempt"], first["reissue"]) == (1, None)
-        assert second["reissue"] == {"cause": "CUDA error", "replica": "rollout-0"}
+    for words in (
+        ["17"],
+        [folder.name, "17"],
+        [str(folder), "17"],
+        [folder.name, "--group", "17"],
+        ["--group", "17"],
+    ):
+        assert main(["ledger", "show", *words]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "group 17, prompt train.jsonl:3",
+            "attempt 1: issued",
+            "attempt 2: issued again, because of CUDA error (the attempt before was made by rollout-0)",
+            "it is being generated, or waits to be issued again",
+        ]
+
+
+def test_machines_get_the_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", "show", "17", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["records"]
+    assert (first["attempt"], first["reissue"]) == (1, None)
+    assert second["reissue"] == {"cause": "CUDA error", "replica": "rollout-0"}
+
+
+def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ledger", "verify"]) == 0
+    out = capsys.readouterr().out
+    assert "1 issued: 0 committed, 0 filtered, 0 skipped, 1 open; 1 times" in out
+    assert "anchors    1 agree" in out
+    with closing(sqlite3.connect(folder / "store.sqlite", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM streams WHERE sequence = 2")
+    assert main(["ledger", "verify", folder.name]) == 1
+    assert "FAULT      records 2 to 2 are missing" in capsys.readouterr().out
+    assert main(["ledger", "verify", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["faults"]) == 1
 
 
 def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +88,8 @@ def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     assert "its ledger knows no group 18" in capsys.readouterr().err
     assert main(["ledger", "show", "nowhere", "17"]) == 2
     assert "nowhere: not a run" in capsys.readouterr().err
+    assert main(["ledger", "show", folder.name]) == 2
+    assert "give the group's number, such as --group 17" in capsys.readouterr().err
     for path in folder.glob("store.sqlite*"):
         path.unlink()
     assert main(["ledger", "show", "17"]) == 2

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tests.cli.fake_controller import FakeController, event, serve
+from tests.cli.fake_controller import event
 from trimaran import metrics
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import LiveView, PlainView, StepClock, View, describe_left
-from trimaran.launch.endpoints import free_address
-from trimaran.runs import RunEvent, RunState
+from trimaran.runs import RunEvent, RunState, event_to_tree, events_stream
+from trimaran.store import open_store
 
 STEP = {
     metrics.REWARD_MEAN: 0.25,
@@ -45,23 +46,34 @@ class Recorder:
         self.seen.append(event)
 
 
-def test_every_event_is_shown_once_across_a_break_of_the_stream() -> None:
-    recorder, controller, running = Recorder(), FakeController(EVENTS, break_behind=3), []
+async def shown(folder: Path, batches: list[list[RunEvent]]) -> list[RunEvent]:
+    """What a watcher sees who begins behind the first batch, while the others come one by one."""
+    recorder, store = Recorder(), await open_store(f"sqlite:{folder / 'store.sqlite'}")
+    try:
+        stream = events_stream("run")
+        await store.extend(stream, [event_to_tree(each) for each in batches[0]])
+        following = asyncio.create_task(follow(store, "run", recorder, len(batches[0])))
+        for batch in batches[1:]:
+            await asyncio.sleep(0.05)
+            await store.extend(stream, [event_to_tree(each) for each in batch])
+        await asyncio.wait_for(following, 60)
+    finally:
+        await store.close()
+    return recorder.seen
 
-    async def run() -> None:
-        address = free_address(set())
-        following = asyncio.create_task(follow(address, recorder, lambda: running.append(1)))
-        await asyncio.sleep(0.1)  # the controller is not up yet when it is first asked
-        server = await serve(controller, address)
-        try:
-            await asyncio.wait_for(following, 60)
-        finally:
-            await server.stop()
 
-    asyncio.run(run())
-    assert recorder.seen == EVENTS
-    assert controller.asked_behind == [0, 3]
-    assert len(running) == 5  # not at the event of a run that is still starting
+def test_every_event_is_shown_once_whoever_wrote_it_and_those_of_a_former_life_are_not(
+    tmp_path: Path,
+) -> None:
+    former = [event(1, "finished", 2, state=RunState.FAILED)]
+    later = [replace(each, sequence=each.sequence + 1) for each in EVENTS]
+    seen = asyncio.run(shown(tmp_path, [former, later[:3], later[3:4], later[4:]]))
+    assert seen == later
+
+
+def test_a_run_that_is_paused_is_followed_no_further(tmp_path: Path) -> None:
+    end = event(1, "state", 2, state=RunState.PAUSED)
+    assert asyncio.run(shown(tmp_path, [[], [end]])) == [end]
 
 
 def show(view_class: type[View], **options: object) -> str:
@@ -146,25 +158,6 @@ def test_why_a_run_is_held_stands_under_the_live_table_while_it_lasts(
     picture = io.StringIO()
     Console(file=picture, width=160).print(view._render())
     assert ("held: half cannot be scored" in picture.getvalue()) == stands
-
-
-def test_a_held_run_is_followed_to_its_end() -> None:
-    events = [event(1, "state", 0, state=RunState.STARTING), event(2, "state", 0), HELD]
-    end = event(4, "finished", 2, state=RunState.FAILED, error="paused for 3600 s")
-    recorder, running = Recorder(), []
-    controller = FakeController([*events, end], break_behind=3)
-
-    async def run() -> None:
-        address = free_address(set())
-        server = await serve(controller, address)
-        try:
-            await asyncio.wait_for(follow(address, recorder, lambda: running.append(1)), 60)
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
-    assert recorder.seen == [*events, end]
-    assert len(running) == 3
 
 
 @pytest.mark.parametrize("view_class", [PlainView, LiveView])

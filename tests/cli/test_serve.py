@@ -24,5 +24,5 @@ serve._run("rollout", None, Path("."), 0)
 
 def test_a_thread_that_hangs_does_not_hold_a_service_that_has_failed():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 75  # it may pass: the launcher starts it again
     assert "ending now; it ends because of: the engine is gone" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
 from trimaran.launch.local import ServiceProcess
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +30,7 @@ def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Mapping[str, str]) -> None:
     services = make_services(folder, tasks)
-    monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: services)
+    monkeypatch.setattr("trimaran.cli.launch.run_services", lambda *_: services)
 
 
 def test_a_replica_that_dies_at_start_ends_all_and_shows_its_last_lines(
@@ -84,9 +85,10 @@ def test_a_run_that_has_finished_is_not_resumed(
     (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
     folder = config.parent
     store = SqliteStore(folder / "store.sqlite")
-    store.put(f"run/{folder.name}", {"state": "succeeded", "step": 20, "error": ""})
-    store.close()
-    monkeypatch.setattr("trimaran.cli.train.run_services", lambda *_: pytest.fail("started"))
+    record = {"state": "succeeded", "step": 20, "error": ""}
+    asyncio.run(store.put(f"run/{folder.name}", record))
+    asyncio.run(store.close())
+    monkeypatch.setattr("trimaran.cli.launch.run_services", lambda *_: pytest.fail("started"))
     assert main(["train", "--resume", str(folder)]) == 0
     assert "has finished" in capsys.readouterr().out
 
@@ -96,9 +98,9 @@ def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_p
 import sys
 from pathlib import Path
 from tests.launch.services import make_services
-from trimaran.cli import train
+from trimaran.cli import launch, train
 tasks = {{"controller": "run", "reward": "run"}}
-train.run_services = lambda *_: make_services(Path({str(tmp_path)!r}), tasks)
+launch.run_services = lambda *_: make_services(Path({str(tmp_path)!r}), tasks)
 sys.exit(train.train({str(write_run())!r}, []))
 """
     process = subprocess.Popen(
@@ -123,30 +125,37 @@ sys.exit(train.train({str(write_run())!r}, []))
 
 HELD_CONTROLLER = """
 import asyncio, sys
-from tests.cli.fake_controller import FakeController, event, serve
-from trimaran.runs import RunState
-error = "the run was paused for 1 s (reward.pause_timeout): no plugin; mend that, then resume"
-events = [
-    event(1, "state", 0),
-    event(2, "held", 2, text="no plugin", held="no plugin"),
-    event(3, "finished", 2, state=RunState.FAILED, error=error),
-]
+from pathlib import Path
+from tests.cli.fake_controller import event
+from trimaran.run_context import RunContext
+from trimaran.run_events import append_event
+from trimaran.runs import RunState, run_key, run_to_tree
+from trimaran.store import open_store
+from dataclasses import replace
+error = "the run was paused for 1 s (reward.pause_timeout): no plugin"
 async def main():
-    controller = FakeController(events, 0)
-    server = await serve(controller, sys.argv[1])
-    while not controller.num_told == len(events):
-        await asyncio.sleep(0.02)
-    await server.stop()
+    run = RunContext.in_folder(Path(sys.argv[1]))
+    store = await open_store(run.store_url)
+    for told in (
+        event(1, "state", 0),
+        event(2, "held", 2, text="no plugin", held="no plugin"),
+        event(3, "finished", 2, state=RunState.FAILED, error=error),
+    ):
+        told = replace(told, run=replace(told.run, run_id=run.run_id))
+        await append_event(store, told)
+        await store.put(run_key(run.run_id), run_to_tree(told.run))
+        await asyncio.sleep(1)  # the launcher sees that the run is under way
+    await store.close()
 asyncio.run(main())
 sys.exit("error: " + error)
 """
 
 
-def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
+def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
     write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def services(config: RunConfig, _: Path, folder: Path, *rest: object) -> list[ServiceProcess]:
-        command = (sys.executable, "-c", HELD_CONTROLLER, str(config.endpoints.controller))
+    def services(config: RunConfig, folder: Path, *rest: object) -> list[ServiceProcess]:
+        command = (sys.executable, "-c", HELD_CONTROLLER, str(folder))
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         return [
             ServiceProcess(
@@ -154,11 +163,12 @@ def test_a_pause_that_lasted_too_long_ends_with_1_and_the_way_to_go_on(
             )
         ]
 
-    monkeypatch.setattr("trimaran.cli.train.run_services", services)
+    monkeypatch.setattr("trimaran.cli.launch.run_services", services)
     assert main(["train", str(write_run())]) == 1
     out, err = capsys.readouterr()
     assert "step 2: held: no plugin" in out
     assert "step 2: finished: the run was paused for 1 s" in out
+    assert out.count("finished:") == 1  # the launcher adds no failure of its own
     assert "go on with: trimaran train --resume" in err
 
 

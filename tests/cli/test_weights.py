@@ -20,7 +20,7 @@ from trimaran import rpc
 from trimaran.cli.main import main
 from trimaran.config import WeightSyncSection
 from trimaran.launch.endpoints import free_address
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Manifest, Proof, TensorInfo
 from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 
@@ -278,8 +278,9 @@ def commit(folder: Path) -> None:
     """Two versions in the run's store, as weight sync leaves them at its end."""
     tensors = (TensorInfo("w", "F32", (4,), 0, (2,), ("0" * 32, "1" * 32)),)
 
-    async def write(store: SqliteStore) -> None:
-        ledger = VersionLedger(store, folder.name)
+    async def write() -> None:
+        store = SqliteStore(folder / "store.sqlite")
+        ledger = await VersionLedger.open(store, folder.name)
         for step in (0, 1):
             live = record(step).policy
             manifest = Manifest("xxh3-128", tensors, live.root)
@@ -289,12 +290,9 @@ def commit(folder: Path) -> None:
             )
         wrong = Proof(live.version, "rollout-1", live.root, 2, 1, "block 1 differs")
         await ledger.save_proofs([wrong])
+        await store.close()
 
-    store = SqliteStore(folder / "store.sqlite")
-    try:
-        asyncio.run(write(store))
-    finally:
-        store.close()
+    asyncio.run(write())
 
 
 def test_a_run_that_has_ended_is_read_from_its_store(runs: Runs, ask: Ask) -> None:
@@ -342,17 +340,17 @@ def test_with_the_real_service(
     """The coordinator that a run has, before replicas that move no bytes."""
     folder = runs(fakes.RUN, address)
     world, store = fakes.World(), SqliteStore(folder / "store.sqlite")
-    store.next_epoch(fakes.RUN)
-    coordinator = Coordinator(
-        *(fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout),
-        Pauses(first_retry=0.05),
-    )
 
     async def command(*arguments: str) -> tuple[int, str]:
         code = await asyncio.to_thread(main, ["weights", *arguments])
         return code, capsys.readouterr().out
 
     async def scenario() -> None:
+        await store.next_epoch(fakes.RUN)
+        coordinator = await Coordinator.open(
+            *(fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout),
+            Pauses(first_retry=0.05),
+        )
         add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
         servicer = WeightSyncServicer(coordinator)
         service = rpc.service(weight_sync_pb2.DESCRIPTOR, add, servicer)
@@ -382,11 +380,9 @@ def test_with_the_real_service(
         finally:
             await server.stop()
             await coordinator.close()
+            await store.close()
 
-    try:
-        asyncio.run(scenario())
-    finally:
-        store.close()
+    asyncio.run(scenario())
 
 
 def test_the_docs_explain_every_setting() -> None:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from services.controller.anchor import AnchorFile
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import RunLedger
+from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
-from services.controller.records import decode_proof
+from services.controller.records import Filtered, Record, Skipped, decode_proof
 from services.controller.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from trimaran.clients import GroupAssembly, TrainAnswer
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
     Group,
@@ -130,20 +132,21 @@ class FakeTrainer:
 
 
 class FakeWeightSync:
-    """Its proofs stand in the store and outlive it."""
+    """Its proofs stand in a file and outlive it."""
 
-    def __init__(self, events: list[Any], names: list[str], store: SqliteStore) -> None:
+    def __init__(self, events: list[Any], names: list[str], proofs: Path) -> None:
         self.events, self.names = events, names
         self.makers: dict[str, str] = {}
         """By replica; else its tokens bear its own name."""
-        self._store = store
+        self._file = proofs
         self.live: PolicyVersion | None = None
         self.reports: dict[str, str] = {}
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         """Of a publication."""
         self.list_pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.stale = False
-        stored = [decode_proof(tree) for tree in store.get("proofs") or ()]
+        trees = json.loads(proofs.read_text()) if proofs.exists() else []
+        stored = [decode_proof(tree) for tree in trees]
         self.proofs = {(proof.version, proof.replica): proof for proof in stored}
         self.missing: set[tuple[VersionId, str]] = set()
         self.list_faults: list[Exception] = []
@@ -162,7 +165,7 @@ class FakeWeightSync:
 
     def _prove(self, *proofs: Proof) -> None:
         self.proofs |= {(proof.version, proof.replica): proof for proof in proofs}
-        self._store.put("proofs", [asdict(proof) for proof in self.proofs.values()])
+        self._file.write_text(json.dumps([asdict(proof) for proof in self.proofs.values()]))
 
     async def publish_version(
         self, version: PolicyVersion, timeout: float
@@ -286,15 +289,33 @@ class World:
         self.checkpoints = checkpoints if checkpoints is not None else {0: "root-0"}
         self.store = SqliteStore(folder / "store.sqlite")
         names = [f"rollout-{i}" for i in range(config.rollout.replicas)]
-        self.weight_sync = FakeWeightSync(self.events, names, self.store)
+        self.weight_sync = FakeWeightSync(self.events, names, folder / "proofs.json")
         self.trainer = FakeTrainer(self.events, self.checkpoints)
         self.reward = FakeReward()
         self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
         self.lost: list[str] = []
         self.back: list[str] = []
-        self.ledger = RunLedger(self.store, PayloadStore(folder / "payloads"), RUN_ID)
-        self.cancelled = asyncio.Event()
+        payloads = FolderPayloads(folder / "payloads")
+        self.ledger = asyncio.run(
+            RunLedger.open(
+                self.store,
+                payloads,
+                RUN_ID,
+                anchor=AnchorFile(folder),
+                retention=Retention(keep_all=config.run.keep_payloads == "all"),
+            )
+        )
+        self.recorded: list[Record] = []
+        """In this life."""
+        apply = self.ledger.record
+
+        def record(record: Record) -> None:
+            apply(record)
+            self.recorded.append(record)
+
+        self.ledger.record = record
+        self.ending = asyncio.Event()
         self.settle = 0.02
         """Seconds for which a proof that is missing is waited for."""
 
@@ -330,7 +351,7 @@ class World:
             fake.weight_sync,
             None,
             reporter,
-            self.cancelled,
+            self.ending,
         )
         version, pending = await replay(self.ledger, fake.trainer, self.config)
         if pending:
@@ -344,8 +365,16 @@ class World:
         return FakeRollout(address.removesuffix(":1"), self)
 
     def close(self) -> None:
-        self.ledger.close()
-        self.store.close()
+        asyncio.run(self.ledger.close())
+        asyncio.run(self.store.close())
+
+    def filtered(self) -> dict[int, Filtered]:
+        """By group."""
+        return {r.group: r for r in self.recorded if isinstance(r, Filtered)}
+
+    def skipped(self) -> dict[int, Skipped]:
+        """By group."""
+        return {r.group: r for r in self.recorded if isinstance(r, Skipped)}
 
     def lags(self) -> list[int]:
         return [

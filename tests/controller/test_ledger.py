@@ -1,37 +1,37 @@
 import asyncio
 import json
 import sqlite3
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.controller.ledger import RunLedger, chain_hash, first_hash, fold
-from services.controller.ledger_state import OPEN, LedgerState, Stage
-from services.controller.payloads import PayloadStore
+from services.controller.chain import first_hash, fold
+from services.controller.ledger import RunLedger
+from services.controller.ledger_state import LedgerState, decode_state, encode_state
+from services.controller.payloads import FolderPayloads
 from services.controller.records import (
+    Began,
+    Checkpointed,
     Committed,
     Consumed,
-    Filtered,
     Generated,
     Issued,
     LedgerError,
     Opened,
     Record,
-    Reissue,
     Scored,
-    Skipped,
+    Timed,
+    chain_hash,
+    decode,
     encode,
 )
-from trimaran.errors import InputError
-from trimaran.store import SqliteStore
+from trimaran.store import entries
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Proof, VersionId
 
 PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
-ENDS = (Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
 
 
 def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any]]]:
@@ -42,96 +42,12 @@ def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any
     return rows
 
 
-class LedgerLife(RuleBasedStateMachine):
-    """Whatever happens to groups, each issued prompt is in exactly one place and ends once."""
+def folded(run_id: str, rows: list[tuple[int, Any]]) -> LedgerState:
+    async def each() -> AsyncGenerator[tuple[int, Any], None]:
+        for row in rows:
+            yield row
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.state = LedgerState()
-        self.records: list[Record] = []
-        self.ended: dict[int, Stage] = {}
-
-    def record(self, record: Record) -> None:
-        self.state.apply(record)
-        self.records.append(record)
-        for number in self.state.with_stage(*ENDS):
-            stage = self.state.groups[number].stage
-            assert self.ended.setdefault(number, stage) == stage, "a group ended twice"
-
-    def pick(self, data: st.DataObject, *stages: Stage) -> tuple[int, int]:
-        number = data.draw(st.sampled_from(self.state.with_stage(*stages)))
-        return number, self.state.groups[number].attempt
-
-    def any_in(self, *stages: Stage) -> bool:
-        return bool(self.state.with_stage(*stages))
-
-    @rule()
-    def issue(self) -> None:
-        self.record(Issued(self.state.next_number, 1, "p"))
-
-    @precondition(lambda self: self.any_in(*OPEN))
-    @rule(data=st.data())
-    def reissue(self, data: st.DataObject) -> None:
-        number, attempt = self.pick(data, *OPEN)
-        self.record(Issued(number, attempt + 1, "p", Reissue("it died", "rollout-0")))
-
-    @precondition(lambda self: self.any_in(Stage.ISSUED))
-    @rule(data=st.data())
-    def generate(self, data: st.DataObject) -> None:
-        self.record(Generated(*self.pick(data, Stage.ISSUED), digest="d"))
-
-    @precondition(lambda self: self.any_in(Stage.GENERATED))
-    @rule(data=st.data())
-    def score(self, data: st.DataObject) -> None:
-        self.record(Scored(*self.pick(data, Stage.GENERATED), payload="x"))
-
-    @precondition(lambda self: self.any_in(Stage.ISSUED, Stage.GENERATED))
-    @rule(data=st.data())
-    def skip(self, data: st.DataObject) -> None:
-        self.record(Skipped(*self.pick(data, Stage.ISSUED, Stage.GENERATED), reason="r"))
-
-    @precondition(lambda self: self.any_in(Stage.GENERATED))
-    @rule(data=st.data())
-    def filter(self, data: st.DataObject) -> None:
-        self.record(Filtered(*self.pick(data, Stage.GENERATED), reason="r"))
-
-    @precondition(lambda self: self.any_in(Stage.SCORED) and not self.state.has_pending_batch)
-    @rule()
-    def consume(self) -> None:
-        numbers = self.state.with_stage(Stage.SCORED)[:2]
-        groups = tuple((number, self.state.groups[number].attempt) for number in numbers)
-        self.record(Consumed(self.state.step + 1, groups, (PROOF,)))
-        assert self.state.steps[-1].proofs == (PROOF,)
-
-    @precondition(lambda self: self.state.has_pending_batch)
-    @rule()
-    def commit(self) -> None:
-        self.record(Committed(VersionId(0, self.state.step + 1), "r"))
-
-    @precondition(lambda self: self.ended)
-    @rule(data=st.data(), stage=st.sampled_from(list(Stage)))
-    def nothing_follows_an_end(self, data: st.DataObject, stage: Stage) -> None:
-        number = data.draw(st.sampled_from(sorted(self.ended)))
-        attempt, step = self.state.groups[number].attempt, self.state.step
-        wrong: dict[Stage, Record] = {
-            Stage.ISSUED: Issued(number, attempt + 1, "p"),
-            Stage.GENERATED: Generated(number, attempt, "d"),
-            Stage.SCORED: Scored(number, attempt, "x"),
-            Stage.CONSUMED: Consumed(step + 1, ((number, attempt),)),
-            Stage.COMMITTED: Committed(VersionId(0, step), "r"),
-            Stage.FILTERED: Filtered(number, attempt, "r"),
-            Stage.SKIPPED: Skipped(number, attempt, "r"),
-        }
-        with pytest.raises(LedgerError):
-            self.state.apply(wrong[stage])
-
-    @invariant()
-    def the_fold_of_the_records_is_the_state(self) -> None:
-        assert fold("run", chained("run", self.records))[0] == self.state
-
-
-TestLedgerLife = LedgerLife.TestCase
-TestLedgerLife.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+    return asyncio.run(fold(run_id, each())).state
 
 
 RECORDS: list[Record] = [
@@ -144,22 +60,22 @@ RECORDS: list[Record] = [
 ]
 
 
-def write(folder: Path) -> None:
+async def write(folder: Path) -> None:
     store = SqliteStore(folder / "store.sqlite")
-    ledger = RunLedger(store, PayloadStore(folder / "payloads"), "run")
+    ledger = await RunLedger.open(store, FolderPayloads(folder / "payloads"), "run")
     for record in RECORDS:
         ledger.record(record)
-    asyncio.run(ledger.flush())
-    ledger.close()
-    store.close()
+    await ledger.flush()
+    await ledger.close()
+    await store.close()
 
 
-def read(folder: Path) -> LedgerState:
+async def read(folder: Path) -> LedgerState:
     store = SqliteStore(folder / "store.sqlite")
     try:
-        return fold("run", store.read("ledger/run"))[0]
+        return (await fold("run", entries(store, "ledger/run"))).state
     finally:
-        store.close()
+        await store.close()
 
 
 @pytest.mark.parametrize(
@@ -176,62 +92,57 @@ def read(folder: Path) -> LedgerState:
     ],
 )
 def test_tampering_is_found_and_named(tmp_path: Path, damage: str, named: int) -> None:
-    write(tmp_path)
-    assert read(tmp_path).step == 1
+    asyncio.run(write(tmp_path))
+    assert asyncio.run(read(tmp_path)).step == 1
     connection = sqlite3.connect(tmp_path / "store.sqlite")
     changed = connection.execute(damage).rowcount
     connection.commit()
     connection.close()
     assert changed
     with pytest.raises(LedgerError, match=f"run run: .* breaks at record {named} "):
-        read(tmp_path)
+        asyncio.run(read(tmp_path))
 
 
 def test_a_chain_of_another_run_is_refused(tmp_path: Path) -> None:
     rows = chained("run", RECORDS)
     with pytest.raises(LedgerError, match="breaks at record 1"):
-        fold("other", rows)
+        folded("other", rows)
 
 
 def test_a_record_that_does_not_fit_is_named() -> None:
     rows = chained("run", [RECORDS[1], RECORDS[3]])
     with pytest.raises(LedgerError, match=r"record 2: group 0, attempt 1: scored cannot follow"):
-        fold("run", rows)
+        folded("run", rows)
 
 
 def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), "run")
-
     async def body() -> str:
+        store = SqliteStore(tmp_path / "store.sqlite")
+        ledger = await RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), "run")
         ledger.record(RECORDS[1])
         ledger.record(RECORDS[2])
         payload = ledger.keep(b"tokens")
         ledger.record(Scored(0, 1, payload))
         await ledger.flush()
-        return payload
+        return payload  # and the process is gone
 
     payload = asyncio.run(body())
-    again = SqliteStore(tmp_path / "store.sqlite")
-    state = fold("run", again.read("ledger/run"))[0]
+    state = asyncio.run(read(tmp_path))
     assert state.groups[0].payload == payload
-    assert PayloadStore(tmp_path / "payloads").read(payload) == b"tokens"
-    ledger.close()
+    assert asyncio.run(FolderPayloads(tmp_path / "payloads").read(payload)) == b"tokens"
 
 
-def test_payloads_are_checked_and_pruned(tmp_path: Path) -> None:
-    payloads = PayloadStore(tmp_path)
-    payloads.write({"a" * 64: b"wrong name"})
-    with pytest.raises(InputError, match="does not match"):
-        payloads.read("a" * 64)
-    (tmp_path / "half.partial").write_bytes(b"")
-    payloads.prune(set())
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match="missing"):
-        payloads.read("a" * 64)
+def test_the_state_comes_back_from_a_snapshot() -> None:
+    state = folded("run", chained("run", RECORDS))
+    state.apply(Issued(3, 1, "p"))
+    state.apply(Began(VersionId(0, 0), "root"))
+    state.apply(Consumed(2, (), (PROOF,)))
+    again = decode_state(json.loads(json.dumps(encode_state(state))))
+    assert again == state
+    assert again.unissued == [1, 2]
 
 
-def test_pruning_keeps_what_a_resume_from_the_checkpoint_reads() -> None:
+def test_what_a_resume_from_the_checkpoint_reads() -> None:
     state = LedgerState()
     for number in range(3):
         state.apply(Issued(number, 1, "p"))
@@ -243,3 +154,39 @@ def test_pruning_keeps_what_a_resume_from_the_checkpoint_reads() -> None:
     assert state.payloads_after(0) == {"x0", "x1", "x2"}
     assert state.payloads_after(1) == {"x1", "x2"}
     assert state.payloads_after(2) == {"x2"}
+
+
+def test_its_size_does_not_grow_with_the_run() -> None:
+    """Groups end in another order than they began, as they do."""
+    state = LedgerState()
+
+    def sizes() -> tuple[int, ...]:
+        return len(state.groups), len(state.ended.others), len(state.steps), len(state.checkpoints)
+
+    most = (0, 0, 0, 0)
+    for step in range(1, 501):
+        numbers = range(4 * step - 4, 4 * step)
+        for number in reversed(numbers):
+            state.apply(Issued(number, 1, "p"))
+            state.apply(Generated(number, 1, "d"))
+            state.apply(Scored(number, 1, "x"))
+        state.apply(Consumed(step, tuple((number, 1) for number in numbers)))
+        state.apply(Committed(VersionId(0, step), "r"))
+        state.apply(Timed(step, 2.0))
+        if step % 10 == 0:
+            state.apply(Checkpointed(step, "c", max(step - 10, 10)))
+        most = tuple(map(max, most, sizes()))
+    assert most == (4, 0, 20, 2)
+    totals = state.totals
+    assert (totals.committed, totals.timed_groups, totals.timed_seconds) == (2000, 2000, 1000.0)
+    assert state.root_at(490) == "r"
+    with pytest.raises(LedgerError, match="step 480: its details are no longer kept"):
+        state.root_at(480)
+
+
+def test_a_ledger_without_the_fields_that_came_later_is_read() -> None:
+    trees = [encode(record) for record in RECORDS]
+    for tree in trees:
+        for name in ("makers", "rewards", "oldest"):
+            tree.pop(name, None)
+    assert [decode(tree) for tree in trees] == RECORDS

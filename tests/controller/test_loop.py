@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from services.controller.faulted import PausedTooLongError
-from services.controller.ledger_state import Stage
 from services.controller.records import Opened
 from tests.controller.fakes import PROMPTS, World, dies, make_config
 from trimaran.errors import (
@@ -63,7 +62,8 @@ def test_nothing_is_issued_beyond_the_last_step(tmp_path: Path) -> None:
     world = run(World(tmp_path, make_config(run={"max_lag": 3})))
     issued = {event[1] for event in world.events if event[0] == "generate"}
     assert issued == set(range(6 * GROUPS))
-    assert world.ledger.state.with_stage(Stage.COMMITTED) == list(range(6 * GROUPS))
+    state = world.ledger.state
+    assert (state.ended.below, state.totals.committed) == (6 * GROUPS, 6 * GROUPS)
 
 
 def test_a_failed_group_is_tried_elsewhere(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_poisonous_prompt_is_skipped_and_the_next_takes_its_slot(tmp_path: Pat
     world.faults = faults
     run(world)
     assert world.trained_numbers() == [n for n in range(6 * GROUPS + 1) if n != 5]
-    entry = world.ledger.state.groups[5]
-    assert (entry.stage, entry.attempt) == (Stage.SKIPPED, 3)
-    assert "boom" in entry.reason
+    skipped = world.skipped()[5]
+    assert skipped.attempt == 3
+    assert "boom" in skipped.reason
     assert sum(event[0] == "skipped" for event in world.events) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_prompt_that_kills_replicas_takes_no_innocent_one_with_it(tmp_path: Pa
         asyncio.run(asyncio.wait_for(body(), 30))
     finally:
         world.close()
-    assert world.ledger.state.with_stage(Stage.SKIPPED) == [2]
+    assert list(world.skipped()) == [2]
     assert world.trained_numbers() == [n for n in range(2 * GROUPS + 1) if n != 2]
 
 
@@ -204,7 +204,7 @@ def test_a_prompt_that_is_too_long_is_skipped_at_once(tmp_path: Path) -> None:
 
     world.faults = faults
     run(world)
-    assert world.ledger.state.with_stage(Stage.SKIPPED) == [0, 7]
+    assert list(world.skipped()) == [0, 7]
     assert [e[1] for e in world.events if e[0] == "generate"].count(0) == 1
 
 
@@ -228,8 +228,8 @@ def test_a_group_that_cannot_be_scored_is_filtered(tmp_path: Path) -> None:
 
     world.reward.faults = faults
     run(world)
-    assert world.ledger.state.with_stage(Stage.FILTERED) == [3]
-    assert world.ledger.state.groups[3].reason == (
+    assert list(world.filtered()) == [3]
+    assert world.filtered()[3].reason == (
         "2 of 2 completions faulted, 3 times; the last: worker killed"
     )
     assert world.reward.calls.count(3) == 3
@@ -245,7 +245,7 @@ def test_a_frozen_reward_service_ends_the_run_and_is_not_the_prompts_fault(tmp_p
     world.reward.faults = faults
     with pytest.raises(DeadlineError, match="ScoreGroup"):
         run(world)
-    assert not world.ledger.state.with_stage(Stage.FILTERED)
+    assert not world.filtered()
 
 
 def test_a_partly_faulted_group_trains(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_cancel_ends_the_run_after_the_step_under_way(tmp_path: Path) -> None:
     world = World(tmp_path, make_config())
 
     async def cancel() -> None:
-        world.cancelled.set()
+        world.ending.set()
 
     world.trainer.pace = cancel
     run(world)
@@ -353,7 +353,7 @@ def test_a_pause_ends_by_itself_and_every_group_trains_once(tmp_path: Path) -> N
 
 
 def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> None:
-    world, down = paused_world(tmp_path, lambda: world.cancelled.set(), max_lag=1)
+    world, down = paused_world(tmp_path, lambda: world.ending.set(), max_lag=1)
     training = asyncio.Event()
 
     async def delay(number: int) -> None:
@@ -378,9 +378,9 @@ def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> Non
 def test_a_cancel_ends_a_pause_in_order(tmp_path: Path, later: bool) -> None:
     def cancel() -> None:
         if later:
-            asyncio.get_running_loop().call_later(0.1, world.cancelled.set)
+            asyncio.get_running_loop().call_later(0.1, world.ending.set)
         else:
-            world.cancelled.set()
+            world.ending.set()
 
     world, _ = paused_world(tmp_path, cancel)
     run(world)
@@ -393,7 +393,7 @@ def test_a_cancel_while_groups_are_made_lets_the_step_end(tmp_path: Path) -> Non
 
     async def delay(number: int) -> None:
         if number == GROUPS:
-            world.cancelled.set()
+            world.ending.set()
 
     world.delay = delay
     run(world)
@@ -406,7 +406,7 @@ def test_a_pause_that_lasts_too_long_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(PausedTooLongError, match="no plugin"):
         run(world)
     assert world.ledger.state.step == 2
-    assert not world.ledger.state.with_stage(Stage.FILTERED)
+    assert not world.filtered()
 
 
 def nonfinite_at(*steps: int) -> Callable[[int], str]:
@@ -417,7 +417,7 @@ def test_a_step_that_is_not_finite_is_counted_published_and_recorded(tmp_path: P
     world = World(tmp_path, make_config())
     world.trainer.nonfinite = nonfinite_at(2, 3, 5)
     run(world)
-    steps = world.ledger.state.steps
+    steps = list(world.ledger.state.steps.values())
     assert [entry.nonfinite for entry in steps] == [
         *("", "group 8: reward nan", "group 12: reward nan", "", "group 20: reward nan", "")
     ]

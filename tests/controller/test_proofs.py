@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.ledger_state import Stage
 from services.controller.proofs import ProofCheck
 from services.controller.records import Consumed, Generated, Issued, Scored
 from tests.controller.fakes import PROMPTS, World, make_config
@@ -64,7 +63,7 @@ def test_tokens_of_an_unproven_replica_never_train_and_their_group_is_reissued(
         assert attempts(world, number)[:2] == [(1, "rollout-1"), (2, "rollout-0")]
     # Nobody vouches for it, so it takes no more groups until it is proven.
     assert world.events.count(("report", "rollout-1")) == 1
-    assert not world.ledger.state.with_stage(Stage.SKIPPED)
+    assert not world.skipped()
 
 
 def test_a_replica_that_was_mended_once_is_reported_by_its_own_name(tmp_path: Path) -> None:

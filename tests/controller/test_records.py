@@ -6,20 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.controller.ledger import chain_hash
 from services.controller.records import (
     TYPES,
+    Compacted,
     Issued,
     LedgerError,
     Record,
     Reissue,
+    Scored,
     Timed,
+    chain_hash,
     decode,
     encode,
 )
 
-finite_times = st.builds(Timed, st.integers(), st.floats(allow_nan=False, allow_infinity=False))
-records = st.one_of([finite_times, *(st.from_type(t) for t in TYPES.values() if t is not Timed)])
+finite = st.floats(allow_nan=False, allow_infinity=False)
+finite_times = st.builds(Timed, st.integers(), finite)
+finite_rewards = st.builds(Scored, rewards=st.lists(st.none() | finite).map(tuple))
+snapshots = st.builds(Compacted, state=st.dictionaries(st.text(), st.integers()))
+others = [t for t in TYPES.values() if t not in (Timed, Scored, Compacted)]
+records = st.one_of([finite_times, finite_rewards, snapshots, *map(st.from_type, others)])
 
 
 @given(record=records)
@@ -36,7 +42,7 @@ def test_its_hash_is_the_same_before_and_after(record: Record) -> None:
 def test_a_kind_is_the_types_name() -> None:
     assert set(TYPES) == {
         *("opened", "began", "issued", "generated", "scored", "filtered", "skipped", "consumed"),
-        *("committed", "timed", "branched", "replayed", "checkpointed"),
+        *("committed", "timed", "branched", "replayed", "checkpointed", "compacted"),
     }
     assert encode(Issued(17, 2, "p", Reissue("it died", "rollout-0"))) == {
         "kind": "issued",

@@ -2,13 +2,15 @@
 
 import asyncio
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from services.controller.anchor import ANCHOR_NAME
 from services.controller.ledger import RunLedger, read_records
-from services.controller.ledger_state import Stage
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.records import (
     Branched,
     Checkpointed,
@@ -23,7 +25,7 @@ from services.controller.resume import DivergedError, open_groups
 from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Completion, Group, Score, ScoredGroup, Segment, VersionId
 from trimaran.wire import serialize_scored_group
 
@@ -49,17 +51,20 @@ def run_world(
 def cut_ledger(source: Path, target: Path, num_records: int) -> None:
     """A copy of the run folder as a crash after `num_records` records leaves it."""
     shutil.copytree(source, target)
-    store = SqliteStore(target / "store.sqlite")
-    store._execute("DELETE FROM streams WHERE sequence > ?", (num_records,))
-    store.close()
+    with closing(sqlite3.connect(target / "store.sqlite", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM streams WHERE sequence > ?", (num_records,))
+    (target / ANCHOR_NAME).unlink()
 
 
 def records(folder: Path) -> list[Record]:
-    store = SqliteStore(folder / "store.sqlite")
-    try:
-        return [record for _, record in read_records(store, RUN_ID)]
-    finally:
-        store.close()
+    async def read() -> list[Record]:
+        store = SqliteStore(folder / "store.sqlite")
+        try:
+            return [record async for _, record in read_records(store, RUN_ID)]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
 
 
 @pytest.mark.e2e
@@ -67,15 +72,16 @@ def records(folder: Path) -> list[Record]:
     ("max_lag", "stride", "bad"), [(0, 1, frozenset()), (0, 1, frozenset({2})), (2, 3, frozenset())]
 )
 def test_every_crash_point_reaches_the_same_state(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    max_lag: int,
-    stride: int,
-    bad: frozenset[int],
+    tmp_path: Path, max_lag: int, stride: int, bad: frozenset[int]
 ) -> None:
-    # A crash comes before the pruning that the whole run did later.
-    monkeypatch.setattr(PayloadStore, "prune", lambda payloads, keep: None)
-    run = {"steps": 3, "groups_per_step": 2, "max_lag": max_lag, "checkpoint_every": 2}
+    # A crash comes before the collection that the whole run did later.
+    run = {
+        "keep_payloads": "all",
+        "steps": 3,
+        "groups_per_step": 2,
+        "max_lag": max_lag,
+        "checkpoint_every": 2,
+    }
     config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True})
     (tmp_path / "whole").mkdir()
     whole = run_world(tmp_path / "whole", config, nonfinite=bad)
@@ -89,10 +95,10 @@ def test_every_crash_point_reaches_the_same_state(
         resumed = run_world(folder, config, checkpoints, nonfinite=bad)
         state = resumed.ledger.state
         assert state.step == 3
-        left_out = {place for place, entry in enumerate(state.steps, 1) if entry.nonfinite}
-        assert left_out == bad
-        ended = state.with_stage(Stage.COMMITTED, Stage.FILTERED, Stage.SKIPPED)
-        assert ended == sorted(state.groups) == list(range(6)), f"crash after {crash}"
+        assert {step for step, entry in state.steps.items() if entry.nonfinite} <= bad
+        assert state.totals.nonfinite_steps == len(bad)
+        assert (state.ended.below, state.groups) == (6, {}), f"crash after {crash}"
+        assert state.totals.committed == 6
         assert max(resumed.lags(), default=0) <= max_lag
         if max_lag == 0:
             assert resumed.trainer.root == whole.trainer.root, f"crash after {crash}"
@@ -133,9 +139,9 @@ def test_otherwise_a_difference_opens_a_new_lineage(finished: Path, tmp_path: Pa
     resumed = run_world(tmp_path / "crash", config, salt="another kernel")
     state = resumed.ledger.state
     assert state.lineage == 1
-    versions = [entry.version for entry in state.steps]
+    versions = [entry.version for entry in state.steps.values()]
     assert [(v.lineage, v.step) for v in versions if v] == [(1, 1), (1, 2), (1, 3)]
-    assert state.steps[2].root == resumed.trainer.root
+    assert state.steps[3].root == resumed.trainer.root
     # and a later resume compares with the new lineage's roots
     again = run_world(tmp_path / "crash", config, salt="another kernel")
     assert again.ledger.state.lineage == 1
@@ -155,7 +161,7 @@ def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
         ("live", 2),
         ("train", 3),
     ]
-    assert resumed.ledger.state.steps[1].root == roots[2]
+    assert resumed.ledger.state.steps[2].root == roots[2]
 
 
 def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_scored_groups_are_reused_only_within_the_lag(
     tmp_path: Path, max_lag: int, reused: list[int]
 ) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = RunLedger(store, PayloadStore(tmp_path / "payloads"), RUN_ID)
+    ledger = asyncio.run(RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), RUN_ID))
 
     def record(number: int, version: int) -> None:
         segment = Segment(0, 1, VersionId(0, version), "rollout-0")
@@ -191,9 +197,10 @@ def test_scored_groups_are_reused_only_within_the_lag(
     ledger.record(Issued(2, 2, "p"))
     asyncio.run(ledger.flush())
     # With weights of step 1, groups 2 and 3 train next (lag 1 each), then 4 and 5 (2 and 1).
-    groups = open_groups(ledger, make_config(run={"groups_per_step": 2, "max_lag": max_lag}))
-    ledger.close()
-    store.close()
+    config = make_config(run={"groups_per_step": 2, "max_lag": max_lag})
+    groups = asyncio.run(open_groups(ledger, config))
+    asyncio.run(ledger.close())
+    asyncio.run(store.close())
     assert [scored.group.number for scored in groups.reused] == reused
     assert sorted([*groups.reissued, *reused]) == [2, 3, 4, 5]
 
@@ -203,5 +210,5 @@ def test_payloads_are_kept_back_to_the_oldest_kept_checkpoint(tmp_path: Path) ->
     world = run_world(tmp_path, make_config(run=run))
     left = {path.name for path in (tmp_path / "payloads").iterdir()}
     state = world.ledger.state
-    assert state.checkpoints == [2, 4, 6]
-    assert left == {state.groups[n].payload for entry in state.steps[4:] for n in entry.groups}
+    assert state.checkpoints == [4, 6]
+    assert left == {payload for step in (5, 6) for payload in state.steps[step].payloads}

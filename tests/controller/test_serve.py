@@ -14,12 +14,31 @@ from services.controller.faulted import PausedTooLongError
 from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from trimaran import rpc, wire
-from trimaran.clients import RunClient
+from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig
-from trimaran.errors import InputError, TrimaranError
+from trimaran.errors import (
+    InputError,
+    OutOfOrderError,
+    StaleEpochError,
+    TrimaranError,
+    UnavailableError,
+)
+from trimaran.launch.exits import exit_code
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
 from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, RunEvent, RunState
+from trimaran.run_events import is_last, watch_events
+from trimaran.runs import (
+    EventKind,
+    Goal,
+    RunEvent,
+    RunState,
+    event_from_tree,
+    events_stream,
+    goal_key,
+    run_from_tree,
+    run_key,
+)
+from trimaran.store import entries, open_store
 from trimaran.telemetry import read_json_lines
 from trimaran.types import (
     Faulted,
@@ -258,11 +277,25 @@ async def free_address() -> str:
     return server.address
 
 
-async def watch(address: str, events: list[RunEvent]) -> None:
-    await rpc.wait_until_serving(address, 10)
-    async with RunClient(address) as client:
-        async for event in client.watch_run():
+async def watch(
+    run_folder: Path, events: list[RunEvent], until: Callable[[RunEvent], bool] = is_last
+) -> None:
+    """What comes into the store from now on, until the run has ended."""
+    store = await open_store(RunContext.in_folder(run_folder).store_url)
+    try:
+        after = await store.last(events_stream(run_folder.name))
+        async for event in watch_events(store, run_folder.name, after, poll=0.02):
             events.append(event)
+            if until(event):
+                return
+    finally:
+        await store.close()
+
+
+async def put_goal(run_folder: Path, goal: Goal) -> None:
+    store = await open_store(RunContext.in_folder(run_folder).store_url)
+    await store.put(goal_key(run_folder.name), {"goal": goal.value})
+    await store.close()
 
 
 async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
@@ -271,7 +304,8 @@ async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
     run_folder.mkdir(exist_ok=True)
     endpoints = {**await pool.start(), "controller": await free_address()}
     events: list[RunEvent] = []
-    watcher = asyncio.create_task(watch(endpoints["controller"], events))
+    watcher = asyncio.create_task(watch(run_folder, events))
+    await asyncio.sleep(0)
     try:
         await asyncio.wait_for(
             controller.serve(configure(folder, endpoints, **run), RunContext.in_folder(run_folder)),
@@ -352,28 +386,127 @@ def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
     assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 1, 1: 0, 2: 0})]
 
 
-def test_a_failure_is_told_to_watchers_and_raised(tmp_path: Path) -> None:
+@pytest.mark.parametrize("may_pass", [False, True])
+def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
+    tmp_path: Path, may_pass: bool
+) -> None:
     pool = Pool()
 
     async def fail(step: int) -> None:
         if step == 2:
-            raise TrimaranError
+            raise UnavailableError("its disk hangs") if may_pass else InputError("step 2 is odd")
 
     async def body() -> None:
         pool.trainer.during_step = fail
-        events: list[RunEvent] = []
+        run = RunContext.in_folder(tmp_path / "run")
+        run.folder.mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        with pytest.raises(TrimaranError) as caught:
+            await controller.serve(configure(tmp_path, endpoints), run)
+        await pool.stop()
+        assert exit_code(caught.value) == (75 if may_pass else 2)
+        store = await open_store(run.store_url)
+        record = await store.get(run_key("run"))
+        assert record
+        [*_, last] = [e async for e in entries(store, events_stream("run"))]
+        await store.close()
+        event, recorded = event_from_tree(*last), run_from_tree(record.value)
+        assert recorded == event.run
+        if may_pass:
+            assert (event.kind, event.run.state) == (EventKind.PROCESS, RunState.RUNNING)
+            assert "cannot go on: its disk hangs" in event.text
+        else:
+            assert (event.kind, event.run.state) == (EventKind.FINISHED, RunState.FAILED)
+            assert (event.run.error, event.run.remedy) == ("step 2 is odd", InputError.remedy)
+
+    asyncio.run(body())
+
+
+def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later(
+    tmp_path: Path,
+) -> None:
+    pool = Pool()
+
+    async def body() -> list[RunEvent]:
         run_folder = tmp_path / "run"
         run_folder.mkdir()
         endpoints = {**await pool.start(), "controller": await free_address()}
-        watcher = asyncio.create_task(watch(endpoints["controller"], events))
-        with pytest.raises(TrimaranError):
-            await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
-        await asyncio.wait_for(watcher, 10)
-        await pool.stop()
-        assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.FAILED)
-        assert events[-1].run.error
 
-    asyncio.run(body())
+        async def pause(step: int) -> None:
+            async with ControllerClient(endpoints["controller"], "run") as client:
+                await client.set_goal(Goal.PAUSE)
+
+        pool.trainer.during_step = pause
+        events: list[RunEvent] = []
+        watcher = asyncio.create_task(watch(run_folder, events))
+        await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
+        await watcher
+        await pool.stop()
+        return events
+
+    events = asyncio.run(body())
+    states = [event.run.state for event in events]
+    assert (states[-1], events[-1].kind, events[-1].run.step) == (
+        *(RunState.PAUSED, EventKind.STATE),
+        1,
+    )
+    assert RunState.PAUSING in states
+    assert pool.saved == [1]
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert not (tmp_path / "run" / "model").exists()
+    pool = Pool()
+    pool.trainer.step = 1  # it has loaded the checkpoint
+    later = asyncio.run(serve(tmp_path, pool))
+    assert later[0].sequence == events[-1].sequence + 1
+    assert (later[-1].run.state, later[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+
+
+def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    asyncio.run(put_goal(tmp_path / "run", Goal.PAUSE))
+    events = asyncio.run(serve(tmp_path, Pool()))
+    assert {event.run.state for event in events} == {RunState.PAUSING, RunState.PAUSED}
+    assert events[-1].run.step == 0
+
+
+def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_records(
+    tmp_path: Path,
+) -> None:
+    """It is frozen while step 2 trains; its successor ends the run; then it goes on."""
+
+    async def body() -> tuple[list[RunEvent], int]:
+        pool, frozen, thawed = Pool(), asyncio.Event(), asyncio.Event()
+
+        async def freeze(step: int) -> None:
+            if step == 2 and not frozen.is_set():
+                frozen.set()
+                await thawed.wait()
+
+        pool.trainer.during_step = freeze
+        run = RunContext.in_folder(tmp_path / "run")
+        run.folder.mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        life = asyncio.create_task(controller.serve(configure(tmp_path, endpoints), run))
+        await asyncio.wait_for(frozen.wait(), 30)
+        events: list[RunEvent] = []
+        watcher = asyncio.create_task(watch(run.folder, events))
+        later = {**endpoints, "controller": await free_address()}
+        await controller.serve(configure(tmp_path, later), run)
+        await watcher
+        thawed.set()
+        with pytest.raises(StaleEpochError):
+            await asyncio.wait_for(life, 30)
+        await pool.stop()
+        store = await open_store(run.store_url)
+        last, record = await store.last(events_stream("run")), await store.get(run_key("run"))
+        await store.close()
+        assert record
+        assert run_from_tree(record.value) == events[-1].run
+        return events, last
+
+    events, last = asyncio.run(body())
+    assert (events[-1].kind, events[-1].run.state) == (EventKind.FINISHED, RunState.SUCCEEDED)
+    assert events[-1].sequence == last
 
 
 @pytest.fixture
@@ -432,7 +565,7 @@ def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
     async def body() -> None:
         endpoints = {**await pool.start(), "controller": await free_address()}
         config = configure(tmp_path, endpoints, {"pause_timeout": 1.0}, **run)
-        watcher = asyncio.create_task(watch(endpoints["controller"], events))
+        watcher = asyncio.create_task(watch(tmp_path / "run", events))
         with pytest.raises(PausedTooLongError, match="no plugin"):
             await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
         await asyncio.wait_for(watcher, 10)
@@ -455,12 +588,11 @@ def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -
         events: list[RunEvent] = []
 
         async def cancel_in_pause() -> None:
-            await rpc.wait_until_serving(endpoints["controller"], 10)
-            async with RunClient(endpoints["controller"], "run") as client:
-                async for event in client.watch_run():
-                    events.append(event)
-                    if event.kind == "held":
-                        assert (await client.cancel_run()).held
+            await watch(tmp_path / "run", events, lambda event: event.kind == "held")
+            assert events[-1].run.held
+            async with ControllerClient(endpoints["controller"], "run") as client:
+                await client.set_goal(Goal.CANCEL)
+            await watch(tmp_path / "run", events)
 
         watcher = asyncio.create_task(cancel_in_pause())
         config = configure(tmp_path, endpoints, max_attempts=20)
@@ -485,12 +617,17 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
         endpoints = {**await pool.start(), "controller": await free_address()}
 
         async def cancel(step: int) -> None:
-            async with RunClient(endpoints["controller"], "run") as client:
-                assert (await client.cancel_run()).state is RunState.RUNNING
+            async with ControllerClient(endpoints["controller"], "run") as client:
+                assert (await client.get_status()).running
+                await client.set_goal(Goal.CANCEL)
+                status = await client.get_status()
+                assert (status.goal, status.running, status.epoch) == (Goal.CANCEL, False, 1)
+                with pytest.raises(OutOfOrderError, match="already works towards cancel"):
+                    await client.set_goal(Goal.PAUSE)
 
         pool.trainer.during_step = cancel
         events: list[RunEvent] = []
-        watcher = asyncio.create_task(watch(endpoints["controller"], events))
+        watcher = asyncio.create_task(watch(tmp_path / "run", events))
         await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
         await watcher
         await pool.stop()
@@ -553,9 +690,9 @@ def test_another_runs_id_is_refused(tmp_path: Path) -> None:
 
     async def ask(endpoints: dict[str, Any]) -> None:
         await rpc.wait_until_serving(endpoints["controller"], 10)
-        async with RunClient(endpoints["controller"], "other") as client:
+        async with ControllerClient(endpoints["controller"], "other") as client:
             with pytest.raises(InputError, match="other: not here"):
-                await client.get_run()
+                await client.get_status()
 
     async def body() -> None:
         (tmp_path / "run").mkdir()

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from tests import marked
+
 TIMEOUT_SECONDS = 240
 
 
@@ -24,7 +26,7 @@ def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "TRIMARAN_TEST_MARK": str(run_folder_parent)},
+        env={**os.environ, marked.MARK: str(run_folder_parent)},
     )
 
 
@@ -53,33 +55,16 @@ def train(*arguments: str | Path, run_folder_parent: Path) -> tuple[int, str]:
 
 def survivors(run_folder_parent: Path, seconds: float = 15) -> list[str]:
     """Command lines of processes of this test's runs that still live after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        alive = [
-            " ".join(p.cmdline()) for p in psutil.process_iter() if _marked(p, run_folder_parent)
-        ]
-        if not alive or time.monotonic() > deadline:
-            return alive
-        time.sleep(0.2)
+    return [" ".join(p.cmdline()) for p in marked.survivors(run_folder_parent, seconds)]
 
 
 def processes(run_folder_parent: Path, *words: str) -> list[psutil.Process]:
     """Processes of this test's runs whose command line holds all the words."""
     return [
         process
-        for process in psutil.process_iter()
-        if _marked(process, run_folder_parent) and all(w in process.cmdline() for w in words)
+        for process in marked.marked(run_folder_parent)
+        if all(word in process.cmdline() for word in words)
     ]
-
-
-def _marked(process: psutil.Process, mark: Path) -> bool:
-    try:
-        return (
-            process.environ().get("TRIMARAN_TEST_MARK") == str(mark)
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return False
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen, what: str) -> None:

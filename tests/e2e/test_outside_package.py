@@ -6,6 +6,7 @@ processes that the launcher starts or not at all.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import os
@@ -19,6 +20,7 @@ import yaml
 from services.controller.group_life import read_life
 from tests.e2e import runs
 from tests.extending.recipes import RECIPES
+from trimaran.run_context import RunContext
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -63,6 +65,7 @@ def test_a_run_with_a_package_from_outside(
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["reward/term/style.words/mean"] > 0 for row in rows)
     assert all(row["rollout/completion/length/mean"] == 4 for row in rows)
-    assert read_life(folder, 0)[0]["prompt"].startswith("train.csv:")
+    life = asyncio.run(read_life(RunContext.in_folder(folder), 0))
+    assert life[0]["prompt"].startswith("train.csv:")
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
     assert runs.survivors(tmp_path) == []

@@ -43,7 +43,8 @@ NAMES = {
         "trimaran/clients/reward.py": "RewardClient",
     },
     "A store": {
-        "trimaran/store.py": "Store open_store find_store issued_epoch",
+        "trimaran/store/port.py": "Store",
+        "trimaran/store/open.py": "open_store find_store",
         "tests/extending/memory_store.py": "MemoryStore",
     },
     "A model family": {
@@ -66,7 +67,7 @@ def defined(path: str) -> set[str]:
             found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
     return found
 

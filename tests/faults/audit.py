@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.controller.ledger import read_records
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import FolderPayloads
 from services.controller.records import (
     Began,
     Committed,
@@ -17,7 +17,7 @@ from services.controller.records import (
     Timed,
 )
 from tests.faults.oracle import Judge
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import ScoredGroup
 from trimaran.wire import parse_scored_group
 
@@ -30,7 +30,7 @@ class Audit:
 
     def __init__(self, run_folder: Path, judge: Judge) -> None:
         self.store = SqliteStore(run_folder / "store.sqlite")
-        self._payloads = PayloadStore(run_folder / "payloads")
+        self._payloads = FolderPayloads(run_folder / "payloads")
         self._run_id, self._judge = run_folder.name, judge
         self._sequence = 0
         self._scored: dict[Attempt, ScoredGroup] = {}
@@ -48,13 +48,13 @@ class Audit:
         """Tokens."""
         self.wrong: list[str] = []
 
-    def read(self) -> None:
-        for sequence, record in read_records(self.store, self._run_id, self._sequence):
+    async def read(self) -> None:
+        async for sequence, record in read_records(self.store, self._run_id, self._sequence):
             self._sequence = sequence
-            self._take(record)
+            await self._take(record)
 
-    def close(self) -> None:
-        self.store.close()
+    async def close(self) -> None:
+        await self.store.close()
 
     @property
     def batch(self) -> list[ScoredGroup]:
@@ -71,11 +71,12 @@ class Audit:
         """Spoilt groups of which there is a later attempt."""
         return {(n, attempt) for n, attempt in self.spoilt if self._attempts[n] > attempt}
 
-    def ended_with(self) -> str:
+    async def ended_with(self) -> str:
         """The error of the controller that ended last; empty while none has."""
-        return (self.store.get(f"run/{self._run_id}") or {}).get("error", "")
+        record = await self.store.get(f"run/{self._run_id}")
+        return record.value["error"] if record else ""
 
-    def _take(self, record: Record) -> None:
+    async def _take(self, record: Record) -> None:
         match record:
             case Opened(epoch):
                 self.epoch = epoch
@@ -85,7 +86,8 @@ class Audit:
                 self._scored.pop((number, self._attempts.get(number, 0)), None)
                 self._attempts[number] = attempt
             case Scored(number, attempt, payload):
-                key, scored = (number, attempt), parse_scored_group(self._payloads.read(payload))
+                key = (number, attempt)
+                scored = parse_scored_group(await self._payloads.read(payload))
                 self._scored[key] = scored
                 if not self._judge.is_right(scored.group):
                     self.spoilt.add(key)

@@ -48,9 +48,8 @@ from tests.faults.house import (  # noqa: E402
 from tests.faults.processes import Usage  # noqa: E402
 from tests.faults.stand import Stand  # noqa: E402
 from tests.faults.witness import Witness  # noqa: E402
+from tests.marked import MARK  # noqa: E402
 
-MARK = "TRIMARAN_TEST_MARK"
-"""In the environment of every process of this run, whoever started it."""
 GROWTH_ALLOWED = 10
 """Descriptors or threads: less than one a fault."""
 
@@ -125,7 +124,7 @@ async def drive(report: Report, count: int, settings: list[Setting], model: Path
     counts = shares(count, len(settings))
     for number, share in enumerate(counts):
         setting, later = settings[number], settings[number + 1 : len(counts)]
-        home = make_house(report.folder / f"part-{number}", setting, report.seed, model)
+        home = await make_house(report.folder / f"part-{number}", setting, report.seed, model)
         print(f"part {number}: {setting}", flush=True)
         try:
             await home.open()
@@ -135,7 +134,7 @@ async def drive(report: Report, count: int, settings: list[Setting], model: Path
             traceback.print_exc()
         finally:
             report.left += [f"part {number}: {name}" for name in await home.close()]
-        report.left += await processes.survivors(MARK, str(report.folder))
+        report.left += processes.survivors(str(report.folder))
     report.growth["driver"] = count, started, usage_of_driver()
 
 
@@ -182,7 +181,7 @@ async def part(
     finally:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        audit.close()
+        await audit.close()
         report.num_tokens += judge.num_tokens
         report.num_trained += audit.num_trained
         report.num_spoilt += judge.num_spoilt

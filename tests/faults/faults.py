@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 from tests.faults import leftovers, orders
 from tests.faults.house import CONTROLLER, GROUPS_PER_STEP, WEIGHT_SYNC, Setting
-from tests.faults.leftovers import expect
 from tests.faults.processes import Child
 from tests.faults.proxy import Harm
-from tests.faults.stand import CALL_SECONDS, Broken, Stand
+from tests.faults.replaced import CALL_SECONDS, Broken, expect
+from tests.faults.stand import Stand
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import StaleEpochError
 from trimaran.types import Caller, VersionId
@@ -121,7 +121,8 @@ async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> b
         await stand.until(lambda: not former.alive, CALL_SECONDS, "the former controller to end")
     finally:
         former.kill()
-    if "replaced" not in (error := stand.audit.ended_with()) and "another controller" not in error:
+    error = await stand.audit.ended_with()
+    if "replaced" not in error and "another controller" not in error:
         raise Broken(f"a controller that was replaced ended with another error: {error!r}")
     return moment.reached
 
@@ -134,7 +135,7 @@ async def _queue_behind(stand: Stand, old: Caller, step: int, moment: Moment) ->
         version = replace(live, version=VersionId(live.version.lineage, step + 1), root="0" * 32)
         queued = asyncio.ensure_future(client.publish_version(version, 3 * CALL_SECONDS))
         await asyncio.sleep(0.1)  # its epoch is looked at before it waits
-        new = Caller(old.run_id, stand.audit.store.next_epoch(old.run_id))
+        new = Caller(old.run_id, await stand.audit.store.next_epoch(old.run_id))
         async with WeightSyncClient(stand.weight_sync_address, new) as successor:
             await successor.get_routing()
         moment.go_on()

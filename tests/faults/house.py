@@ -17,7 +17,7 @@ from tests.faults.proxy import Door
 from tests.faults.reward import make_reward
 from trimaran import rpc
 from trimaran.config import RunConfig, dump_config, parse_config
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Replica
 
 CONTROLLER = "controller"
@@ -196,14 +196,14 @@ class House:
         return found
 
 
-def make_house(folder: Path, setting: Setting, seed: int, model: Path) -> House:
+async def make_house(folder: Path, setting: Setting, seed: int, model: Path) -> House:
     folder.mkdir(parents=True)
     names = [f"trainer-{index}" for index in range(setting.num_senders)]
     names += [f"rollout-{index}" for index in range(setting.num_replicas)]
     doors = {name: Door(folder / "run" / f"{name}.relay") for name in names}
     config = parse_config(_configure(folder, setting, seed, model))
     (folder / "run").mkdir()
-    _take_over(folder / "run")
+    await _take_over(folder / "run")
     (folder / "config.yaml").write_text(dump_config(config))
     # The last replica comes and goes: the controller does not wait for it.
     tree = config.model_dump(mode="json")
@@ -262,17 +262,17 @@ def _configure(folder: Path, setting: Setting, seed: int, model: Path) -> dict[s
     }
 
 
-def _take_over(run_folder: Path) -> None:
+async def _take_over(run_folder: Path) -> None:
     """The controller that comes is not the run's first: there is an older epoch."""
     store = SqliteStore(run_folder / "store.sqlite")
-    store.next_epoch(run_folder.name)
-    store.close()
+    await store.next_epoch(run_folder.name)
+    await store.close()
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, model: dict[str, Any] = MODEL) -> Path:
     """What the services look at of a model that nobody computes with."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(model))
     for name in ("model.safetensors", "tokenizer.json"):
         (folder / name).touch()
     return folder

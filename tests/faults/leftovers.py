@@ -26,14 +26,13 @@ from services.weight_sync.transports.relay_wire import Connection, ProtocolError
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
 from tests.faults.house import CONTROLLER, WEIGHT_SYNC
-from tests.faults.stand import CALL_SECONDS, Broken, Stand
+from tests.faults.replaced import CALL_SECONDS, Broken, expect, refuse_replaced
+from tests.faults.stand import Stand
 from trimaran import rpc
-from trimaran.clients import RolloutClient, TrainerClient, WeightSyncClient
+from trimaran.clients import RolloutClient
 from trimaran.device import pick
 from trimaran.errors import (
-    StaleEpochError,
     TransferError,
-    TrimaranError,
     UnprovenError,
 )
 from trimaran.types import (
@@ -52,17 +51,6 @@ from trimaran.types import (
 SECONDS = 1.0
 
 
-async def expect(error: type[TrimaranError], call: Awaitable[Any], what: str) -> TrimaranError:
-    """Raises Broken when the call is obeyed, or refused for any other reason."""
-    try:
-        answer = await call
-    except error as refusal:
-        return refusal
-    except TrimaranError as other:
-        raise Broken(f"{what}: refused with {other!r} instead of {error.__name__}") from None
-    raise Broken(f"{what}: obeyed, with {answer!r}")
-
-
 async def old_epoch(stand: Stand, dice: random.Random) -> None:
     """A controller that was replaced speaks first after weight sync has died and come back."""
     await stand.recover()
@@ -74,20 +62,8 @@ async def old_epoch(stand: Stand, dice: random.Random) -> None:
         stand.house.children[WEIGHT_SYNC].kill()
         stand.house.start(WEIGHT_SYNC)
         await rpc.wait_until_serving(stand.weight_sync_address, CALL_SECONDS)
-        async with (
-            WeightSyncClient(stand.weight_sync_address, old) as weight_sync,
-            RolloutClient(stand.house.replica(name).address, old) as replica,
-            TrainerClient(stand.house.config.endpoints.trainer[0], old) as trainer,
-        ):
-            live = (await weight_sync.list_versions(1))[0].policy
-            for what, call in {
-                "publish": weight_sync.publish_version(live, CALL_SECONDS),
-                "report": weight_sync.report_replica(name, "an old controller says so"),
-                "commit": replica.commit_weights(live, "leftover", CALL_SECONDS),
-                "abort": replica.abort_weights(live.version, "leftover"),
-                "checkpoint": trainer.save_checkpoint(live.version.step, CALL_SECONDS),
-            }.items():
-                await expect(StaleEpochError, call, f"{what} of epoch {old.epoch}")
+        index = int(name.rpartition("-")[2])
+        await refuse_replaced(stand.house.config.endpoints, old, index)
     finally:
         child.thaw()
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from tests import marked
 from trimaran.launch.lifetime import die_with_parent
 
 POLL_SECONDS = 0.005
@@ -108,22 +109,12 @@ def start(name: str, log: Path, target: Callable[..., None], *arguments: object)
     return Child(name, process, process.pid)
 
 
-async def survivors(mark: str, value: str) -> list[str]:
-    """Processes with this in their environment that are still there after a while, but for ours."""
+def survivors(value: str) -> list[str]:
+    """Processes with this mark that are still there after a while, but for ours."""
     servers: Any = (forkserver._forkserver, resource_tracker._resource_tracker)
     ours = {os.getpid(), servers[0]._forkserver_pid, servers[1]._pid}
-    found: list[str] = []
-
-    def none_is_left() -> bool:
-        marked = (
-            p for p in psutil.process_iter() if p.pid not in ours and _is_marked(p, mark, value)
-        )
-        found[:] = [f"{p.pid} {' '.join(p.cmdline())}" for p in marked]
-        return not found
-
-    with suppress(TimeoutError):
-        await until(none_is_left, END_SECONDS, "every process to end")
-    return found
+    left = marked.survivors(value, END_SECONDS, ours)
+    return [f"{one.pid} {' '.join(one.cmdline())}" for one in left]
 
 
 def _status(process: psutil.Process) -> str:
@@ -131,13 +122,6 @@ def _status(process: psutil.Process) -> str:
         return process.status()
     except psutil.NoSuchProcess:
         return ""
-
-
-def _is_marked(process: psutil.Process, mark: str, value: str) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(mark) == value
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
 
 
 def _run(log: Path, target: Callable[..., None], arguments: tuple) -> None:

@@ -16,6 +16,7 @@ from tests.faults import orders
 from tests.faults.audit import Audit
 from tests.faults.house import CONTROLLER, WEIGHT_SYNC, House
 from tests.faults.oracle import Judge
+from tests.faults.replaced import CALL_SECONDS, Broken
 from trimaran import rpc
 from trimaran.clients import TrainerClient, WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
@@ -23,7 +24,6 @@ from trimaran.types import Caller, Routing
 
 RECOVERY_SECONDS = 60.0
 """For everything that died or froze to be back; an operator would be called then."""
-CALL_SECONDS = 20.0
 BATCH_SECONDS = 40.0
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.5
@@ -34,10 +34,6 @@ AWAY = (UnavailableError, DeadlineError)
 def replica_of(maker: str) -> str:
     """A replica that was mended makes its tokens as name~1, name~2, …"""
     return maker.partition("~")[0]
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
 
 
 @dataclass(slots=True)
@@ -71,7 +67,7 @@ class Stand:
         """With a fresh look at the ledger each time. Raises Broken: a hang."""
         deadline = time.monotonic() + seconds
         while True:
-            self.audit.read()
+            await self.audit.read()
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -99,7 +95,7 @@ class Stand:
             return self.audit.consumed > self.step or not self.house.is_alive(CONTROLLER)
 
         await self.until(has_batch_or_died, BATCH_SECONDS, f"the batch of step {self.step + 1}")
-        self._check_controller()
+        await self._check_controller()
         self.step += 1
         self.judge.oracle.learn(self.step)
         self.house.permit(self.step)
@@ -113,7 +109,7 @@ class Stand:
                 if child.stopped():
                     return True
             elif until_over:
-                self.audit.read()
+                await self.audit.read()
                 if self.audit.reported >= self.step:
                     return False
             await asyncio.sleep(POLL_SECONDS / 10)
@@ -126,7 +122,7 @@ class Stand:
         while True:
             self._revive()
             if not all(map(self.house.is_alive, [CONTROLLER, *self.house.trainers])):
-                self._check_controller()
+                await self._check_controller()
                 await self.resume()
             missing = await self._missing(self.step)
             if not missing:
@@ -160,7 +156,7 @@ class Stand:
             await asyncio.sleep(POLL_SECONDS)
 
     async def routing(self) -> Routing:
-        self.audit.read()
+        await self.audit.read()
         async with self.weight_sync() as client:
             return await client.get_routing()
 
@@ -204,10 +200,10 @@ class Stand:
         for child in self.house.children.values():
             child.thaw()
 
-    def _check_controller(self) -> None:
+    async def _check_controller(self) -> None:
         """It outlives whatever is done to a replica or to weight sync."""
         if not self.house.is_alive(CONTROLLER) and not self.may_end:
-            raise Broken(f"the controller ended: {self.audit.ended_with() or 'see its log'}")
+            raise Broken(f"the controller ended: {await self.audit.ended_with() or 'see its log'}")
 
     async def _missing(self, step: int) -> str:
         """Until every replica that runs is routable at this step's version; empty then."""

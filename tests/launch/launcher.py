@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 
 from tests.launch.services import make_services
-from trimaran.launch import local
+from trimaran.launch.children import Children
 from trimaran.launch.local import Processes, StopTimes
-
-local.ORPHAN_SECONDS = 1.0
 
 
 async def main(folder: Path, services: list[str]) -> None:
     made = make_services(folder, dict(s.split("=") for s in services))
-    async with Processes(made, StopTimes(leader=1.0, running=1.0, loading=1.0)) as processes:
+    times = StopTimes(leader=1.0, running=1.0, loading=1.0)
+    async with Processes(made, times, children=Children(orphan_seconds=1.0)) as processes:
         await processes.wait(print)
 
 

@@ -15,8 +15,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def make_services(folder: Path, tasks: Mapping[str, str]) -> list[ServiceProcess]:
-    """Name -> what it does; "controller" leads, "weight-sync" and a "rollout-…" are revived, a
-    "rollout-…" is expendable."""
+    """Name -> what it does; "controller" leads, a "rollout-…" is expendable, a "trainer-…" takes
+    the other ranks and the controller along."""
+    ranks = {name for name in tasks if name.startswith("trainer")}
     return [
         ServiceProcess(
             name=name,
@@ -24,7 +25,9 @@ def make_services(folder: Path, tasks: Mapping[str, str]) -> list[ServiceProcess
             environment=dict(os.environ),
             log=folder / f"{name}.log",
             leads=name == "controller",
-            revived=name.startswith(("rollout", "weight-sync")),
+            takes_along=frozenset(ranks | {"controller"}) - {name}
+            if name in ranks
+            else frozenset(),
             expendable=name.startswith("rollout"),
         )
         for name, what in tasks.items()

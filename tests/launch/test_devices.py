@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.devices import PLACED, Placement, place, placed_environment
-from trimaran.launch.local import run_services
+from trimaran.launch.endpoints import fill_endpoints
+from trimaran.launch.run_services import run_services
 from trimaran.machine import Machine
 
 NPU_VARIABLES = {"ASCEND_HOME_PATH": "/usr/local/Ascend/cann", "ATB_HOME_PATH": "/usr/local/nnal"}
@@ -281,7 +282,7 @@ def test_a_service_takes_the_same_share_alone_and_from_a_launcher(
     monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
     config = make_config(replicas=2, rollout_tp=3, ranks=2)
     placement = place(config, read_nine_npus({}))
-    services = run_services(config, Path("c"), Path("f"), placement)
+    services = run_services(fill_endpoints(config), Path("f"), placement)
     seen = {s.name: s.environment.get("ASCEND_RT_VISIBLE_DEVICES") for s in services}
     assert seen == {
         **dict.fromkeys(["reward", "weight-sync", "controller"]),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
+from trimaran.launch.exits import TRY_AGAIN
 from trimaran.launch.local import Processes, ServiceDiedError, StopTimes
 from trimaran.launch.restarts import Restarts
 
@@ -232,19 +233,159 @@ def test_who_is_deaf_while_it_loads_does_not_hold_up_the_end(tmp_path: Path) -> 
     assert not is_alive(pid)
 
 
-def test_a_trainers_death_in_mid_run_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    names = {"controller": "run", "trainer-0": "run"}
+def forget(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).unlink()
+
+
+async def until_again(folder: Path, *names: str) -> list[int]:
+    return [await asyncio.to_thread(pid_of, folder / name) for name in names]
+
+
+SOON = partial(Restarts, first_pause=0.01)
+
+
+def test_a_dead_rank_takes_all_ranks_and_the_controller_along_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    names = {"controller": "finish", "trainer-0": "run", "trainer-1": "deaf", "rollout-0": "run"}
+    notes: list[str] = []
 
     async def run() -> None:
-        async with start(tmp_path, names) as processes:
-            _, trainer = await until_up(tmp_path, names)
+        async with start(tmp_path, names, SOON, StopTimes(loading=0.2)) as processes:
+            controller, first, second, replica = await until_up(tmp_path, names)
             processes.running = True
-            os.kill(trainer, signal.SIGKILL)
-            await processes.wait(pytest.fail)
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            forget(tmp_path, "controller", "trainer-0", "trainer-1")
+            os.kill(first, signal.SIGKILL)
+            again = await until_again(tmp_path, "controller", "trainer-0", "trainer-1")
+            assert not {controller, first, second} & set(again)
+            assert not any(map(is_alive, (controller, first, second)))
+            assert pid_of(tmp_path / "rollout-0") == replica and is_alive(replica)
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
 
-    with pytest.raises(ServiceDiedError, match="^trainer-0 died") as caught:
-        asyncio.run(run())
-    assert caught.value.started
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert notes[0] == (
+        "trainer-0 died (killed by SIGKILL); the run starts it again with controller, trainer-1"
+        " in 0.01 s"
+    )
+    assert set(notes[1:]) == {
+        f"{name} is started again" for name in ("trainer-0", "trainer-1", "controller")
+    }
+
+
+def test_ranks_that_die_together_come_back_once(tmp_path: Path) -> None:
+    names = {"controller": "finish", "trainer-0": "run", "trainer-1": "run"}
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with start(tmp_path, names, partial(Restarts, first_pause=0.3)) as processes:
+            found = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            forget(tmp_path, *names)
+            for pid in found:
+                os.kill(pid, signal.SIGKILL)
+            await until_again(tmp_path, *names)
+            assert len(processes.alive) == 3
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert sum("is started again" in note for note in notes) == 3
+
+
+def test_a_dead_controller_is_started_again_alone(tmp_path: Path) -> None:
+    names = {"controller": "finish", "trainer-0": "run"}
+
+    async def run() -> None:
+        async with start(tmp_path, names, SOON) as processes:
+            controller, trainer = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(print))
+            forget(tmp_path, "controller")
+            os.kill(controller, signal.SIGKILL)
+            [again] = await until_again(tmp_path, "controller")
+            assert again != controller and is_alive(trainer)
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+            assert pid_of(tmp_path / "trainer-0") == trainer
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize(("code", "num_starts"), [(1, 1), (2, 1), (TRY_AGAIN, 3)])
+def test_a_controller_that_has_decided_is_not_started_again(
+    tmp_path: Path, code: int, num_starts: int
+) -> None:
+    async def run() -> None:
+        async with start(tmp_path, {"controller": f"die{code}"}, TWICE) as processes:
+            processes.running = True
+            await processes.wait(print)
+
+    with pytest.raises(ServiceDiedError) as caught:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    assert caught.value.exit_code == (2 if code == 2 else 1)
+    assert (tmp_path / "controller.log").read_text().count("first words") == num_starts
+
+
+def test_who_is_killed_at_the_first_start_is_started_again(tmp_path: Path) -> None:
+    names = {"controller": "finish", "trainer-0": "run"}
+
+    async def run() -> None:
+        async with start(tmp_path, names, SOON) as processes:
+            _, trainer = await until_up(tmp_path, names)
+            waiting = asyncio.create_task(processes.wait(print))
+            forget(tmp_path, *names)
+            os.kill(trainer, signal.SIGKILL)
+            await until_again(tmp_path, *names)
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_progress_forgives_the_deaths_of_those_that_made_it(tmp_path: Path) -> None:
+    deaths = 5
+    names = {"controller": "finish"}
+
+    async def run() -> None:
+        async with start(tmp_path, names, TWICE) as processes:
+            [controller] = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(print))
+            for _ in range(deaths):
+                forget(tmp_path, "controller")
+                os.kill(controller, signal.SIGKILL)
+                [controller] = await until_again(tmp_path, "controller")
+                processes.progressed()
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_replica_is_added_and_taken_while_the_run_goes_on(tmp_path: Path) -> None:
+    names = {"controller": "finish", "rollout-0": "run", "rollout-1": "run"}
+    notes: list[str] = []
+
+    async def run() -> None:
+        *first, added = make_services(tmp_path, names)
+        async with Processes(first, QUICK, SOON) as processes:
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            await processes.add(added)
+            [pid] = await until_again(tmp_path, "rollout-1")
+            await processes.remove("rollout-1")
+            assert not is_alive(pid)
+            assert set(processes.alive) == {"controller", "rollout-0"}
+            await until_again(tmp_path, "controller")
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert not notes
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

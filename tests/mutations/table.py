@@ -269,7 +269,7 @@ MUTATIONS = (
     Mutation(
         "the number of a transfer group is never given twice",
         LEDGER,
-        '        return await asyncio.to_thread(self._store.next_epoch, f"{self._key}/groups")\n',
+        '        return await self._store.next_epoch(f"{self._key}/groups")\n',
         "        return self._slot + 1\n",
         (
             "tests/weight_sync/test_fencing.py"

@@ -11,6 +11,7 @@ import pytest
 
 from services.reward.allowed import ALLOW_VARIABLE
 from services.reward.server import serve
+from tests.first_epoch import draw_epoch
 from tests.reward.groups import group_of
 from trimaran import rpc
 from trimaran.clients import RewardClient
@@ -41,6 +42,7 @@ def while_serving(
     assert address
 
     async def run() -> None:
+        await draw_epoch(run_folder, "run")
         service = asyncio.create_task(serve(config, RunContext.in_folder(run_folder)))
         await rpc.wait_until_serving(address, SECONDS)
         async with RewardClient(address, Caller("run", 1)) as client:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.weight_sync.data.sender import WeightSender
+from tests.first_epoch import draw_epoch
 from tests.rollout.versions import snapshot_of
 from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
@@ -49,10 +50,11 @@ from pathlib import Path
 from services.rollout.transformers import engine as transformers_engine
 from services.rollout.server import serve
 from trimaran.config import load_config
+from trimaran.run_context import RunContext
 # A fast machine is through a whole completion in the second after which it would first be heard of.
 transformers_engine.CHUNK_SECONDS = 0.05
 logging.basicConfig(level=logging.INFO)
-asyncio.run(serve(load_config(sys.argv[1]), Path(sys.argv[2])))
+asyncio.run(serve(load_config(sys.argv[1]), RunContext.in_folder(Path(sys.argv[2]))))
 """
 
 
@@ -149,7 +151,7 @@ def start_replica(
     )
     (folder / "config.yaml").write_text(dump_config(config))
     run_folder = folder / CALLER.run_id
-    run_folder.mkdir()
+    asyncio.run(draw_epoch(run_folder))
     return asyncio.run(_start(config, model, folder, run_folder, script))
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.first_epoch import draw_epoch
 from trimaran import rpc
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
@@ -30,7 +31,7 @@ def free_addresses(count: int) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def running_ranks(config: RunConfig, run_folder: Path) -> AsyncIterator[TrainerClient]:
-    run_folder.mkdir(exist_ok=True)
+    await draw_epoch(run_folder)
     file = run_folder / "config.yaml"
     file.write_text(dump_config(config))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,10 +1,8 @@
 """The boundary of every service: errors, fencing, deadlines, health, reflection."""
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import re
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import grpc
@@ -13,10 +11,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from trimaran import errors, rpc
-from trimaran.clients import RewardClient, RunClient
-from trimaran.fence import EpochFence
+from trimaran.clients import RewardClient
+from trimaran.fence import EpochFence, nobody_knows
 from trimaran.status import CODES
-from trimaran.store import SqliteStore, issued_epoch
+from trimaran.store import LostWritesError, StoreError
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
 
@@ -64,7 +63,7 @@ def run_service(servicer):
 
 
 @asynccontextmanager
-async def serving(*services, issued=lambda run_id: None):
+async def serving(*services, issued=nobody_knows):
     server = rpc.Server("127.0.0.1:0", services, issued)
     await server.start()
     try:
@@ -133,7 +132,10 @@ WITHOUT_TRAILER = {
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.CANCELLED: errors.UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
-    grpc.StatusCode.UNAUTHENTICATED: errors.InternalError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
+    grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitError,
     grpc.StatusCode.FAILED_PRECONDITION: errors.InternalError,
     grpc.StatusCode.UNIMPLEMENTED: errors.InternalError,
 }
@@ -198,6 +200,20 @@ def test_a_call_that_is_not_answered_is_named():
     asyncio.run(run())
 
 
+def test_bytes_that_are_no_message_are_bad_input():
+    async def run():
+        async with (
+            serving(reward_service(FakeReward())) as address,
+            rpc.connect(address) as channel,
+        ):
+            call = channel.unary_unary("/trimaran.v1.RewardService/ScoreGroup")
+            with pytest.raises(grpc.aio.AioRpcError, match="request: its bytes are no") as raised:
+                await call(b"\xff", timeout=10)
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(run())
+
+
 def test_an_unforeseen_error_is_internal_and_names_its_class():
     async def run():
         async with (
@@ -232,14 +248,13 @@ def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
 @pytest.mark.parametrize("epoch", [0, 3, 2**62, 2**63, 2**64 - 1])
 def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
     store = SqliteStore(tmp_path / "store.sqlite")
-    store.next_epoch("run")
-    store.next_epoch("run")
     fake = FakeReward()
 
     async def run():
-        issued = partial(issued_epoch, tmp_path)
+        for _ in range(2):
+            await store.next_epoch("run")
         async with (
-            serving(reward_service(fake), issued=issued) as address,
+            serving(reward_service(fake), issued=store.newest_epoch) as address,
             RewardClient(address, Caller("run", epoch)) as stranger,
             RewardClient(address, Caller("another", 1)) as other,
             RewardClient(address, Caller("run", 2)) as ours,
@@ -252,47 +267,68 @@ def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
             with pytest.raises(errors.StaleEpochError, match="epoch 1 was replaced by 2"):
                 await former.score_group(GROUP, timeout=10)  # after a restart, and before ours
             await ours.score_group(GROUP, timeout=10)
-            assert store.next_epoch("run") == 3
+            assert await store.next_epoch("run") == 3
             await successor.score_group(GROUP, timeout=10)
             with pytest.raises(errors.StaleEpochError, match="epoch 2 was replaced by 3"):
                 await ours.score_group(GROUP, timeout=10)
+        await store.close()
 
     asyncio.run(run())
     assert len(fake.requests) == 2
-    store.close()
 
 
-def test_a_store_that_cannot_be_read_is_unavailable(tmp_path):
-    path = tmp_path / "store.sqlite"
-    path.write_bytes(b"no database" * 100)
+def test_a_store_that_fails_says_how():
+    async def run(error):
+        async def issued(run_id):
+            raise error
 
-    async def run():
-        issued = partial(issued_epoch, tmp_path)
         async with (
             serving(reward_service(FakeReward()), issued=issued) as address,
             RewardClient(address, Caller("run", 1)) as client,
         ):
-            with pytest.raises(errors.UnavailableError, match="the run's store cannot be read"):
-                await client.score_group(GROUP, timeout=10)
+            await client.score_group(GROUP, timeout=10)
 
-    asyncio.run(run())
+    with pytest.raises(errors.UnavailableError, match="its disk has not answered"):
+        asyncio.run(run(errors.UnavailableError("a: its disk has not answered")))
+    with pytest.raises(errors.InternalError, match="a: damaged"):
+        asyncio.run(run(StoreError("a: damaged")))
 
 
-def test_a_store_whose_disk_hangs_is_unavailable():
-    back = threading.Event()
-    fence = EpochFence(lambda run_id: back.wait(60) and None, timeout=0.05)
+def test_a_store_that_hangs_is_unavailable():
+    async def hangs(run_id):
+        await asyncio.sleep(60)
 
     async def body():
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        try:
-            for _ in range(3):  # the threads that others work in are not used up
-                with pytest.raises(errors.UnavailableError, match="has not answered"):
-                    await fence.check(Caller("run-1", 1))
-            await asyncio.to_thread(lambda: None)
-        finally:
-            back.set()
+        fence = EpochFence(hangs, timeout=0.05)
+        for _ in range(3):
+            with pytest.raises(errors.UnavailableError, match="has not answered"):
+                await fence.check(Caller("run-1", 1))
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_store_that_knows_less_than_was_met_is_named():
+    """It lost an epoch: two controllers may have drawn the same one."""
+    newest = 7
+
+    async def issued(run_id):
+        return newest
+
+    async def body():
+        nonlocal newest
+        fence = EpochFence(issued)
+        await fence.check(Caller("run-1", 7))
+        newest = 6
+        await fence.check(Caller("run-1", 7))  # whom it knows it need not ask about
+        for epoch in (6, 8):
+            with pytest.raises(LostWritesError, match="has met epoch 7, .* store knows is 6"):
+                await fence.check(Caller("run-1", epoch))
+        newest = 9
+        await fence.check(Caller("run-1", 9))
+        with pytest.raises(errors.StaleEpochError, match="epoch 7 was replaced by 9"):
+            await fence.check(Caller("run-1", 7))
+
+    asyncio.run(body())
 
 
 def test_a_request_without_a_caller_is_refused():
@@ -310,12 +346,16 @@ def test_a_request_without_a_caller_is_refused():
 
 def test_a_silent_stream_ends_at_its_idle_deadline():
     async def run():
-        async with serving(run_service(FakeRun())) as address, RunClient(address) as client:
+        async with (
+            serving(run_service(FakeRun())) as address,
+            rpc.connect(address) as channel,
+        ):
+            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
             kinds = []
             with pytest.raises(errors.DeadlineError):
-                async for event in client.watch_run(idle_timeout=0.3):
-                    kinds.append(event.kind)
-            assert kinds == ["state"]
+                async for response in rpc.stream(method, run_pb2.WatchRunRequest(), 0.3):
+                    kinds.append(response.event.kind)
+            assert kinds == [run_pb2.RunEvent.KIND_STATE]
 
     asyncio.run(run())
 
@@ -323,9 +363,10 @@ def test_a_silent_stream_ends_at_its_idle_deadline():
 def test_a_stream_that_fails_raises_what_the_service_raised():
     async def run():
         fake = FakeRun(errors.OutOfOrderError("not now"))
-        async with serving(run_service(fake)) as address, RunClient(address) as client:
+        async with serving(run_service(fake)) as address, rpc.connect(address) as channel:
+            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
             with pytest.raises(errors.OutOfOrderError, match="not now"):
-                async for _ in client.watch_run(idle_timeout=10):
+                async for _ in rpc.stream(method, run_pb2.WatchRunRequest(), 10):
                     pass
 
     asyncio.run(run())
@@ -351,8 +392,8 @@ def test_a_port_in_use_is_named():
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:80", "[::]:0", "example.org:1"])
 def test_only_loopback_is_bound(address):
-    with pytest.raises(errors.InputError, match="loopback"):
-        rpc.check_loopback(address)
+    with pytest.raises(errors.InputError, match=f"{re.escape(address)}: is beyond loopback"):
+        rpc.Server(address, [])
 
 
 def test_health_and_reflection():
@@ -385,5 +426,6 @@ def test_every_error_has_a_name_of_its_own_and_a_code_that_means_nothing_else():
     ours = errors.TrimaranError.__subclasses__()
     assert set(CODES) == {error for error in ours if error.__module__ == errors.__name__}
     assert len({error.name for error in CODES}) == len(CODES)
-    about_identity = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
-    assert not about_identity & set(CODES.values())
+    by_code = {code: [error for error in CODES if CODES[error] is code] for code in CODES.values()}
+    assert by_code[grpc.StatusCode.UNAUTHENTICATED] == [errors.UnauthenticatedError]
+    assert by_code[grpc.StatusCode.PERMISSION_DENIED] == [errors.ForbiddenError]

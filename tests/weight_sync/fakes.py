@@ -10,7 +10,7 @@ from services.weight_sync.data.layout import count, numbers_of
 from services.weight_sync.data.manifest import build_manifest, digest_bytes, list_digests
 from services.weight_sync.data.sources import delta_of
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Caller,
     CollectiveSource,
@@ -362,11 +362,11 @@ def _same(one: PolicyVersion, other: PolicyVersion) -> bool:
     return (one.version, one.root) == (other.version, other.root)
 
 
-def take_over(folder: Path) -> Caller:
+async def take_over(folder: Path) -> Caller:
     """Another controller of the run begins: it draws its epoch from the run's store."""
     store = SqliteStore(folder / "store.sqlite")
-    caller = Caller(RUN, store.next_epoch(RUN))
-    store.close()
+    caller = Caller(RUN, await store.next_epoch(RUN))
+    await store.close()
     return caller
 
 
@@ -376,17 +376,20 @@ class RecordingStore(SqliteStore):
     def __init__(self, path, world: World) -> None:
         super().__init__(path)
         self._world = world
-        if not self.newest_epoch(RUN):
-            self.next_epoch(RUN)
 
-    def put(self, key, value) -> None:
-        self._crash_or_not()
-        super().put(key, value)
-        self._crash_or_not()
+    async def newest_epoch(self, name) -> int:
+        """It is the first that is asked."""
+        return await super().newest_epoch(name) or await self.next_epoch(name)
 
-    def put_fenced(self, records, name, epoch) -> None:
+    async def put(self, key, value, expected=None) -> int:
         self._crash_or_not()
-        super().put_fenced(records, name, epoch)
+        version = await super().put(key, value, expected)
+        self._crash_or_not()
+        return version
+
+    async def put_fenced(self, records, name, epoch) -> None:
+        self._crash_or_not()
+        await super().put_fenced(records, name, epoch)
         [live] = [value for key, value in records.items() if key.endswith("/live")]
         self._world.events.append(f"record {live['version']}")
         self._crash_or_not()

@@ -7,7 +7,7 @@ import pytest
 
 from services.weight_sync.control.coordinator import Coordinator
 from services.weight_sync.control.pauses import Pauses
-from tests.trimaran.test_store import hang
+from tests.trimaran.store.test_sqlite import hang
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,
@@ -26,7 +26,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.metrics import find_metric
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
@@ -43,7 +43,7 @@ def world():
 async def running(world, folder, config=CONFIG, former_life=False, **pauses):
     """`pauses`: as in Pauses; by default all are short."""
     store = RecordingStore(folder / "store.sqlite", world)
-    coordinator = Coordinator(
+    coordinator = await Coordinator.open(
         *(RUN, config, store, world.connect_senders, world.connect_rollout),
         Pauses(**{"first_retry": PAUSE, "settle": 0.05, **pauses}),
     )
@@ -54,7 +54,7 @@ async def running(world, folder, config=CONFIG, former_life=False, **pauses):
         yield coordinator
     finally:
         await coordinator.close()
-        store.close()
+        await store.close()
 
 
 async def until(condition) -> None:
@@ -566,8 +566,8 @@ def test_an_older_epoch_is_refused_also_after_a_restart(world, tmp_path):
     async def first():
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a")
-            take_over(tmp_path)
-            take_over(tmp_path)
+            await take_over(tmp_path)
+            await take_over(tmp_path)
             await publish(coordinator, world, 1, Caller(RUN, 3))
             with pytest.raises(StaleEpochError, match="epoch 2 was replaced by 3"):
                 await publish(coordinator, world, 2, Caller(RUN, 2))
@@ -809,13 +809,13 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
             store = coordinator._ledger._store
             assert isinstance(store, SqliteStore)
             disk = hang(store, "INSERT")
-            store.disk_timeout = 0.05
+            store.disk.timeout = 0.05
             with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
                 await publish(coordinator, world, 2)
             assert names(coordinator) == ["a"] and live_of(coordinator) == VersionId(0, 1)
             disk.let_go.set()
-            await until(lambda: not store._thread.hangs)
-            store.disk_timeout = 60
+            await until(lambda: not store.disk.thread.hangs)
+            store.disk.timeout = 60
             await publish(coordinator, world, 2)
             assert live_of(coordinator) == VersionId(0, 2)
 

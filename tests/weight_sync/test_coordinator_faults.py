@@ -34,7 +34,7 @@ class Run:
     async def start(self) -> None:
         self.world.points_left = None
         self.store = RecordingStore(self.folder / "store.sqlite", self.world)
-        self.coordinator = Coordinator(
+        self.coordinator = await Coordinator.open(
             *(RUN, CONFIG, self.store, self.world.connect_senders, self.world.connect_rollout),
             Pauses(first_retry=0.01, settle=0.02),
         )
@@ -44,7 +44,7 @@ class Run:
     async def stop(self) -> None:
         with suppress(Exception):
             await self.coordinator.close()
-        self.store.close()
+        await self.store.close()
 
     def check(self) -> None:
         routing = self.coordinator.routing()

@@ -10,15 +10,15 @@ from services.weight_sync.control.ledger import VersionLedger
 from tests.weight_sync.fakes import CALLER, RUN, RecordingStore, World, version_of
 from tests.weight_sync.test_coordinator import join, live_of, publish_all, running
 from trimaran.errors import StaleEpochError
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller
 
 
-def take_over(folder) -> Caller:
+async def take_over(folder) -> Caller:
     """As the next controller does: it draws its epoch from the run's store."""
     store = SqliteStore(folder / "store.sqlite")
-    epochs = [store.next_epoch(RUN) for _ in range(CALLER.epoch + 1)]
-    store.close()
+    epochs = [await store.next_epoch(RUN) for _ in range(CALLER.epoch + 1)]
+    await store.close()
     return Caller(RUN, epochs[-1])
 
 
@@ -35,7 +35,7 @@ def test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch(
             first = asyncio.create_task(coordinator.publish(CALLER, version_of(2)))
             queued = asyncio.create_task(coordinator.publish(CALLER, version_of(3)))
             await asyncio.sleep(0.05)  # both have passed the door, one holds the lock
-            await coordinator.meet(take_over(tmp_path))
+            await coordinator.meet(await take_over(tmp_path))
             gate.set()
             with pytest.raises(StaleEpochError, match="epoch 1 was replaced by"):
                 await queued
@@ -49,9 +49,9 @@ def test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch(
 def test_the_number_of_a_transfer_group_is_never_given_twice_also_after_a_restart(tmp_path):
     async def draw() -> list[int]:
         store = RecordingStore(tmp_path / "store.sqlite", World())
-        ledger = VersionLedger(store, RUN)
+        ledger = await VersionLedger.open(store, RUN)
         numbers = [await ledger.next_group_id() for _ in range(3)]
-        store.close()
+        await store.close()
         return numbers
 
     assert asyncio.run(draw()) + asyncio.run(draw()) == [1, 2, 3, 4, 5, 6]

@@ -1,7 +1,6 @@
 """What was found wrong stays on record, whatever is published, cut off or restarted meanwhile."""
 
 import asyncio
-import threading
 
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.pool import ReplicaPool
@@ -15,7 +14,7 @@ from tests.weight_sync.fakes import (
 )
 from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
 from tests.weight_sync.test_proving import proof, sampling
-from trimaran.store import SqliteStore
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import VersionId
 
 
@@ -26,19 +25,19 @@ class SlowStore(SqliteStore):
 
     def __init__(self, path) -> None:
         super().__init__(path)
-        self.arrived, self.go = threading.Event(), threading.Event()
+        self.arrived, self.go = asyncio.Event(), asyncio.Event()
 
-    def put(self, key, value) -> None:
+    async def put(self, key, value, expected=None) -> int:
         if self.mark in key:
             self.arrived.set()
-            assert self.go.wait(10)
-        super().put(key, value)
+            await asyncio.wait_for(self.go.wait(), 10)
+        return await super().put(key, value, expected)
 
 
 def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_next_version(tmp_path):
     async def scenario():
         store = SlowStore(tmp_path / "store.sqlite")
-        ledger = VersionLedger(store, RUN)
+        ledger = await VersionLedger.open(store, RUN)
         await ledger.prepare(manifest_of(1))
         await ledger.commit(
             CALLER, version_of(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)]
@@ -54,7 +53,7 @@ def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_nex
         await asyncio.gather(first, second)
         found = {p.replica: p.fault for p in await ledger.list_proofs([VersionId(0, 1)])}
         assert found == {"a": "wrong", "b": ""}
-        store.close()
+        await store.close()
 
     asyncio.run(scenario())
 
@@ -64,14 +63,14 @@ def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
 
     async def scenario():
         store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = VersionLedger(store, RUN)
+        ledger = await VersionLedger.open(store, RUN)
         for step in (1, 2):
             await ledger.prepare(manifest_of(step))
             await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
         await ledger.save_proofs([proof("a", 1, 0, "wrong")])
         of_1, of_2 = await ledger.list_proofs([VersionId(0, 1), VersionId(0, 2)])
         assert (of_1.fault, of_2.fault) == ("wrong", "")
-        store.close()
+        await store.close()
 
     asyncio.run(scenario())
 

@@ -51,7 +51,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     address = f"127.0.0.1:{unused_port}"
     folder = tmp_path / RUN
     folder.mkdir()
-    assert take_over(folder) == CALLER
+    assert asyncio.run(take_over(folder)) == CALLER
 
     async def scenario():
         serving = asyncio.create_task(
@@ -99,7 +99,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
         async with WeightSyncClient(address, Caller(RUN, 2)) as early:
             with pytest.raises(InputError, match="epoch 2 was never drawn"):
                 await early.get_routing()
-        async with WeightSyncClient(address, take_over(folder)) as newer:
+        async with WeightSyncClient(address, await take_over(folder)) as newer:
             assert (await newer.get_routing()).live
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -113,7 +113,7 @@ def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
     address = f"127.0.0.1:{unused_port}"
     folder = tmp_path / RUN
     folder.mkdir()
-    take_over(folder)
+    asyncio.run(take_over(folder))
 
     async def life(body):
         serving = asyncio.create_task(

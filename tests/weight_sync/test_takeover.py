@@ -41,7 +41,7 @@ def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(world, 
     """The newer one has only drawn its epoch: nobody here has heard of it yet."""
 
     async def draw():
-        take_over(tmp_path)
+        await take_over(tmp_path)
 
     async def scenario():
         async with running(world, tmp_path) as coordinator:
@@ -69,7 +69,7 @@ def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path):
             await publish_all(coordinator, world, 1)
 
             async def meet():
-                await coordinator.meet(take_over(tmp_path))
+                await coordinator.meet(await take_over(tmp_path))
 
             when_staged(world, meet)
             world.calls.clear()
@@ -94,7 +94,7 @@ def test_what_is_recorded_rolls_forward_in_the_epoch_of_whoever_has_taken_over(
 
             async def record_and_meet(*arguments):
                 await record(*arguments)
-                await coordinator.meet(take_over(tmp_path))
+                await coordinator.meet(await take_over(tmp_path))
 
             monkeypatch.setattr(coordinator._ledger, "commit", record_and_meet)
             world.calls.clear()
@@ -117,7 +117,7 @@ def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_pa
             newer: list[asyncio.Task] = []
 
             async def publish_too():
-                caller = take_over(tmp_path)
+                caller = await take_over(tmp_path)
                 newer.append(asyncio.create_task(publish(coordinator, world, 2, caller)))
                 await asyncio.sleep(0.01)
 
@@ -160,7 +160,7 @@ def test_an_epoch_that_nobody_has_drawn_locks_nobody_out(world, tmp_path, epoch)
             await publish(coordinator, world, 1)
         async with running(world, tmp_path) as coordinator:
             await publish(coordinator, world, 2)
-            await publish(coordinator, world, 3, take_over(tmp_path))
+            await publish(coordinator, world, 3, await take_over(tmp_path))
             assert live_of(coordinator) == VersionId(0, 3)
 
     asyncio.run(scenario())

@@ -9,6 +9,8 @@ from pathlib import Path
 from trimaran.config import RunSection, WeightSyncSection
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import CONFIG_NAME, open_run_folder
+from trimaran.run_context import RunContext
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller
 
 RUNS = RunSection().folder
@@ -25,6 +27,7 @@ class FoundRun:
     folder: Path | None = None
     """None when only the address was given."""
     prove_timeout: float = WeightSyncSection().prove_timeout
+    trust: Trust = NO_TRUST
 
     @property
     def name(self) -> str:
@@ -44,12 +47,21 @@ def find_run(text: str | None, address: str | None) -> FoundRun:
     if address is not None:
         if text is not None:
             raise InputError(f"{text}: give a run or --address, not both")
-        return FoundRun(address)
+        return FoundRun(address, trust=trust_at(address))
     folder = next(iter(_folders()), None) if text is None else folder_of(text)
     if folder is None:
         raise InputError(f"{text}: not a run; {_known_runs()}" if text else _known_runs())
     folder, config = open_run_folder(str(folder))
-    return FoundRun(config.endpoints.weight_sync, folder, config.weight_sync.prove_timeout)
+    trust = RunContext.in_folder(folder).trust
+    return FoundRun(config.endpoints.weight_sync, folder, config.weight_sync.prove_timeout, trust)
+
+
+def trust_at(address: str) -> Trust:
+    """Of the run that was started last among those in runs/ that name this address."""
+    for folder in _folders():
+        if address in (folder / CONFIG_NAME).read_text(encoding="utf-8", errors="replace"):
+            return RunContext.in_folder(folder).trust
+    return NO_TRUST
 
 
 def split_target(target: str | None, address: str | None) -> tuple[FoundRun, str]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from trimaran.cli.options import parse
+from trimaran.cli.run_options import RUN_COMMANDS
 from trimaran.errors import InputError, TrimaranError
 
 
@@ -45,21 +46,37 @@ def _dispatch(options: argparse.Namespace) -> int:
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
         return train(options.config, options.overrides)
-    if options.command == "cancel":
-        from trimaran.cli.train import cancel
+    if options.command == "launch":
+        from trimaran.cli.launch import launch_run
 
-        return cancel(options.address)
+        return launch_run(options.run_folder)
+    if options.command == "token":
+        from trimaran.cli.token import new
+
+        return new(options.owner, options.role, options.name)
+    if options.command == "up":
+        from trimaran.cli.up import up
+
+        return up(options.config, options.folder, options.store, options.address, options.http)
+    if options.command in RUN_COMMANDS:
+        from trimaran.cli.runs import dispatch
+
+        return dispatch(options)
     if options.command == "weights":
         return _weights(options)
     if options.command == "ledger":
-        from trimaran.cli.ledger import show_group
+        from trimaran.cli.ledger import ledger
 
-        return show_group(options.run, options.group)
+        return ledger(options)
+    if options.command == "replay":
+        from trimaran.cli.replay import replay
+
+        return replay(options.run, options.start)
     if options.command == "reward":
         return _reward(options)
     from trimaran.cli.serve import serve
 
-    return serve(options.kind, options.config, options.run_folder, options.index)
+    return serve(options.kind, options.config, options.run_folder, options.index, options.address)
 
 
 def _pass_on(allow: Sequence[str]) -> None:

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from trimaran.cli.run_options import add_run_commands
+
 KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
 
 TRAIN_EXAMPLES = """\
@@ -27,11 +29,36 @@ examples:
 exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
+TOKEN_EXAMPLES = """\
+The token goes to stdout and is shown once; the manager's file holds only its SHA-256.
+example:
+  umask 077; trimaran token new --owner team-a --role submitter --name anna > anna.token
+"""
+
+UP_EXAMPLES = """\
+examples:
+  trimaran up                                        this machine, on loopback
+  trimaran up --folder /data/runs --config manager.yaml
+SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them again
+exit codes: 0 after a signal, 2 for bad input or where another manager has the store
+"""
+
 LEDGER_EXAMPLES = """\
 RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
 examples:
-  trimaran ledger show 17                                 why group 17 was reissued, skipped, ...
-  trimaran ledger show runs/addition-20260101-120000 17
+  trimaran ledger show 17                                 the life of group 17: why it was reissued, ...
+  trimaran ledger show runs/addition-20260101-120000 --group 17
+  trimaran ledger verify                                  is anything lost, altered or there twice?
+exit codes: 1 when verify finds something, 2 for bad input
+"""
+
+REPLAY_EXAMPLES = """\
+RUN is a run's folder or its id. The run must have kept its payloads: run.keep_payloads=all, or no
+checkpoint was collected yet. Only trainer ranks are started, in a folder of their own.
+examples:
+  trimaran replay runs/addition-20260101-120000
+  trimaran replay runs/addition-20260101-120000 --from 20    from that checkpoint, which must be kept
+exit codes: 1 at the first step with other weights, 2 for bad input
 """
 
 REWARD_EXAMPLES = """\
@@ -66,7 +93,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Overrides may also stand behind options: argparse takes positionals in one place only."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if rest and (options.command != "train" or any(word.startswith("-") for word in rest)):
+    if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.overrides = [*options.overrides, *rest]
@@ -101,12 +128,26 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
     )
+    serve.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="of a replica that joins beyond those that the configuration names",
+    )
     _add_allow(serve)
 
-    cancel = commands.add_parser("cancel", help="end a run after the step under way")
-    cancel.add_argument("address", metavar="HOST:PORT", help="the controller's address")
+    launch = commands.add_parser(
+        "launch", help="start a run's services and keep them alive, without a display"
+    )
+    launch.add_argument(
+        "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
+    )
+    _add_token(commands)
+    add_run_commands(commands)
+    _add_up(commands)
     _add_weights(commands)
     _add_ledger(commands)
+    _add_replay(commands)
     _add_reward(commands)
     return parser
 
@@ -121,6 +162,34 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
         " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
+
+
+def _add_token(commands: Any) -> None:
+    token = commands.add_parser(
+        "token",
+        help="tokens of a manager's clients",
+        epilog=TOKEN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="make one, and the line of the clients file for it")
+    new.add_argument("--owner", required=True, help="whose runs it sees: a person or a team")
+    new.add_argument("--role", required=True, choices=("viewer", "submitter", "operator"))
+    new.add_argument("--name", help="of the client, once in the file (default: the owner)")
+
+
+def _add_up(commands: Any) -> None:
+    up = commands.add_parser(
+        "up",
+        help="start the manager, which takes runs and keeps them going",
+        epilog=UP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
+    up.add_argument("--folder", metavar="DIR", help="for the runs' folders (default runs)")
+    up.add_argument("--store", metavar="URL", help="redis://...; default: files in the folders")
+    up.add_argument("--address", metavar="HOST:PORT", help="of RunService (default 127.0.0.1:7900)")
+    up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
 
 
 def _add_weights(commands: Any) -> None:
@@ -148,14 +217,37 @@ def _add_weights(commands: Any) -> None:
 def _add_ledger(commands: Any) -> None:
     ledger = commands.add_parser(
         "ledger",
-        help="what the run has recorded of a group of answers",
+        help="what the run has recorded: the life of a group, and whether all of it is sound",
         epilog=LEDGER_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     questions = ledger.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    show = questions.add_parser("show", help="each record of one group, as JSON, one a line")
+    show = questions.add_parser("show", help="the life of one group in plain words")
     show.add_argument("run", nargs="?", metavar="RUN")
-    show.add_argument("group", type=int, metavar="GROUP", help="its number in prompt order")
+    show.add_argument("number", nargs="?", type=int, metavar="GROUP", help="as --group")
+    show.add_argument("--group", type=int, metavar="N", help="its number in prompt order, from 0")
+    verify = questions.add_parser("verify", help="read all of it: is anything lost or there twice?")
+    verify.add_argument("run", nargs="?", metavar="RUN")
+    for question in (show, verify):
+        question.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_replay(commands: Any) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="train a run again from its ledger, and compare the weights of every step",
+        epilog=REPLAY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    replay.add_argument("run", metavar="RUN")
+    replay.add_argument(
+        "--from",
+        dest="start",
+        type=int,
+        default=0,
+        metavar="STEP",
+        help="begin at its checkpoint, not at the first step",
+    )
 
 
 def _add_reward(commands: Any) -> None:

@@ -16,7 +16,7 @@ from trimaran.errors import InputError
 from trimaran.launch.devices import place
 from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
-from trimaran.rpc import check_loopback
+from trimaran.trust import NO_TRUST
 
 
 def check_run(config: RunConfig) -> None:
@@ -50,6 +50,6 @@ def check_endpoints(config: RunConfig) -> None:
     for key, value in config.endpoints:
         for address in (value,) if isinstance(value, str) else value or ():
             try:
-                check_loopback(address)
+                NO_TRUST.check_address(address)
             except InputError as error:
                 raise InputError(f"endpoints.{key}: {error}") from None

@@ -1,38 +1,24 @@
-"""Follows a run's events, across breaks of the connection."""
+"""Follows a run's events in its store, whatever becomes of the run's processes meanwhile."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
-from trimaran.clients import RunClient
-from trimaran.errors import DeadlineError, UnavailableError
-from trimaran.runs import EventKind, RunEvent, RunState
-
-RETRY_SECONDS = 0.3
+from trimaran.run_events import is_last, watch_events
+from trimaran.runs import RunEvent
+from trimaran.store import Store
 
 
 class Watcher(Protocol):
     def show(self, event: RunEvent) -> None: ...
 
 
-async def follow(address: str, watcher: Watcher, on_running: Callable[[], None]) -> None:
-    """Shows every event once, in order. Returns when the run has ended.
+async def follow(store: Store, run_id: str, watcher: Watcher, after: int = 0) -> None:
+    """Shows every event behind `after` once, in order. Returns when the run has ended or is paused.
 
-    The caller decides how long to wait for a controller that does not answer: cancel this.
+    The caller decides how long to wait for events: cancel this.
     """
-    last = 0
-    async with RunClient(address) as client:
-        while True:
-            try:
-                async for event in client.watch_run(after_sequence=last):
-                    last = event.sequence
-                    if event.run.state is not RunState.STARTING:
-                        on_running()
-                    watcher.show(event)
-                    if event.kind is EventKind.FINISHED:
-                        return
-            except (UnavailableError, DeadlineError):
-                pass  # not up yet, or the stream broke: ask again behind the last event
-            await asyncio.sleep(RETRY_SECONDS)
+    async for event in watch_events(store, run_id, after):
+        watcher.show(event)
+        if is_last(event):
+            return

@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,9 @@ from typing import cast
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
 from trimaran.launch.devices import placed_environment
+from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import process_name, serve_command, service_address
+from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.run_context import RunContext
 from trimaran.telemetry import setup_logging
@@ -29,15 +32,19 @@ STOP_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-def serve(kind: str, config_path: str, run_folder: str, index: int) -> int:
+def serve(kind: str, config_path: str, run_folder: str, index: int, address: str = "") -> int:
     config = load_config(config_path)
+    if address:
+        if kind != "rollout":
+            raise InputError("--address: only replicas join beyond those of the configuration")
+        config = with_replica(config, index, address)
     service_address(config, kind, index)
     folder = Path(run_folder).resolve()
     if not folder.is_dir():
         raise InputError(f"--run-folder: {folder} is not a folder; make it first")
     environment = placed_environment(config, kind, index, os.environ)
     if any(os.environ.get(name) != value for name, value in environment.items()):
-        command = serve_command(kind, config_path, run_folder, index)
+        command = serve_command(kind, config_path, run_folder, index, address)
         os.execve(command[0], command, environment)
     parent = os.environ.get(PARENT_VARIABLE)
     if parent:
@@ -66,29 +73,35 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
             await module.serve(config, RunContext.in_folder(folder), index)
         except Exception as error:
             # What has failed may have left a thread that hangs; it must not hold the process.
-            _cut_short_after(STOP_SECONDS, f"; it ends because of: {error}")
+            _cut_short_after(STOP_SECONDS, f"; it ends because of: {error}", exit_code(error))
             raise
 
     try:
         asyncio.run(until_stopped())
     except asyncio.CancelledError:
         return 0
-    except TrimaranError:
-        raise
+    except TrimaranError as error:
+        return _tell(error)
     except Exception as error:
         logger.exception("the service failed")
         if isinstance(error, ExceptionGroup):
             group = cast(ExceptionGroup[Exception], error)
             if ours := group.subgroup(TrimaranError):
-                raise first_error(ours) from None
-        return 1
+                return _tell(first_error(ours))
+        return FAILED
     return 0
 
 
-def _cut_short_after(seconds: float, cause: str) -> None:
+def _tell(error: BaseException) -> int:
+    for line in str(error).splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    return exit_code(error)
+
+
+def _cut_short_after(seconds: float, cause: str, code: int = FAILED) -> None:
     def cut_short() -> None:
         logger.error("still not stopped after %g s: ending now%s", seconds, cause)
-        os._exit(1)
+        os._exit(code)
 
     timer = threading.Timer(seconds, cut_short)
     timer.daemon = True

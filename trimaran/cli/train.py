@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from trimaran.cli.launch import Signals, launch_here
 from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
-from trimaran.cli.view import View, choose_view
-from trimaran.clients import RunClient
+from trimaran.cli.view import choose_view
 from trimaran.config import RunConfig, load_config
-from trimaran.errors import UnavailableError
-from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.local import Processes, ServiceDiedError, run_services
+from trimaran.launch.local import ServiceDiedError
 from trimaran.launch.run_folder import (
     has_succeeded,
     locked,
@@ -28,11 +24,13 @@ from trimaran.launch.run_folder import (
     open_run_folder,
     write_config,
 )
-from trimaran.machine import read_machine
-from trimaran.runs import Run, RunState
+from trimaran.run_context import RunContext
+from trimaran.runs import RunState, events_stream
+from trimaran.store import open_store
+from trimaran.trust import make_token
 
 LAST_EVENTS_SECONDS = 5.0
-"""After the controller's end, for the events that are still on their way."""
+"""After the processes' end, for the events that are still on their way."""
 
 
 def train(config_path: str, overrides: Sequence[str]) -> int:
@@ -44,7 +42,8 @@ def train(config_path: str, overrides: Sequence[str]) -> int:
 
 def resume(run: str) -> int:
     folder, config = open_run_folder(run)
-    if has_succeeded(folder):
+    make_token(folder)  # an older run has none
+    if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
         console = Console()
         console.print("this run has finished; there is nothing to resume")
         show_summary(folder, console)
@@ -53,29 +52,15 @@ def resume(run: str) -> int:
     return _launch(fill_endpoints(config, move_busy=True), folder)
 
 
-def cancel(address: str) -> int:
-    async def ask() -> Run:
-        async with RunClient(address) as client:
-            try:
-                return await client.cancel_run()
-            except UnavailableError:
-                raise UnavailableError(
-                    f"{address}: no controller answers there; the config.yaml of its run folder"
-                    " names it (endpoints.controller)"
-                ) from None
-
-    run = asyncio.run(ask())
-    print(f"{run.run_id}: ends after step {run.step}")
-    return 0
-
-
 def _launch(config: RunConfig, folder: Path) -> int:
     console = Console()
+    run = RunContext.in_folder(folder)
     with locked(folder):
-        config_path = write_config(folder, config)
+        run.write()
+        write_config(folder, config)
         console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
         try:
-            return asyncio.run(_run(config, config_path, folder, console))
+            return asyncio.run(_run(config, run, console))
         except ServiceDiedError as error:
             print(f"error: {error}", file=sys.stderr)
             if error.started:
@@ -83,53 +68,33 @@ def _launch(config: RunConfig, folder: Path) -> int:
             return error.exit_code
 
 
-async def _run(config: RunConfig, config_path: Path, folder: Path, console: Console) -> int:
-    placement = place(config, read_machine(os.environ))
-    processes = Processes(run_services(config, config_path, folder, placement))
-    stopped_by = _cancel_on_signals(processes)
-    view = choose_view(console, config)
+async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
+    store = await open_store(run.store_url)
+    signals, view = Signals(), choose_view(console, config.run.steps)
+    resume = f"go on with: trimaran train --resume {run.folder}"
     try:
-        async with processes:
-            with view:
-                await _until_ended(config, processes, view)
+        shown = await store.last(events_stream(run.run_id))
+        with view:
+            following = asyncio.create_task(follow(store, run.run_id, view, shown))
+            try:
+                ended = await launch_here(config, run, store, signals.end)
+            finally:
+                await _end(following, 0.0 if signals.seen else LAST_EVENTS_SECONDS)
     except asyncio.CancelledError:
-        if not stopped_by:
+        if not signals.seen:
             raise
-        console.print(f"stopped; go on with: trimaran train --resume {folder}", soft_wrap=True)
-        return 128 + stopped_by[0]
-    show_summary(folder, console)
-    return 1 if view.run is not None and view.run.state is RunState.FAILED else 0
-
-
-async def _until_ended(config: RunConfig, processes: Processes, view: View) -> None:
-    def started() -> None:
-        processes.running = True
-
-    assert config.endpoints.controller
-    watching = asyncio.create_task(follow(config.endpoints.controller, view, started))
-    try:
-        await processes.wait(view.note)
-        await asyncio.wait([watching], timeout=LAST_EVENTS_SECONDS)
-        if watching.done():
-            watching.result()
+        console.print(f"stopped; {resume}", soft_wrap=True)
+        return 128 + signals.seen[0]
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await store.close()
+    if ended is not None and ended.state is RunState.PAUSED:
+        console.print(f"paused; {resume}", soft_wrap=True)
+        return 0
+    show_summary(run.folder, console)
+    return 1 if ended is not None and ended.state is RunState.FAILED else 0
 
 
-def _cancel_on_signals(processes: Processes) -> list[int]:
-    """The first signal ends the run in order, a second one at once. Holds the signals that came."""
-    seen: list[int] = []
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task
-
-    def stop(number: int) -> None:
-        seen.append(number)
-        if len(seen) == 1:
-            task.cancel()
-        else:
-            processes.kill()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop, int(number))
-    return seen
+async def _end(following: asyncio.Task[None], timeout: float) -> None:
+    await asyncio.wait([following], timeout=timeout)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran import metrics
-from trimaran.config import RunConfig
 from trimaran.runs import EventKind, Run, RunEvent
 
 NUM_ROWS = 10
@@ -171,8 +170,8 @@ class StepClock:
         return (num_steps - last_step) * (last - first) / (last_step - first_step)
 
 
-def choose_view(console: Console, config: RunConfig) -> View:
-    return LiveView(console, config.run.steps) if console.is_terminal else PlainView(console)
+def choose_view(console: Console, num_steps: int) -> View:
+    return LiveView(console, num_steps) if console.is_terminal else PlainView(console)
 
 
 def format_cells(values: Mapping[str, float]) -> list[str]:

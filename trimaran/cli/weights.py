@@ -18,7 +18,8 @@ from trimaran.cli import weights_view as view
 from trimaran.cli.find_run import FoundRun, find_run, shorten, split_target
 from trimaran.clients import CONTROL_SECONDS, WeightSyncClient
 from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
-from trimaran.store import STORE_NAME, find_store
+from trimaran.run_context import RunContext
+from trimaran.store import find_store
 from trimaran.types import Proof, VersionId, VersionRecord
 
 LIVE = "live"
@@ -102,19 +103,26 @@ def _read_records(run: FoundRun, limit: int = 0) -> tuple[Records, str]:
             if run.folder is None:
                 raise _unanswered(run, error) from None
     assert run.folder
-    store = find_store(run.folder)
-    if store is None:
-        return (), f"which has no {STORE_NAME}"
-    try:
-        records = asyncio.run(VersionLedger(store, run.folder.name).list_versions(limit))
-    finally:
-        store.close()
+    records = asyncio.run(_read_store(RunContext.in_folder(run.folder), limit))
+    if records is None:
+        return (), "which has no store yet"
     return records, f"as its store has it (weight sync: {problem})"
+
+
+async def _read_store(run: RunContext, limit: int) -> Records | None:
+    """None where nothing was recorded yet."""
+    store = await find_store(run.store_url)
+    if store is None:
+        return None
+    try:
+        return await (await VersionLedger.open(store, run.run_id)).list_versions(limit)
+    finally:
+        await store.close()
 
 
 async def _ask(run: FoundRun, limit: int) -> Records:
     assert run.weight_sync
-    async with WeightSyncClient(run.weight_sync, run.caller) as client:
+    async with WeightSyncClient(run.weight_sync, run.caller, run.trust) as client:
         return await client.list_versions(limit)
 
 
@@ -124,7 +132,7 @@ async def _verify(
     """The live version before, the proofs, who has none and why, the live version after."""
     if run.weight_sync is None:
         raise _unanswered(run, UnavailableError("no address is recorded"))
-    async with WeightSyncClient(run.weight_sync, run.caller) as client:
+    async with WeightSyncClient(run.weight_sync, run.caller, run.trust) as client:
         try:
             before = await client.list_versions(limit=1)
         except TrimaranError as error:

@@ -8,6 +8,7 @@ from typing import Self
 import grpc
 
 from trimaran import rpc
+from trimaran.trust import NO_TRUST, Trust
 
 CONTROL_SECONDS = 10.0
 """Deadline of calls that only look something up."""
@@ -18,9 +19,9 @@ TRANSFER_MARGIN_SECONDS = 5.0
 class Client:
     """Owns its channel; use it as an async context manager or call `close`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
         self.address = address
-        self._channel: grpc.aio.Channel = rpc.connect(address)
+        self._channel: grpc.aio.Channel = rpc.connect(address, trust)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -8,6 +8,7 @@ from typing import Any
 from trimaran import errors, rpc, wire
 from trimaran.clients.assembly import GroupAssembly
 from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
     Group,
@@ -34,8 +35,8 @@ class RolloutClient(Client):
             group = await client.generate(17, 1, prompt, sampling, version, assembly, 60.0)
     """
 
-    def __init__(self, address: str, caller: Caller) -> None:
-        super().__init__(address)
+    def __init__(self, address: str, caller: Caller, trust: Trust = NO_TRUST) -> None:
+        super().__init__(address, trust)
         self._stub: Any = rollout_pb2_grpc.RolloutServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)
 

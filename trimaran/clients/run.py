@@ -1,51 +1,301 @@
-"""RunService: watch and cancel a run."""
+"""RunService for asyncio: submit runs, watch them, steer them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
 
 from trimaran import rpc, run_wire
-from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.runs import Run, RunEvent
+from trimaran.clients.access import Access
+from trimaran.config import RunConfig, load_tree, resolve_tree
+from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
+from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
+"""Between tries of a call that nobody answers."""
+QUIET_SECONDS = 60.0
+"""Silence of a watched run after which the manager is asked whether it is still there."""
+RECONNECT_SECONDS = 0.3
+POLL_SECONDS = 2.0
 
-class RunClient(Client):
-    """Watches and cancels a run.
+Config = str | PathLike[str] | Mapping[str, Any] | RunConfig
+
+
+class AsyncRunClient:
+    """Submits, watches and steers the runs of a manager. `RunClient` is the same without `await`.
 
     Example:
-        async with RunClient("127.0.0.1:7000") as client:
-            async for event in client.watch_run():
+        async with AsyncRunClient("127.0.0.1:7900") as client:
+            run = await client.create_run("run.yaml", ["run.seed=2"])
+            async for event in client.watch_run(run.run_id):
                 print(event.kind, event.run.step, event.values)
+
+    What goes wrong raises a class of `trimaran.errors`. A call that may be made twice is made again
+    while no manager answers, until `timeout`.
     """
 
-    def __init__(self, address: str, run_id: str = "") -> None:
-        super().__init__(address)
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | Path | None = None,
+        ca: str | Path | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`address`: host:port; else TRIMARAN_MANAGER, else 127.0.0.1:7900.
+
+        `token`: the token, or the Path of a file that holds it; else TRIMARAN_TOKEN, else the file
+        that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts; else
+        TRIMARAN_CA; without one the connection is not encrypted. `timeout`: seconds for a call with
+        all its tries. Raises InputError.
+        """
+        access = Access.find(address, token, ca)
+        self.address, self.timeout = access.address, timeout
+        self._channel = access.connect()
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
-        self._run_id = run_id
 
-    async def get_run(self) -> Run:
-        request = pb.GetRunRequest(run_id=self._run_id)
-        answer: pb.GetRunResponse = await rpc.call(self._stub.GetRun, request, CONTROL_SECONDS)
-        return run_wire.decode_run(answer.run)
+    async def close(self) -> None:
+        await self._channel.close()
 
-    async def cancel_run(self) -> Run:
-        """The run ends after the step under way, with its checkpoint and summary."""
-        request = pb.CancelRunRequest(run_id=self._run_id)
-        answer: pb.CancelRunResponse = await rpc.call(
-            self._stub.CancelRun, request, CONTROL_SECONDS
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def create_run(
+        self,
+        config: Config,
+        overrides: Sequence[str] = (),
+        *,
+        priority: int = 0,
+        request_id: str | None = None,
+    ) -> Run:
+        """Queues a run.
+
+        `config`: a YAML file, or what it holds. Relative paths in a file start at its folder, those
+        of `overrides` ("key.sub=value") and of a mapping at the working directory. Higher
+        `priority` starts first. The same `request_id` twice is one run; it is random where it is
+        not given.
+        """
+        request = pb.CreateRunRequest(
+            request_id=request_id or uuid.uuid4().hex,
+            config=_as_yaml(config, overrides),
+            priority=priority,
         )
-        return run_wire.decode_run(answer.run)
+        return run_wire.decode_run((await self._call(self._stub.CreateRun, request)).run)
+
+    async def get_run(self, run_id: str) -> Run:
+        return await self._ask(self._stub.GetRun, pb.GetRunRequest(run_id=run_id))
+
+    async def list_runs(
+        self, states: Iterable[RunState | str] = (), owner: str = "", page_size: int = 100
+    ) -> AsyncIterator[Run]:
+        """Newest first; those of `states` and `owner`, where these are given."""
+        request = pb.ListRunsRequest(
+            states=[run_wire.encode_state(RunState(state)) for state in states],
+            owner=owner,
+            page_size=page_size,
+        )
+        while True:
+            page: pb.ListRunsResponse = await self._call(self._stub.ListRuns, request)
+            for run in page.runs:
+                yield run_wire.decode_run(run)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
     async def watch_run(
-        self, after_sequence: int = 0, idle_timeout: float = 3600.0
+        self,
+        run_id: str,
+        after: int = 0,
+        *,
+        until_now: bool = False,
+        outage_timeout: float = 300.0,
+        quiet_timeout: float = QUIET_SECONDS,
     ) -> AsyncIterator[RunEvent]:
-        """Every event behind `after_sequence`, until the run ends.
+        """Every event behind the sequence number `after`, until the run ends; also of ended runs.
 
-        Raises DeadlineError after `idle_timeout` seconds without one.
+        `until_now`: only those that there are. When the connection breaks, or the manager is
+        started again, it goes on behind the last event. Raises UnavailableError or DeadlineError
+        when no manager answers for `outage_timeout` seconds; after `quiet_timeout` seconds without
+        an event the manager is asked whether it is there.
         """
-        request = pb.WatchRunRequest(run_id=self._run_id, after_sequence=after_sequence)
-        async for response in rpc.stream(self._stub.WatchRun, request, idle_timeout):
-            yield run_wire.decode_event(response.event)
+        request = pb.WatchRunRequest(run_id=run_id, after_sequence=after, until_now=until_now)
+        while True:
+            told, broke = None, False
+            try:
+                responses = rpc.stream(self._stub.WatchRun, request, quiet_timeout)
+                async with aclosing(responses):
+                    async for response in responses:
+                        told = run_wire.decode_event(response.event)
+                        request.after_sequence = max(request.after_sequence, told.sequence)
+                        yield told
+            except (UnavailableError, DeadlineError):
+                broke = True
+            if not broke and (until_now or (told and told.kind is EventKind.FINISHED)):
+                return
+            ask = pb.GetRunRequest(run_id=run_id)
+            run = await self._ask(self._stub.GetRun, ask, outage_timeout)
+            if not broke and run.state.has_ended:
+                return  # all of it was told before
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def wait_run(
+        self, run_id: str, timeout: float | None = None, outage_timeout: float = 300.0
+    ) -> Run:
+        """The run once it has ended. Raises DeadlineError after `timeout` seconds, if any are given.
+
+        `outage_timeout`: as `watch_run` has it.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                request = pb.GetRunRequest(run_id=run_id)
+                while True:
+                    run = await self._ask(self._stub.GetRun, request, outage_timeout)
+                    if run.state.has_ended:
+                        return run
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError as error:
+            if isinstance(error, DeadlineError):
+                raise
+            raise DeadlineError(f"{run_id}: has not ended within {timeout:g} s") from None
+
+    async def pause_run(self, run_id: str) -> Run:
+        """After the step under way the run saves a checkpoint, and its processes end."""
+        return await self._ask(self._stub.PauseRun, pb.PauseRunRequest(run_id=run_id))
+
+    async def resume_run(self, run_id: str) -> Run:
+        """A run that is paused, cancelled or failed is queued again, and goes on from its ledger."""
+        return await self._ask(self._stub.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
+
+    async def cancel_run(self, run_id: str) -> Run:
+        """The run ends after the step under way, with its checkpoint and summary."""
+        return await self._ask(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id))
+
+    async def delete_run(self, run_id: str) -> None:
+        """Removes an ended run's records and folder. Nothing brings them back, and nothing asks
+        twice: where the answer is lost, `get_run` says whether it is gone."""
+        await rpc.call(self._stub.DeleteRun, pb.DeleteRunRequest(run_id=run_id), self.timeout)
+
+    async def scale_run(self, run_id: str, min_replicas: int, max_replicas: int) -> Run:
+        """How many replicas the run may have, while it runs or waits."""
+        request = pb.ScaleRunRequest(
+            run_id=run_id, min_replicas=min_replicas, max_replicas=max_replicas
+        )
+        return await self._ask(self._stub.ScaleRun, request)
+
+    async def metrics(self, run_id: str) -> list[dict[str, Any]]:
+        """A row for each step and each validation so far: `kind`, `step`, `time` (unix seconds) and
+        its metrics, as docs/metrics.md names them. `pandas.DataFrame` takes it as it is.
+
+        A step that was trained again after a resume has one row, the later one.
+        """
+        rows: dict[tuple[str, int], dict[str, Any]] = {}
+        async for event in self.watch_run(run_id, until_now=True):
+            if event.kind in (EventKind.STEP, EventKind.VALIDATION):
+                kind, step = event.kind.value, event.run.step
+                row = {"kind": kind, "step": step, "time": event.time}
+                rows[kind, step] = row | dict(event.values)
+        return list(rows.values())
+
+    async def list_checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
+        request = pb.ListCheckpointsRequest(run_id=run_id)
+        answer = await self._call(self._stub.ListCheckpoints, request)
+        return tuple(run_wire.decode_checkpoint(each) for each in answer.checkpoints)
+
+    async def get_samples(
+        self,
+        run_id: str,
+        *,
+        validation_step: int | None = None,
+        trained_step: int | None = None,
+        limit: int = 20,
+    ) -> RunSamples:
+        """Answers of one step, with their rewards; of the last validation where none is named."""
+        request = pb.GetSamplesRequest(
+            run_id=run_id,
+            validation_step=validation_step,
+            trained_step=trained_step,
+            limit=limit,
+        )
+        return run_wire.decode_samples(await self._call(self._stub.GetSamples, request))
+
+    async def get_logs(
+        self, run_id: str, process: str = "", lines: int = 100, follow: bool = False
+    ) -> AsyncIterator[str]:
+        """The last lines of a process's log ("rollout-0"; "" is the launcher's), oldest first.
+
+        `follow`: and what is written from now on, until the run ends. Raises UnavailableError when
+        the connection breaks.
+        """
+        request = pb.GetLogsRequest(run_id=run_id, process=process, lines=lines, follow=follow)
+        responses = rpc.stream(self._stub.GetLogs, request, None if follow else self.timeout)
+        async with aclosing(responses):
+            async for response in responses:
+                for line in response.lines:
+                    yield line
+
+    async def list_logs(self, run_id: str) -> tuple[str, ...]:
+        """Which processes of the run have a log."""
+        request = pb.GetLogsRequest(run_id=run_id, lines=1)
+        responses = rpc.stream(self._stub.GetLogs, request, self.timeout)
+        async with aclosing(responses):
+            async for response in responses:
+                return tuple(response.processes)
+        return ()
+
+    async def get_ledger(self, run_id: str, group: int | None = None) -> LedgerAnswer:
+        """The life of `group`; without one, whether the whole ledger is sound."""
+        if group is None:
+            request = pb.GetLedgerRequest(run_id=run_id, verify=True)
+        else:
+            request = pb.GetLedgerRequest(run_id=run_id, group=group)
+        return run_wire.decode_ledger(await self._call(self._stub.GetLedger, request))
+
+    async def _ask(self, method: Any, request: Any, timeout: float | None = None) -> Run:
+        """A call that is answered with the run."""
+        return run_wire.decode_run((await self._call(method, request, timeout)).run)
+
+    async def _call(self, method: Any, request: Any, timeout: float | None = None) -> Any:
+        """A call that may be made twice."""
+        now = asyncio.get_running_loop().time
+        timeout = self.timeout if timeout is None else timeout
+        deadline, pause = now() + timeout, FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await rpc.call(method, request, max(deadline - now(), 0.001))
+            except UnavailableError as error:
+                if now() + pause >= deadline:
+                    raise UnavailableError(
+                        f"{self.address}: no manager answers ({error}); start one with"
+                        " `trimaran up`, or name the address of one (TRIMARAN_MANAGER)"
+                    ) from None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _as_yaml(config: Config, overrides: Sequence[str]) -> str:
+    """With absolute paths: the manager has another working directory."""
+    if isinstance(config, str | PathLike):
+        tree = load_tree(config, overrides)
+    else:
+        values = config.model_dump(mode="json") if isinstance(config, RunConfig) else config
+        tree = resolve_tree(values, Path.cwd(), overrides)
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

@@ -61,6 +61,12 @@ class Placement:
         pool, placed = self.pools[kind], {PLACED: process_name(kind, index)}
         if pool.kind == "cpu":
             return placed
+        if index >= len(pool.shares):
+            raise InputError(
+                f"{kind} {index}: the configuration gives devices to {len(pool.shares)} of them;"
+                f" give it its own, {PLACED}={process_name(kind, index)}"
+                f" {VISIBLE_DEVICES[pool.kind]}=..."
+            )
         return placed | {VISIBLE_DEVICES[pool.kind]: ",".join(pool.shares[index])}
 
 
@@ -119,6 +125,26 @@ def placed_environment(
     if kind not in POOLS or inherited.get(PLACED) == process_name(kind, index):
         return environment
     return environment | place(config, read(inherited), (kind,)).variables(kind, index)
+
+
+def added_variables(
+    config: RunConfig, index: int, devices: Sequence[str], machine: Machine
+) -> dict[str, str]:
+    """For the environment of a replica beyond those that the configuration names.
+
+    Raises InputError where it needs another number of devices.
+    """
+    device, name = resolve(config.rollout.device, machine), process_name("rollout", index)
+    placed = {PLACED: name}
+    if device == "cpu":
+        return placed
+    if len(devices) != config.rollout.tensor_parallel:
+        raise InputError(
+            f"{name}: {len(devices)} {device} devices are given"
+            f" ({_join(devices)}), and it needs {config.rollout.tensor_parallel}"
+            " (rollout.tensor_parallel)"
+        )
+    return placed | {VISIBLE_DEVICES[device]: ",".join(devices)}
 
 
 def _wish(config: RunConfig, pool: str, machine: Machine) -> _Wish:

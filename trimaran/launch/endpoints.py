@@ -12,6 +12,8 @@ from trimaran.errors import InputError
 # between its choice here and the service's bind.
 PORTS = range(20000, 32768)
 HOST = "127.0.0.1"
+_reserved: dict[str, socket.socket] = {}
+"""By this process."""
 
 
 def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
@@ -22,7 +24,7 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
     taken: set[str] = set()
 
     def address(named: str | None, key: str) -> str:
-        if named is not None and (is_free(named) and named not in taken):
+        if named is not None and named not in taken and is_free(named) and _reserve(named):
             chosen = named
         elif named is not None and not move_busy:
             raise InputError(
@@ -49,12 +51,40 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
     return config.model_copy(update={"endpoints": filled})
 
 
+def with_replica(config: RunConfig, index: int, address: str) -> RunConfig:
+    """The configuration for the process of a replica that it does not name."""
+    named = config.endpoints.rollout[:index]
+    unnamed = (address,) * (index + 1 - len(named))
+    endpoints = config.endpoints.model_copy(update={"rollout": (*named, *unnamed)})
+    return config.model_copy(update={"endpoints": endpoints})
+
+
 def free_address(taken: set[str]) -> str:
     for port in random.sample(PORTS, len(PORTS)):
         address = f"{HOST}:{port}"
-        if address not in taken and is_free(address):
+        if address not in taken and is_free(address) and _reserve(address):
             return address
     raise InputError(f"no free port from {PORTS.start} to {PORTS.stop - 1} on {HOST}")
+
+
+def _reserve(address: str) -> bool:
+    """Keeps other launchers from a port between its choice and the service's bind, and while that
+    service is started again. False when another process has it.
+
+    The reservation is a socket without a file (Linux: its name begins with a zero byte), in the
+    network namespace in which the port is. The kernel ends it with this process.
+    """
+    name = f"\0trimaran-port-{address.rpartition(':')[2]}"
+    if name in _reserved:
+        return True
+    reservation = socket.socket(socket.AF_UNIX)
+    try:
+        reservation.bind(name)
+    except OSError:
+        reservation.close()
+        return False
+    _reserved[name] = reservation
+    return True
 
 
 def is_free(address: str) -> bool:

@@ -1,99 +1,37 @@
-"""Processes on this machine: start them, notice when one dies, end all of them.
+"""The processes of a run on this machine: whoever dies is started again, with those it takes along.
 
-A dead rollout replica, reward or weight-sync service is started again: the run goes on with what
-it has, or waits. Every other death ends the run.
-
-Each service leads its own process group, so Ctrl-C reaches only the launcher and what a service
-started can be ended with it. When the launcher itself is killed, the kernel tells the services,
-and a guardian ends what is left of them.
+A replica, the reward service, weight sync and the controller are started again alone. A trainer
+rank takes the other ranks and the controller along: the ranks no longer agree, and the controller
+brings them back to where the run stood, from its ledger. The run ends when a service says that its
+input is wrong (exit code 2), when the controller has decided that the run has failed (1), and when
+one that the run needs dies again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import dropwhile
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
-from trimaran.config import RunConfig
-from trimaran.errors import TrimaranError
-from trimaran.launch import guardian
-from trimaran.launch.devices import Placement
-from trimaran.launch.environment import process_name, serve_command, service_environment
-from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
+from trimaran.launch.children import Child, Children
+from trimaran.launch.exits import BAD_INPUT, FAILED
 from trimaran.launch.restarts import Restarts
+from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
 
-KILLED_SECONDS = 15.0
-"""For a process to be gone that was killed, or that has nothing left to do."""
-ORPHAN_SECONDS = 5.0
-"""For the services' own orderly end after the launcher was killed."""
+__all__ = ["Processes", "ServiceDiedError", "ServiceProcess", "StopTimes"]
+
+DEFAULT_STOP_TIMES = StopTimes()
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
-NUM_LAST_LINES = 20
-LONGEST_LINE = 400
+NOT_STARTED = 127
+"""As a shell says it."""
 
-
-@dataclass(frozen=True, slots=True)
-class StopTimes:
-    """Seconds between SIGTERM and SIGKILL.
-
-    Example: Processes(services, StopTimes(running=60))
-    """
-
-    leader: float = 5.0
-    """The controller ends first, so that the services do not look to it as if they failed."""
-    running: float = 15.0
-    """All others, once the run is under way."""
-    loading: float = 3.0
-    """All others before that: there is nothing to save, and a process that loads a model is deaf."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceProcess:
-    """One process of a run.
-
-    Example: ServiceProcess("reward", ("trimaran", "serve", ...), os.environ, Path("logs/reward.log"))
-    """
-
-    name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    log: Path
-    leads: bool = False
-    """The run ends well when this one ends with 0."""
-    revived: bool = False
-    """Once the run is running, it outlives this one, which is started again."""
-    expendable: bool = False
-    """When it dies again and again, the run goes on without it while another such lives."""
-
-
-class ServiceDiedError(TrimaranError):
-    """A service ended that should not have; the text holds its own last lines."""
-
-    def __init__(self, text: str, exit_code: int, started: bool) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-        """2 when the service said that what the user gave is wrong, else 1."""
-        self.started = started
-        """The run was already running, so there is something to resume."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Exit:
-    service: ServiceProcess
-    code: int
-    lived_seconds: float
+Note = Callable[[str], None]
 
 
 class Processes:
-    """Starts services as processes of this machine and ends all of them.
+    """Starts services as processes of this machine, keeps them alive, and ends all of them.
 
     Example:
         async with Processes(run_services(config, config_path, folder, placement)) as processes:
@@ -103,27 +41,41 @@ class Processes:
     def __init__(
         self,
         services: Sequence[ServiceProcess],
-        stop_times: StopTimes = StopTimes(),
+        stop_times: StopTimes = DEFAULT_STOP_TIMES,
         restarts: Callable[[], Restarts] = Restarts,
+        children: Children | None = None,
     ) -> None:
         """`restarts` makes what decides when one service is started again."""
-        self._services, self._stop_times = services, stop_times
-        self._alive: dict[str, asyncio.subprocess.Process] = {}
-        self._log_starts: dict[str, int] = {}
-        self._exits: asyncio.Queue[_Exit] = asyncio.Queue()
-        self._watchers: list[asyncio.Task[None]] = []
+        self._services = {service.name: service for service in services}
+        self._stop_times = stop_times
+        self._children = children or Children()
         self._restarts: defaultdict[str, Restarts] = defaultdict(restarts)
-        self._revivals: set[asyncio.Task[None]] = set()
-        self._stopping = asyncio.Event()
-        self._guardian: asyncio.subprocess.Process | None = None
+        self._given_up: set[str] = set()
+        self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
+        """Each with the names that it starts again."""
         self.running = False
-        """Set it once the run is under way: from then on an expendable service may die."""
+        """Set it once the run is under way: from then on any service may die."""
+
+    @property
+    def alive(self) -> dict[str, Child]:
+        return dict(self._children.alive)
+
+    @property
+    def services(self) -> dict[str, ServiceProcess]:
+        """All that belong to the run, also those that are dead at the moment or given up."""
+        return dict(self._services)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Of those that are not given up, by name."""
+        kept = self._services.keys() - self._given_up
+        return {name: self._services[name].address for name in sorted(kept)}
 
     async def __aenter__(self) -> Processes:
         try:
-            await self._start_guardian()
-            for service in self._services:
-                await self._start(service)
+            await self._children.open()
+            for service in self._services.values():
+                await self._children.start(service)
         except BaseException:
             await self.stop()
             raise
@@ -132,187 +84,129 @@ class Processes:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def wait(self, note: Callable[[str], None]) -> None:
+    async def wait(self, note: Note) -> None:
         """Returns when the leader ended well. Raises ServiceDiedError.
 
         `note` is told, in one line each, of deaths that the run survives and of what follows.
         """
         while True:
-            ended = await self._exits.get()
+            ended = await self._children.exits.get()
             if ended.service.leads and ended.code == 0:
                 return
-            if not self._revive(ended, note):
-                raise self._died(await self._first_cause(ended))
+            if ended.service.name in self._services and not self._revive(ended, note):
+                raise ServiceDiedError(await self._first_cause(ended), self.running)
+
+    async def add(self, service: ServiceProcess) -> None:
+        """One more, from now on as if it had been there from the start. Raises OSError."""
+        await self._children.start(service)
+        self._services[service.name] = service
+
+    async def remove(self, name: str) -> None:
+        """Ends it in order; its end is no death."""
+        del self._services[name]
+        await self._cancel_revivals([name])
+        await self._children.end([name], self._stop_times.drained)
+
+    def progressed(self) -> None:
+        """The run has got further: deaths before do not count against those that it needed."""
+        for name, restarts in self._restarts.items():
+            if name in self._services and not self._services[name].expendable:
+                restarts.forgive()
 
     async def stop(self) -> None:
         """Ends every process: SIGTERM, a deadline, SIGKILL to what is left of its group."""
-        self._stopping.set()
-        if self._revivals:  # they end now: nothing may start behind our back
-            await asyncio.wait(self._revivals)
-        leaders = [service.name for service in self._services if service.leads]
+        await self._cancel_revivals(self._services)  # nothing may start behind our back
+        leaders = [service.name for service in self._services.values() if service.leads]
+        times = self._stop_times
         try:
-            times = self._stop_times
-            await self._end(leaders, times.leader)
-            await self._end(list(self._alive), times.running if self.running else times.loading)
-        finally:
-            self.kill()
-            if self._watchers:
-                await asyncio.wait(self._watchers, timeout=KILLED_SECONDS)
-            if self._guardian:
-                await _stop_guardian(self._guardian)
-
-    def kill(self) -> None:
-        """SIGKILL to everything that is left, now."""
-        for process in self._alive.values():
-            kill_group(process.pid)
-
-    async def _start_guardian(self) -> None:
-        self._guardian = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", guardian.__file__, str(ORPHAN_SECONDS)),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    def _tell_guardian(self, sign: str, group: int) -> None:
-        assert self._guardian and self._guardian.stdin
-        self._guardian.stdin.write(f"{sign}{group}\n".encode())
-
-    async def _start(self, service: ServiceProcess) -> None:
-        with service.log.open("ab") as log:
-            self._log_starts[service.name] = log.tell()
-            process = await asyncio.create_subprocess_exec(
-                *service.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**service.environment, PARENT_VARIABLE: str(os.getpid())},
-                start_new_session=True,
+            await self._children.end(leaders, times.leader)
+            await self._children.end(
+                list(self._children.alive), times.running if self.running else times.loading
             )
-        self._tell_guardian("+", process.pid)
-        self._alive[service.name] = process
-        self._watchers.append(asyncio.create_task(self._watch(service, process)))
+        finally:
+            await self._children.close()
 
-    def _revive(self, ended: _Exit, note: Callable[[str], None]) -> bool:
+    def kill(self, name: str) -> None:
+        """SIGKILL to one, which is then dead as any other."""
+        self._children.kill(name)
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything that is left, now."""
+        self._children.kill_all()
+
+    def _revive(self, ended: Exit, note: Note) -> bool:
         """False when the run cannot outlive this death."""
-        service, how = ended.service, _how(ended.code)
-        if not (self.running and service.revived) or ended.code == 2:
+        service = ended.service
+        has_decided = ended.code == BAD_INPUT or (service.leads and ended.code == FAILED)
+        # At the first start only a kill is an accident; anything else would happen again.
+        if has_decided or not (self.running or ended.code == -signal.SIGKILL):
             return False
         restarts = self._restarts[service.name]
         pause = restarts.next_pause(ended.lived_seconds)
         if pause is not None:
-            note(f"{service.name} died ({how}); the run starts it again in {pause:g} s")
-            task = asyncio.create_task(self._start_after(service, pause, note))
-            self._revivals.add(task)
-            task.add_done_callback(self._revivals.discard)
+            names = [service.name, *sorted(service.takes_along & self._services.keys())]
+            others = f" with {', '.join(names[1:])}" if names[1:] else ""
+            note(
+                f"{service.name} died ({ended.how}); the run starts it again{others} in {pause:g} s"
+            )
+            self._begin_revival(frozenset(names), pause, note)
             return True
-        others = (s for s in self._services if s.expendable and s.name in self._alive)
-        if not service.expendable or not any(others):
+        others = (s for s in self._services.values() if s.expendable)
+        if not service.expendable or not any(s.name in self._children.alive for s in others):
             return False
+        self._given_up.add(service.name)
         note(
-            f"{service.name} died ({how}), {restarts.num_in_a_row} times in a row; it is not"
+            f"{service.name} died ({ended.how}), {restarts.num_in_a_row} times in a row; it is not"
             f" started again and the run goes on without it; see {service.log}"
         )
         return True
 
-    async def _start_after(
-        self, service: ServiceProcess, pause: float, note: Callable[[str], None]
+    def _begin_revival(self, names: frozenset[str], pause: float, note: Note) -> None:
+        """What is to be started already joins this one."""
+        earlier = {key: task for key, task in self._revivals.items() if key & names}
+        for key in earlier:
+            del self._revivals[key]
+        names = names.union(*earlier)
+        task = asyncio.create_task(self._start_again(names, pause, note, list(earlier.values())))
+        self._revivals[names] = task
+        task.add_done_callback(lambda _: self._revivals.pop(names, None))
+
+    async def _start_again(
+        self,
+        names: frozenset[str],
+        pause: float,
+        note: Note,
+        earlier: Sequence[asyncio.Task[None]],
     ) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._stopping.wait()
-        if self._stopping.is_set():
-            return
-        try:
-            await self._start(service)
-        except OSError as error:
-            note(f"{service.name} cannot be started again ({error})")
-        else:
-            note(f"{service.name} is started again")
+        await _cancel(earlier)
+        in_order = [service for service in self._services.values() if service.name in names]
+        leaders = [service.name for service in in_order if service.leads]
+        await self._children.end(leaders, self._stop_times.leader)
+        await self._children.end(names, self._stop_times.loading)
+        await asyncio.sleep(pause)
+        for service in in_order:
+            try:
+                await self._children.start(service)
+            except OSError as error:
+                note(f"{service.name} cannot be started again ({error})")
+                self._children.exits.put_nowait(Exit(service, NOT_STARTED, 0.0))
+            else:
+                note(f"{service.name} is started again")
 
-    async def _watch(self, service: ServiceProcess, process: asyncio.subprocess.Process) -> None:
-        began = time.monotonic()
-        code = await process.wait()
-        kill_group(process.pid)  # what the service itself started and did not end
-        self._tell_guardian("-", process.pid)
-        del self._alive[service.name]
-        self._exits.put_nowait(_Exit(service, code, time.monotonic() - began))
+    async def _cancel_revivals(self, names: Iterable[str]) -> None:
+        wanted = set(names)
+        await _cancel([task for key, task in self._revivals.items() if key & wanted])
 
-    async def _end(self, names: Sequence[str], seconds: float) -> None:
-        processes = [self._alive[name] for name in names if name in self._alive]
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                process.send_signal(signal.SIGTERM)
-        waits = [asyncio.ensure_future(process.wait()) for process in processes]
-        if waits:
-            await asyncio.wait(waits, timeout=seconds)
-
-    async def _first_cause(self, first: _Exit) -> _Exit:
+    async def _first_cause(self, first: Exit) -> Exit:
         """Of the deaths close together: wrong input before all, the leader's last."""
         await asyncio.sleep(SETTLE_SECONDS)
         exits = [first]
-        while not self._exits.empty():
-            exits.append(self._exits.get_nowait())
-        return min(exits, key=lambda ended: (ended.code != 2, ended.service.leads))
-
-    def _died(self, ended: _Exit) -> ServiceDiedError:
-        service = ended.service
-        when = "died" if self.running else "died at start"
-        lines = self._last_lines(service)
-        if ended.code == 2:  # it has said what is wrong: what stands before that only distracts
-            lines = [*dropwhile(lambda line: not line.startswith("error: "), lines)] or lines
-        text = "\n".join(
-            [
-                f"{service.name} {when} ({_how(ended.code)}). Its last lines:",
-                *(f"  {line}" for line in lines or ["(it wrote nothing)"]),
-                f"its whole log: {service.log}",
-            ]
-        )
-        return ServiceDiedError(text, 2 if ended.code == 2 else 1, self.running)
-
-    def _last_lines(self, service: ServiceProcess) -> list[str]:
-        with service.log.open("rb") as log:
-            log.seek(self._log_starts[service.name])
-            text = log.read().decode(errors="replace")
-        lines = [line.rstrip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
-        return lines[-NUM_LAST_LINES:]
+        while not self._children.exits.empty():
+            exits.append(self._children.exits.get_nowait())
+        return min(exits, key=lambda ended: (ended.code != BAD_INPUT, ended.service.leads))
 
 
-def run_services(
-    config: RunConfig, config_path: Path, folder: Path, placement: Placement
-) -> list[ServiceProcess]:
-    """Every service of a run, as processes of this machine."""
-
-    def service(kind: str, index: int = 0) -> ServiceProcess:
-        name = process_name(kind, index)
-        return ServiceProcess(
-            name=name,
-            command=serve_command(kind, str(config_path), str(folder), index),
-            environment=service_environment(config, kind, os.environ)
-            | placement.variables(kind, index),
-            log=folder / "logs" / f"{name}.log",
-            leads=kind == "controller",
-            revived=kind in ("rollout", "reward", "weight-sync"),
-            expendable=kind == "rollout",
-        )
-
-    return [
-        service("reward"),
-        service("weight-sync"),
-        *(service("trainer", rank) for rank in range(config.num_trainer_ranks)),
-        *(service("rollout", replica) for replica in range(config.rollout.replicas)),
-        service("controller"),
-    ]
-
-
-async def _stop_guardian(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin
-    process.stdin.close()  # it knows of no group any more, so it ends by itself
-    try:
-        async with asyncio.timeout(KILLED_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-
-
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

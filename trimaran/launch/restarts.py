@@ -33,3 +33,7 @@ class Restarts:
         if self.num_in_a_row > self._max_in_a_row:
             return None
         return min(self._first_pause * 2 ** (self.num_in_a_row - 1), self._longest_pause)
+
+    def forgive(self) -> None:
+        """It has done its work since: its next death is the first in a row."""
+        self.num_in_a_row = 0

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from trimaran.config import RunConfig, dump_config, load_config
 from trimaran.errors import InputError
+from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import find_store
+from trimaran.trust import make_token
 
 CONFIG_NAME = "config.yaml"
 
@@ -33,6 +35,7 @@ def make_run_folder(config: RunConfig) -> Path:
                 f"run.folder: {folder} cannot be made ({error.strerror}); name one that can"
             ) from None
         (folder / "logs").mkdir()
+        make_token(folder)
         return folder
     raise AssertionError("unreachable")
 
@@ -46,16 +49,16 @@ def open_run_folder(path: str) -> tuple[Path, RunConfig]:
     return folder, load_config(folder / CONFIG_NAME)
 
 
-def has_succeeded(folder: Path) -> bool:
+async def has_succeeded(run: RunContext) -> bool:
     """As the controller recorded it at the run's end."""
-    store = find_store(folder)
+    store = await find_store(run.store_url)
     if store is None:
         return False
     try:
-        record = store.get(f"run/{folder.name}")
+        record = await store.get(f"run/{run.run_id}")
     finally:
-        store.close()
-    return record is not None and record["state"] == RunState.SUCCEEDED
+        await store.close()
+    return record is not None and record.value["state"] == RunState.SUCCEEDED
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:

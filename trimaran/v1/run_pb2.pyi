@@ -127,12 +127,14 @@ class ListRunsResponse(_message.Message):
     def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class WatchRunRequest(_message.Message):
-    __slots__ = ("run_id", "after_sequence")
+    __slots__ = ("run_id", "after_sequence", "until_now")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     after_sequence: int
-    def __init__(self, run_id: _Optional[str] = ..., after_sequence: _Optional[int] = ...) -> None: ...
+    until_now: bool
+    def __init__(self, run_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., until_now: bool = ...) -> None: ...
 
 class RunEvent(_message.Message):
     __slots__ = ("sequence", "kind", "run", "values", "text", "time")

@@ -70,6 +70,7 @@ class WorkerPool:
         ]
         self._patience = patience or max(STUCK_SECONDS, STUCK_DEADLINES * timeout)
         self._moved_at = 0.0
+        self._num_busy = 0
         self._loops: list[asyncio.Task[None]] = []
         self._queue = Queue()
         self._kinds: dict[FunctionSpec, FunctionKind] = {}
@@ -81,6 +82,16 @@ class WorkerPool:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self._close())
+
+    @property
+    def num_waiting(self) -> int:
+        """Batches."""
+        return len(self._queue.waiting)
+
+    @property
+    def num_workers(self) -> dict[str, float]:
+        """Processes that judge, and those that have nothing to do."""
+        return {"busy": self._num_busy, "idle": len(self._processes) - self._num_busy}
 
     async def load(self, specs: Sequence[FunctionSpec]) -> None:
         """Import each in every process. Raises InputError for one that cannot be loaded or called."""
@@ -134,6 +145,7 @@ class WorkerPool:
         """One of these a process, until it is cancelled."""
         while True:
             chunk = await self._queue.take_chunk(len(self._processes))
+            self._num_busy += 1
             try:
                 await self._judge_chunk(process, chunk)
             except asyncio.CancelledError:
@@ -144,6 +156,8 @@ class WorkerPool:
             except Exception as error:
                 logger.exception("unforeseen error in the pool")
                 fault(chunk, f"the pool failed: {type(error).__name__}: {error}")
+            finally:
+                self._num_busy -= 1
 
     async def _judge_chunk(self, process: WorkerProcess, chunk: list[Batch]) -> None:
         """Takes out of `chunk` what it gives back. Raises WorkerError."""

@@ -61,25 +61,39 @@ class Coordinator:
 
     Example:
 
-        coordinator = Coordinator(run_id, config, store, connect_senders, connect_rollout)
+        coordinator = await Coordinator.open(run_id, config, store, connect_senders, connect_rollout)
         coordinator.start()
         await coordinator.register(run_id, replica, peer)
         routing, metrics = await coordinator.publish(caller, version)
         await coordinator.close()
     """
 
-    def __init__(
-        self,
+    @classmethod
+    async def open(
+        cls,
         run_id: str,
         config: WeightSyncSection,
         store: Store,
         connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
         pauses: Pauses = DEFAULT_PAUSES,
+    ) -> Coordinator:
+        """From what the store holds of the run."""
+        ledger = await VersionLedger.open(store, run_id)
+        return cls(run_id, config, ledger, connect_senders, connect_rollout, pauses)
+
+    def __init__(
+        self,
+        run_id: str,
+        config: WeightSyncSection,
+        ledger: VersionLedger,
+        connect_senders: Connect,
+        connect_rollout: Callable[[Replica, Caller], Rollout],
+        pauses: Pauses,
     ) -> None:
         self._run_id = run_id
         self._config = config
-        self._ledger = VersionLedger(store, run_id)
+        self._ledger = ledger
         self._pool = ReplicaPool(self._ledger, connect_rollout)
         self._prover = ReadBackProver(config, self._pool, self._ledger)
         self._stager = Stager(config, self._ledger.next_group_id, pauses)
@@ -91,6 +105,8 @@ class Coordinator:
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
         """By epoch and version: what a controller began that was replaced is not its successor's."""
         self._sweeping: asyncio.Task[None] | None = None
+        self.last_pause: float | None = None
+        """Seconds for which generation paused for the last version; None before there was one."""
 
     async def forget_gone(self) -> None:
         """Before `start`. After a resume the replicas that are recorded are of the run's former
@@ -212,6 +228,7 @@ class Coordinator:
                 self._check_epoch(caller)
                 if not self._is_live(version):
                     metrics = await self._publisher.make_live(caller, version)
+                    self.last_pause = metrics["weight_sync/pause/seconds"]
         finally:
             self._catch_ups.start()
         await self._publisher.until_routable(version)

@@ -6,21 +6,19 @@
 
 Only the commit record makes a version live. What was written before it, and is not
 reached from it, does not count. Epochs are those that controllers draw from the same
-store. Each call writes through to the disk, off the event loop.
+store. Each call writes through to it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.control.members import Members
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
-from trimaran.errors import UnavailableError
 from trimaran.store import Store
 from trimaran.types import (
     Caller,
@@ -37,19 +35,26 @@ class VersionLedger:
 
     Example:
 
-        ledger = VersionLedger(open_store(folder), "addition-20261120-120000")
+        ledger = await VersionLedger.open(store, "addition-20261120-120000")
         ledger.live  # None until a version is committed
         await ledger.list_versions(limit=5)
     """
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    @classmethod
+    async def open(cls, store: Store, run_id: str) -> VersionLedger:
         """Reads what was recorded last; nothing, epoch 0 and no members in a new run."""
+        ledger = cls(store, run_id)
+        await ledger._recover()
+        return ledger
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        """Use `open`."""
         self._store = store
         self._run_id = run_id
         self._key = f"weight_sync/{run_id}"
-        self.caller = Caller(run_id, store.newest_epoch(run_id))
+        self.caller = Caller(run_id, 0)
         """The newest controller that is known."""
-        self.members = Members.from_json(self._get("members") or [], time.monotonic())
+        self.members = Members()
         self.live: PolicyVersion | None = None
         self.manifest: Manifest | None = None
         self.proofs: dict[str, Proof] = {}
@@ -59,14 +64,16 @@ class VersionLedger:
         self._unwritten: dict[VersionId, dict[str, Proof]] = {}
         self._members_write = _SharedWrite(self._write_members)
         self._proofs_write = _SharedWrite(self._write_proofs)
-        if (commit := self._get("live")) is not None:
-            self._recover(commit)
 
-    def _recover(self, commit: dict[str, Any]) -> None:
-        tree = self._live_tree = self._get(f"version/{commit['version']}")
+    async def _recover(self) -> None:
+        self.caller = Caller(self._run_id, await self.newest_epoch())
+        self.members = Members.from_json(await self._get("members") or [], time.monotonic())
+        if (commit := await self._get("live")) is None:
+            return
+        tree = self._live_tree = await self._get(f"version/{commit['version']}")
         record = self._record(tree)
         self.live, self._slot = record.policy, commit["slot"]
-        self.manifest = manifest_from_json(self._get(f"manifest/{self._slot}"))
+        self.manifest = manifest_from_json(await self._get(f"manifest/{self._slot}"))
         self.proofs = {proof.replica: proof for proof in record.proofs}
 
     async def prepare(self, manifest: Manifest) -> None:
@@ -95,7 +102,7 @@ class VersionLedger:
             f"{self._key}/version/{live.version}": tree,
             f"{self._key}/live": {"version": str(live.version), "slot": slot},
         }
-        await self._call(self._store.put_fenced, records, self._run_id, caller.epoch)
+        await self._store.put_fenced(records, self._run_id, caller.epoch)
         self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
         self.proofs = {proof.replica: proof for proof in proofs}
 
@@ -113,14 +120,22 @@ class VersionLedger:
 
     async def newest_epoch(self) -> int:
         """The last one that a controller of this run has drawn."""
-        return await self._call(self._store.newest_epoch, self._run_id)
+        return await self._store.newest_epoch(self._run_id)
 
     async def next_group_id(self) -> int:
-        return await asyncio.to_thread(self._store.next_epoch, f"{self._key}/groups")
+        return await self._store.next_epoch(f"{self._key}/groups")
 
     async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
         """Committed ones, newest first; `limit` 0 means all."""
-        return await asyncio.to_thread(lambda: tuple(self._walk(limit)))
+        tree = self._live_tree or None
+        records: list[VersionRecord] = []
+        while tree and (len(records) < limit or not limit):
+            record = self._record(tree)
+            if not records:
+                record = replace(record, proofs=tuple(self.proofs.values()))
+            records.append(record)
+            tree = await self._get(f"version/{tree['before']}") if tree["before"] else None
+        return tuple(records)
 
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         """Those of the live version from memory, of others from the store."""
@@ -129,20 +144,9 @@ class VersionLedger:
             if self.live and version == self.live.version:
                 found += self.proofs.values()
             elif self.live and version < self.live.version:
-                tree = await asyncio.to_thread(self._get, f"version/{version}")
+                tree = await self._get(f"version/{version}")
                 found += self._record(tree).proofs if tree else ()
         return tuple(found)
-
-    def _walk(self, limit: int) -> Iterator[VersionRecord]:
-        tree = self._live_tree or None
-        count = 0
-        while tree and (count < limit or not limit):
-            record = self._record(tree)
-            if not count:
-                record = replace(record, proofs=tuple(self.proofs.values()))
-            yield record
-            count += 1
-            tree = self._get(f"version/{tree['before']}") if tree["before"] else None
 
     def _record(self, tree: dict[str, Any]) -> VersionRecord:
         version = VersionId(*tree["version"])
@@ -161,24 +165,19 @@ class VersionLedger:
         for version in list(self._unwritten):
             proofs, key = self._unwritten.pop(version), f"version/{version}"
             try:
-                if tree := await asyncio.to_thread(self._get, key):
+                if tree := await self._get(key):
                     tree["proofs"] |= _proofs_to_json(proofs.values())
                     await self._put(key, tree)
             except BaseException:  # the next write has them
                 self._unwritten[version] = proofs | self._unwritten.get(version, {})
                 raise
 
-    def _get(self, name: str) -> Any:
-        return self._store.get(f"{self._key}/{name}")
+    async def _get(self, name: str) -> Any:
+        record = await self._store.get(f"{self._key}/{name}")
+        return record and record.value
 
     async def _put(self, name: str, value: Any) -> None:
-        await self._call(self._store.put, f"{self._key}/{name}", value)
-
-    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return await asyncio.to_thread(method, *arguments)
-        except sqlite3.Error as error:
-            raise UnavailableError(f"weight sync cannot use its store: {error}") from error
+        await self._store.put(f"{self._key}/{name}", value)
 
 
 class _SharedWrite:

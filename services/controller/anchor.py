@@ -1,0 +1,61 @@
+"""The end of the ledger, noted outside the store: `ledger-head.json` in the run folder.
+
+A chain shows what is missing in its middle. That its last records are gone shows only where somebody
+else knows how far it went. The store cannot be that one, since it loses both together: a fail-over
+to a replica that lags behind, a truncated file, an older back-up. So the run folder holds the number
+of records and the last hash, written after each append; each checkpoint of the trainer holds them, too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from services.controller.disk import Disk, write_durably
+from trimaran.errors import InputError
+
+ANCHOR_NAME = "ledger-head.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """How far the ledger had come.
+
+    Example: Anchor(records=812, hash="9c41…")
+    """
+
+    records: int
+    hash: str
+    """Of the last of them."""
+
+
+class AnchorFile:
+    """The run folder's anchor.
+
+    Example:
+        file = AnchorFile(run_folder)
+        await file.write(Anchor(812, "9c41…"))
+        file.read() == Anchor(812, "9c41…")
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        self.path = run_folder / ANCHOR_NAME
+        self._disk = Disk(self.path)
+
+    def read(self) -> Anchor | None:
+        """None before the first. Raises InputError when it is damaged."""
+        try:
+            return Anchor(**json.loads(self.path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"{self.path}: not the end of a ledger ({error}); remove it to resume without the"
+                " check that the ledger's last records are there"
+            ) from None
+
+    async def write(self, anchor: Anchor) -> None:
+        """On the disk when it returns. A crash may leave the one before, which is true as well."""
+        data = (json.dumps(asdict(anchor)) + "\n").encode()
+        await self._disk.do(lambda: write_durably(self.path, data))

@@ -1,0 +1,102 @@
+"""Payloads in an object store: Amazon S3, whatever speaks its protocol, Google's or Azure's.
+
+Through obstore, the Python door of Rust's object_store. Local folders do without it: a payload must
+be on the disk before its record, and the library's local store does not wait for that.
+
+Where and as whom stands in the variables that the vendors' own tools read (AWS_ENDPOINT_URL,
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, …), never in a
+run's configuration. http instead of https needs AWS_ALLOW_HTTP=true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Mapping, Set
+from datetime import timedelta
+from typing import TypeVar
+
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from services.controller.payloads import MissingPayloadError, checked
+from trimaran.errors import InputError, UnavailableError, first_error
+
+Result = TypeVar("Result")
+
+BUCKET_SECONDS = 60.0
+"""For one call, all its tries together."""
+NUM_AT_A_TIME = 16
+"""Writes under way."""
+
+
+class BucketPayloads:
+    """One object a payload, under the run's id.
+
+    Example: BucketPayloads("s3://models/payloads", "addition-20261120-120000")
+    """
+
+    def __init__(self, url: str, run_id: str, timeout: float = BUCKET_SECONDS) -> None:
+        """`timeout`: seconds. Raises InputError for an URL that is not an object store's."""
+        self._place, self._timeout = f"{url.rstrip('/')}/{run_id}", timeout
+        self._writing = asyncio.Semaphore(NUM_AT_A_TIME)
+        allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+        try:
+            self._store = from_url(
+                self._place,
+                client_options={"timeout": timedelta(seconds=timeout), "allow_http": allow_http},
+                retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=timeout)},
+            )
+        except (BaseError, ValueError) as error:
+            raise InputError(f"run.payloads: {url}: {error}") from None
+
+    async def write(self, payloads: Mapping[str, bytes]) -> None:
+        async def put(name: str, data: bytes) -> None:
+            async with self._writing:
+                await self._store.put_async(name, data)
+
+        async def put_all() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for name, data in payloads.items():
+                    tasks.create_task(put(name, data))
+
+        await self._call(put_all())
+
+    async def read(self, name: str) -> bytes:
+        place = f"{self._place}/{name}"
+
+        async def get() -> bytes:
+            try:
+                answer = await self._store.get_async(name)
+            except FileNotFoundError:
+                raise MissingPayloadError(place) from None
+            return bytes(await answer.bytes_async())
+
+        return checked(await self._call(get()), name, place)
+
+    async def sizes(self) -> dict[str, int]:
+        async def list_all() -> dict[str, int]:
+            stream = self._store.list()
+            return {meta["path"]: meta["size"] async for page in stream for meta in page}
+
+        return await self._call(list_all())
+
+    async def delete(self, names: Set[str]) -> None:
+        if names:
+            await self._call(self._store.delete_async(sorted(names)))
+
+    async def close(self) -> None:
+        """The library closes its connections by itself."""
+
+    async def _call(self, work: Awaitable[Result]) -> Result:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await work
+        except TimeoutError:
+            reason = f"it has not answered for {self._timeout:g} s"
+        except (BaseError, OSError, ExceptionGroup) as error:
+            first = first_error(error) if isinstance(error, ExceptionGroup) else error
+            if not isinstance(first, BaseError | OSError):
+                raise
+            reason = str(first).partition("\n")[0]
+        raise UnavailableError(f"{self._place}: {reason}; see that the bucket is there and answers")

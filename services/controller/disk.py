@@ -1,0 +1,75 @@
+"""Work on a disk that may hang or be full: in a thread of its own, with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from trimaran.errors import UnavailableError
+
+Result = TypeVar("Result")
+
+DISK_SECONDS = 60.0
+"""For one piece of work, with those that stand before it."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NoRoomError(UnavailableError):
+    """What is to be written does not fit until somebody, or the collection of old payloads, makes room."""
+
+
+class Disk:
+    """One piece of work after the other, in the order in which they came, cancelled or not.
+
+    Example: await Disk(run_folder).do(lambda: write_durably(run_folder / "state.json", data))
+    """
+
+    def __init__(self, place: Path, timeout: float = DISK_SECONDS) -> None:
+        """`place`: for messages. `timeout`: seconds."""
+        self._place, self._timeout = place, timeout
+        self._thread = ThreadPoolExecutor(1, "disk")
+
+    async def do(self, work: Callable[[], Result]) -> Result:
+        """Raises NoRoomError when the disk is full, UnavailableError when it hangs."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except TimeoutError:
+            raise UnavailableError(
+                f"{self._place}: its disk has not answered for {self._timeout:g} s;"
+                " see that it works again"
+            ) from None
+        except OSError as error:
+            if error.errno in FULL:
+                raise NoRoomError(f"{self._place}: {error.strerror}; make room there") from None
+            raise
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Whole and on the disk, or not there; `sync_folder` makes its name durable, too."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

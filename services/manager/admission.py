@@ -1,0 +1,174 @@
+"""What a submitted specification may name and cost. It is data: nothing of it is run or opened here.
+
+What it may name comes from the operator: roots of models and data, rules, functions, hosts of
+plugins. A path is resolved once, checked, and handed on resolved. Whoever may write below a root can
+still exchange a file between this check and its use, so a root with parts that anybody may write is
+refused; people who share a root with a group trust that group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.manager.costs import Costs, Limits, check_costs
+from services.manager.roots import InRoots
+from services.manager.specification import read_specification
+from services.reward.allowed import Allowed, canonical_target, origin_of
+from trimaran.config import (
+    Endpoints,
+    RolloutSection,
+    RuleSection,
+    RunConfig,
+    RunSection,
+    TrainerSection,
+    WeightSyncSection,
+    parse_config,
+)
+from trimaran.errors import ForbiddenError, InputError, LimitError
+
+MAX_NAME_BYTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PluginCredentials:
+    """What calls of a plugin's host show and trust. A specification may name these, and no others:
+    a token is for one host."""
+
+    token_variable: str | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """What the operator lets specifications name.
+
+    Example: Allow(models=(Path("/models"),), data=(Path("/data"),), functions=("my.rewards:*",))
+    """
+
+    models: tuple[Path, ...] = ()
+    """Folders below which `model.path` lies."""
+    data: tuple[Path, ...] = ()
+    rules: tuple[str, ...] | None = None
+    """Built-in rules; None: all."""
+    functions: tuple[str, ...] = ()
+    """As `trimaran train --allow` takes them."""
+    plugin_hosts: tuple[str, ...] = ()
+    """https://host:port, or a network that its name may resolve to."""
+    plugin_credentials: dict[str, PluginCredentials] = field(
+        default_factory=dict[str, PluginCredentials]
+    )
+    """By the host as in `plugin_hosts`."""
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """For TRIMARAN_ALLOW of the run's processes."""
+        return (*self.functions, *self.plugin_hosts)
+
+
+def admit(
+    text: str, overrides: Sequence[str], allow: Allow | None, limits: Limits
+) -> tuple[RunConfig, Costs]:
+    """The configuration to run, with resolved paths, and what it may cost.
+
+    `allow` None: whatever the manager's user may read; paths are absolute then. Every refusal names
+    the field. Raises InputError (broken), ForbiddenError (not allowed), LimitError (too much).
+    """
+    config = parse_config(read_specification(text, overrides), source="config")
+    _refuse(_operators_own(config))
+    if len(config.run.name.encode()) > MAX_NAME_BYTES:
+        raise LimitError(f"run.name: at most {MAX_NAME_BYTES} bytes; its folder is called so")
+    if allow is None:
+        config = _placed(config, InRoots("models", None), InRoots("data", None))
+    else:
+        models, data = InRoots("models", allow.models), InRoots("data", allow.data)
+        config = _placed(config, models, data)
+        config = _with_real_functions(config, allow)
+    return config, check_costs(config, limits)
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    if lines := list(faults):
+        raise ForbiddenError("\n".join(lines))
+
+
+def _operators_own(config: RunConfig) -> Iterable[str]:
+    """Keys that the manager fills in itself."""
+    own = (
+        ("run.folder", config.run.folder, RunSection().folder),
+        ("endpoints", config.endpoints, Endpoints()),
+        ("rollout.devices", config.rollout.devices, RolloutSection().devices),
+        ("trainer.devices", config.trainer.devices, TrainerSection().devices),
+        ("weight_sync.address", config.weight_sync.address, WeightSyncSection().address),
+    )
+    for key, given, default in own:
+        if given != default:
+            yield f"{key}: the manager chooses it; leave it out"
+
+
+def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
+    model = models.folder(config.model.path, "model.path")
+    files = {"train": data.file(config.data.train, "data.train")}
+    if config.data.validation is not None:
+        files["validation"] = data.file(config.data.validation, "data.validation")
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"path": model}),
+            "data": config.data.model_copy(update=files),
+        }
+    )
+
+
+def _with_real_functions(config: RunConfig, allow: Allow) -> RunConfig:
+    allowed = Allowed.from_entries(allow.entries)
+    rules: dict[str, RuleSection] = {}
+    for name, section in config.reward.rules.items():
+        key, function = f"reward.rules.{name}", section.function
+        if section.plugin is not None:
+            _check_plugin(section, key, allow, allowed)
+        elif function is not None:
+            function = _check_function(function, f"{key}.function", allowed)
+        elif allow.rules is not None and (section.rule or name) not in allow.rules:
+            known = ", ".join(allow.rules) or "none"
+            raise ForbiddenError(
+                f"{key}: the rule {section.rule or name} is not allowed here (allowed: {known})"
+            )
+        rules[name] = section.model_copy(update={"function": function})
+    return config.model_copy(update={"reward": config.reward.model_copy(update={"rules": rules})})
+
+
+def _check_function(named: str, key: str, allowed: Allowed) -> str:
+    target = canonical_target(named, key)
+    module, _, name = target.rpartition(":")
+    if name == "*" or target != named or not {target, f"{module}:*"} & allowed.functions:
+        raise ForbiddenError(
+            f"{key}: {named} is not among the functions that the operator allows; name one of them"
+            " as it stands there, a file by its real path"
+        )
+    return target
+
+
+def _check_plugin(section: RuleSection, key: str, allow: Allow, allowed: Allowed) -> None:
+    plugin = section.plugin
+    assert plugin
+    origin = origin_of(plugin.url, f"{key}.plugin.url")
+    if origin not in allowed.origins:
+        raise ForbiddenError(
+            f"{key}.plugin.url: {plugin.url} is not at a host that the operator allows"
+        )
+    hosts = allow.plugin_credentials
+    known = {origin_of(host, "plugin_credentials"): hosts[host] for host in hosts}
+    credentials = known.get(origin, PluginCredentials())
+    for name in ("token_variable", "ca_file"):
+        given = getattr(plugin, name)
+        if given is not None and given != getattr(credentials, name):
+            raise ForbiddenError(
+                f"{key}.plugin.{name}: the operator does not give {given} to this host; leave it out"
+            )
+
+
+def check_request_id(request_id: str) -> None:
+    """Raises InputError naming the field."""
+    if not 1 <= len(request_id) <= 128 or not request_id.isprintable():
+        raise InputError("request_id: 1 to 128 printable characters; a UUID is one")

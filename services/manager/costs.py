@@ -1,0 +1,127 @@
+"""What a specification may cost, at most, and what one owner may have at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.config import RunConfig
+from trimaran.errors import LimitError
+
+MAIN_STATE = 6
+"""A checkpoint's bytes for each byte of a bfloat16 model: weights and two moments in float32."""
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that one owner's runs may be or cost; 0 stands for no limit.
+
+    Example: Limits(runs=20, running=4, replicas=64, steps=10_000, tokens=10**10, disk_gib=500)
+    """
+
+    runs: int = 0
+    """Queued, running and paused ones."""
+    running: int = 0
+    """At a time; further ones wait in the queue."""
+    devices: int = 0
+    """Of one run, to start."""
+    replicas: int = 0
+    """Of one run, at most."""
+    steps: int = 0
+    tokens: int = 0
+    """That one run may generate."""
+    disk_gib: float = 0
+    """That one run's folder may take."""
+    host_memory_gib: float = 0
+    """Of one run: reward workers, and what replicas on the CPU keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Upper bounds of one run. Tokens that are made again after a failure are not counted."""
+
+    devices: int
+    replicas: int
+    steps: int
+    tokens: int
+    disk_gib: float
+    host_memory_gib: float
+
+
+def costs_of(config: RunConfig) -> Costs:
+    """Reads the sizes of the model's files, and nothing else."""
+    rollout, trainer, reward = config.rollout, config.trainer, config.reward
+    ranks = trainer.tensor_parallel * trainer.data_parallel
+    replicas = rollout.replicas
+    host = replicas * rollout.kv_cache_gib + reward.workers * reward.memory_mib / 1024
+    return Costs(
+        devices=ranks + rollout.replicas * rollout.tensor_parallel,
+        replicas=replicas,
+        steps=config.run.steps,
+        tokens=(_trained(config) + _validated(config)) * rollout.max_tokens,
+        disk_gib=_checkpoints(config) / GIB,
+        host_memory_gib=host,
+    )
+
+
+def check_costs(config: RunConfig, limits: Limits) -> Costs:
+    """Raises LimitError with a line for each field that is too much."""
+    costs = costs_of(config)
+    fields = {
+        "devices": "rollout.replicas x rollout.tensor_parallel + trainer.tensor_parallel x"
+        " trainer.data_parallel",
+        "replicas": "rollout.replicas",
+        "steps": "run.steps",
+        "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"
+        " what validation adds",
+        "disk_gib": "run.keep_checkpoints x the model's state (GiB)",
+        "host_memory_gib": "rollout.replicas x rollout.kv_cache_gib + reward.workers x"
+        " reward.memory_mib (GiB)",
+    }
+    faults = [
+        f"{text}: {wanted:,.6g} is more than this owner's {name}, {most:,.6g}"
+        for name, text in fields.items()
+        if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
+    ]
+    if faults:
+        raise LimitError("\n".join(faults))
+    return costs
+
+
+def check_owner(owner: str, num_runs: int, limits: Limits) -> None:
+    """One more run of `owner`, who has `num_runs` that have not ended. Raises LimitError."""
+    if 0 < limits.runs <= num_runs:
+        raise LimitError(
+            f"owner: {owner} has {num_runs} runs that have not ended; at most {limits.runs}: wait"
+            " for one to end, or cancel one"
+        )
+
+
+def may_start(num_running: int, limits: Limits) -> bool:
+    """Whether one more run of an owner may leave the queue."""
+    return not 0 < limits.running <= num_running
+
+
+def _trained(config: RunConfig) -> int:
+    return config.run.steps * config.run.groups_per_step * config.rollout.group_size
+
+
+def _validated(config: RunConfig) -> int:
+    """Completions, at most: each prompt has some at the training temperature and a greedy one."""
+    if config.data.validation is None:
+        return 0
+    section = config.validation
+    on_the_way = config.run.steps // section.every * (section.samples + 1)
+    return section.max_prompts * (on_the_way + 2 * (section.final_samples + 1))
+
+
+def _checkpoints(config: RunConfig) -> int:
+    """Those that are kept, one that is written, and the exported model."""
+    model = sum(_sizes(config.model.path.glob("*.safetensors")))
+    return model * (MAIN_STATE * (config.run.keep_checkpoints + 1) + 1)
+
+
+def _sizes(files: Iterable[Path]) -> Iterable[int]:
+    return (file.stat().st_size for file in files)

@@ -1,0 +1,119 @@
+"""What is asked of a run's ledger: the life of a group, whether all is well, what a step trained on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from services.controller.anchor import AnchorFile
+from services.controller.group_life import read_life
+from services.controller.group_words import tell
+from services.controller.ledger import read_trees
+from services.controller.ledger_check import check_ledger
+from services.controller.payloads import MissingPayloadError, PayloadStore, open_payloads
+from services.controller.records import Consumed, Scored, decode
+from services.manager.records import Managed
+from services.manager.results import list_checkpoints
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError, NotFoundError
+from trimaran.run_answers import LedgerAnswer, RunSample
+from trimaran.store import Store
+from trimaran.types import Faulted, ScoredGroup
+from trimaran.wire import parse_scored_group
+
+
+async def ask_group(store: Store, run: Managed, group: int) -> LedgerAnswer:
+    """Raises NotFoundError for a group that the ledger does not know."""
+    async with _payloads(run) as payloads:
+        try:
+            life = await read_life(store, payloads, run.run_id, group)
+        except InputError as error:
+            raise NotFoundError(str(error)) from None
+    return LedgerAnswer(tuple(tell(life)), life.tree())
+
+
+async def verify(store: Store, run: Managed) -> LedgerAnswer:
+    anchor = AnchorFile(Path(run.folder))
+    noted = anchor.read()
+    keeps_all = _config(run).run.keep_payloads == "all"
+    async with _payloads(run) as payloads:
+        found = await check_ledger(
+            store, payloads, run.run_id, {str(anchor.path): noted} if noted else {}, keeps_all
+        )
+    return LedgerAnswer(tuple(found.lines()), found.tree(), sound=not found.faults)
+
+
+def trained_steps(run: Managed) -> tuple[int, ...]:
+    """Those whose payloads are kept."""
+    if _config(run).run.keep_payloads == "all":
+        return tuple(range(1, run.step + 1))
+    kept = [checkpoint.step for checkpoint in list_checkpoints(Path(run.folder), ())]
+    return tuple(range(min(kept, default=0) + 1, run.step + 1))
+
+
+async def trained_samples(
+    store: Store, run: Managed, step: int, limit: int
+) -> tuple[RunSample, ...]:
+    """In the order in which they trained. Raises NotFoundError."""
+    async with _payloads(run) as payloads:
+        names = await _payload_names(store, payloads, run.run_id, step)
+        samples: list[RunSample] = []
+        for name in names:
+            if len(samples) >= limit:
+                break
+            try:
+                data = await payloads.read(name)
+            except MissingPayloadError:
+                raise NotFoundError(
+                    f"trained_step {step}: its payloads are not kept any more; set"
+                    " run.keep_payloads to all to keep those of a next run"
+                ) from None
+            samples.extend(_samples(parse_scored_group(data)))
+    return tuple(samples[:limit])
+
+
+async def _payload_names(store: Store, payloads: PayloadStore, run_id: str, step: int) -> list[str]:
+    """Of the groups that trained in the step: one pass over the ledger, which keeps only what is
+    scored and has not trained."""
+    scored: dict[tuple[int, int], str] = {}
+    async for _, tree in read_trees(store, payloads, run_id):
+        if tree["kind"] not in ("scored", "consumed"):
+            continue
+        record = decode(tree)
+        if isinstance(record, Scored):
+            scored[record.group, record.attempt] = record.payload
+        elif isinstance(record, Consumed):
+            names = [scored.pop((group, attempt), "") for group, attempt in record.groups]
+            if record.step == step:
+                return [name for name in names if name]
+    raise NotFoundError(f"trained_step {step}: no such step was trained yet")
+
+
+def _samples(scored: ScoredGroup) -> list[RunSample]:
+    prompt = scored.group.prompt
+    return [
+        RunSample(
+            prompt_id=prompt.prompt_id,
+            prompt=prompt.messages[-1].text,
+            answer=completion.text,
+            reference=prompt.answer,
+            reward=0.0 if isinstance(verdict, Faulted) else verdict.reward,
+            terms=dict(verdict.terms),
+            fault=str(verdict.fault) if isinstance(verdict, Faulted) else "",
+        )
+        for completion, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True)
+    ]
+
+
+@asynccontextmanager
+async def _payloads(run: Managed) -> AsyncGenerator[PayloadStore]:
+    payloads = open_payloads(_config(run).run.payloads, Path(run.folder), run.run_id)
+    try:
+        yield payloads
+    finally:
+        await payloads.close()
+
+
+def _config(run: Managed) -> RunConfig:
+    return parse_config(run.config, source=f"run {run.run_id}")

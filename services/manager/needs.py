@@ -1,0 +1,53 @@
+"""What a specification asks of the pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from services.manager.pools import Ask, Need, Pool, find_fit
+from trimaran.config import RunConfig
+from trimaran.device import DeviceName, Kind
+from trimaran.errors import InputError
+
+AUTO: tuple[Kind, ...] = ("npu", "cuda", "cpu")
+"""In this order."""
+
+
+def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
+    """Of the trainer and of one replica. Raises InputError where no pool is of that kind."""
+    trainer, rollout = config.trainer, config.rollout
+    return (
+        _need("trainer", trainer.device, config.num_trainer_ranks, trainer.labels, pools),
+        _need("rollout", rollout.device, rollout.tensor_parallel, rollout.labels, pools),
+    )
+
+
+def check_fits(ask: Ask, pools: Sequence[Pool]) -> None:
+    """Raises InputError for a run that could not start if it were the only one."""
+    by_name = {pool.name: pool for pool in pools}
+    if find_fit(ask, by_name, {pool.name: len(pool.devices) for pool in pools}) is None:
+        sizes = ", ".join(f"{pool.name} has {len(pool.devices)} {pool.kind}" for pool in pools)
+        raise InputError(
+            f"the run needs {ask.trainer.count} {ask.trainer.kind} for its trainer and"
+            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind}, each replica in one pool,"
+            f" and the pools never have that ({sizes}); lower trainer.data_parallel,"
+            " rollout.replicas or a tensor_parallel"
+        )
+
+
+def _need(
+    section: str,
+    device: DeviceName,
+    count: int,
+    labels: Mapping[str, str],
+    pools: Sequence[Pool],
+) -> Need:
+    for kind in AUTO if device == "auto" else (device,):
+        need = Need(kind, count, dict(labels))
+        if any(map(need.matches, pools)):
+            return need
+    listed = ", ".join(f"{pool.name} ({pool.kind} {dict(pool.labels)})" for pool in pools)
+    raise InputError(
+        f"{section}.device {device}, {section}.labels {dict(labels)}: no pool is like that; there are"
+        f" {listed}"
+    )

@@ -1,0 +1,153 @@
+"""Pools of devices, what a run asks of them, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trimaran.device import Kind
+
+Counts = dict[str, int]
+"""Pool -> devices."""
+
+
+class Device(NamedTuple):
+    """Example: Device("h100", "3"); on a CPU the name is that of a slot."""
+
+    pool: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Devices of one kind that reach each other as fast as those of one host.
+
+    Example: Pool("h100", "cuda", ("0", "1", "2", "3"), {"memory": "80"})
+    """
+
+    name: str
+    kind: Kind
+    devices: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Example: Need("cuda", 2, {"memory": "80"})"""
+
+    kind: Kind
+    count: int
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def matches(self, pool: Pool) -> bool:
+        return self.kind == pool.kind and self.labels.items() <= pool.labels.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a run needs to start (its trainer and `min_replicas`), and what else it can use.
+
+    Example: Ask("demo-1", "ann", 0, 0.0, Need("cuda", 4), Need("cuda", 2), 2, 8)
+    """
+
+    run_id: str
+    owner: str
+    priority: int
+    queued_at: float
+    """Unix seconds."""
+    trainer: Need
+    """All ranks, or the run does not start. They may stand in several pools."""
+    replica: Need
+    """Of one replica; its devices stand in one pool."""
+    min_replicas: int
+    max_replicas: int
+
+    @property
+    def num_devices(self) -> int:
+        """To start."""
+        return self.trainer.count + self.min_replicas * self.replica.count
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The devices that a run has.
+
+    Example: Grant((Device("h100", "0"),), {0: (Device("h100", "1"),)})
+    """
+
+    trainer: tuple[Device, ...] = ()
+    replicas: Mapping[int, tuple[Device, ...]] = field(
+        default_factory=dict[int, tuple[Device, ...]]
+    )
+    """By the replica's index."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self.trainer + tuple(d for devices in self.replicas.values() for d in devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How many devices of which pools a run would have."""
+
+    trainer: Counts
+    replicas: tuple[str, ...]
+    """The pool of each."""
+    per_replica: int
+
+    @property
+    def counts(self) -> Counts:
+        total = dict(self.trainer)
+        for pool in self.replicas:
+            total[pool] = total.get(pool, 0) + self.per_replica
+        return total
+
+
+def find_fit(ask: Ask, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Fit | None:
+    """Where the run could start with `free` devices; None where it could not.
+
+    The trainer is placed first, in as few pools as possible. Each replica then takes the pool
+    that it leaves the fewest devices idle in.
+    """
+    left = dict(free)
+    trainer = _spread(ask.trainer, pools, left)
+    if trainer is None:
+        return None
+    replicas: list[str] = []
+    for _ in range(ask.min_replicas):
+        pool = tightest(ask.replica, pools, left)
+        if pool is None:
+            return None
+        left[pool] -= ask.replica.count
+        replicas.append(pool)
+    return Fit(trainer, tuple(replicas), ask.replica.count)
+
+
+def tightest(need: Need, pools: Mapping[str, Pool], free: Mapping[str, int]) -> str | None:
+    """The pool that has room for all of `need` and least room besides."""
+    best, least = None, 0
+    for name, count in free.items():
+        if count >= need.count and (best is None or count < least) and need.matches(pools[name]):
+            best, least = name, count
+    return best
+
+
+def _spread(need: Need, pools: Mapping[str, Pool], left: Counts) -> Counts | None:
+    """Takes the devices out of `left`."""
+    pool = tightest(need, pools, left)
+    if pool is not None:
+        left[pool] -= need.count
+        return {pool: need.count}
+    matching = [name for name, count in left.items() if count and need.matches(pools[name])]
+    if sum(left[name] for name in matching) < need.count:
+        return None
+    taken: Counts = {}
+    missing = need.count
+    for name in sorted(matching, key=lambda name: (-left[name], name)):
+        taken[name] = min(left[name], missing)
+        left[name] -= taken[name]
+        missing -= taken[name]
+        if not missing:
+            break
+    return taken

@@ -1,0 +1,155 @@
+"""What follows from how a run stands and how it shall stand. Pure: seen in, decided out.
+
+The loop (`services/manager/manager.py`) asks again and again, so nothing here depends on having seen
+each change: a manager that was started again decides as the one before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from services.manager.pools import Grant
+from services.manager.records import Managed
+from trimaran.launch.launchers import Presence
+from trimaran.runs import TRANSITIONS, Goal, Run, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is there of a run."""
+
+    presence: Presence
+    has_lease: bool
+    """Its launcher has renewed its lease in time."""
+    reported: Run | None = None
+    """What its processes have written since it was started; None: nothing yet."""
+    replicas: frozenset[int] | None = None
+    """Indices of the replicas that have processes; None where it is not known."""
+    last_words: str = ""
+    """The end of the launcher's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds. Example: Times(first_pause=1.0)"""
+
+    first_lease: float = 60.0
+    """For a new launcher to take its lease: it loads Python first, on a busy machine."""
+    first_pause: float = 2.0
+    """Before a launcher that died is started again; twice as long each time."""
+    longest_pause: float = 120.0
+    steady: float = 300.0
+    """A launcher that lived that long has started well."""
+    max_deaths: int = 5
+    """In a row; then the run fails."""
+
+
+class Action(StrEnum):
+    NOTHING = "nothing"
+    START = "start"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    run: Managed
+    """As it is to be recorded, before the action."""
+    action: Action = Action.NOTHING
+    note: str = ""
+    """What its watchers shall know."""
+
+
+def decide(run: Managed, seen: Seen, now: float, times: Times = Times()) -> Decision:
+    """For a run that has devices: follow what it reports, start its launcher, end it, give it up."""
+    if seen.presence is Presence.THERE:
+        return _while_there(run, seen, now, times)
+    if seen.presence is Presence.ENDING:
+        return Decision(run)
+    if run.start_at:
+        return _start(run, now) if now >= run.start_at else Decision(run)
+    return _after_death(run, seen, now, times)
+
+
+def _while_there(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
+    if not seen.has_lease and now - run.launched_at > times.first_lease:
+        text = "the launcher is frozen: it has not renewed its lease; it is killed"
+        return Decision(run, Action.KILL, text)
+    after = _without_gone(run, seen)
+    if now - run.launched_at > times.steady:
+        after = replace(after, deaths=0)
+    reported = seen.reported
+    if reported is None:
+        return Decision(after)
+    after = _told(after, reported)
+    # An end counts when its processes are gone: until then its devices are not free. To pause and to
+    # cancel is for clients to say, never for processes.
+    follows = reported.state in TRANSITIONS[run.state]
+    if follows and reported.state in (RunState.STARTING, RunState.RUNNING):
+        started = after.started_at or (now if reported.state is RunState.RUNNING else 0.0)
+        after = after.go(reported.state, started_at=started)
+    return Decision(after)
+
+
+def _start(run: Managed, now: float) -> Decision:
+    if run.goal is Goal.PAUSE:
+        return Decision(ended(run, RunState.PAUSED, now))
+    if run.goal is Goal.CANCEL:
+        return Decision(ended(run, RunState.CANCELLED, now))
+    launched = replace(run, start_at=0.0, launched_at=now, starts=run.starts + 1)
+    return Decision(launched, Action.START)
+
+
+def _after_death(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
+    reported = seen.reported
+    after = _told(run, reported) if reported else run
+    if reported and reported.state in (RunState.SUCCEEDED, RunState.FAILED):
+        return Decision(ended(after, reported.state, now))
+    if run.goal is Goal.PAUSE:
+        return Decision(ended(after, RunState.PAUSED, now))
+    if run.goal is Goal.CANCEL:
+        return Decision(ended(after, RunState.CANCELLED, now))
+    deaths = 1 if now - run.launched_at > times.steady else run.deaths + 1
+    if deaths > times.max_deaths:
+        return Decision(ended(_given_up(after, deaths, seen.last_words), RunState.FAILED, now))
+    pause = min(times.first_pause * 2 ** (deaths - 1), times.longest_pause)
+    after = _without(after, after.leaving)
+    again = after.go(RunState.STARTING, deaths=deaths, start_at=now + pause, held="")
+    return Decision(again, note=f"the launcher died; the run starts it again in {pause:g} s")
+
+
+def ended(run: Managed, state: RunState, now: float) -> Managed:
+    """Without processes: its devices are free."""
+    at = now if state.has_ended else 0.0
+    return run.go(
+        state, grant=Grant(), leaving=frozenset(), start_at=0.0, deaths=0, held="", ended_at=at
+    )
+
+
+def _given_up(run: Managed, deaths: int, last_words: str) -> Managed:
+    what = f"its launcher died {deaths} times in a row"
+    return replace(
+        run,
+        error=f"{what}; its last words: {last_words}" if last_words else what,
+        remedy=f"read {run.folder}/logs/launcher.log, mend what it names, then trimaran resume"
+        f" {run.run_id}",
+    )
+
+
+def _told(run: Managed, reported: Run) -> Managed:
+    remedy = reported.remedy
+    if reported.state is RunState.FAILED and not remedy:
+        remedy = f"read {run.folder}/logs, mend what it names, then trimaran resume {run.run_id}"
+    return replace(run, step=reported.step, held=reported.held, error=reported.error, remedy=remedy)
+
+
+def _without_gone(run: Managed, seen: Seen) -> Managed:
+    """Replicas that were to leave, and have left: their devices are free."""
+    gone = frozenset() if seen.replicas is None else run.leaving - seen.replicas
+    return _without(run, gone) if gone else run
+
+
+def _without(run: Managed, gone: frozenset[int]) -> Managed:
+    staying = {i: devices for i, devices in run.grant.replicas.items() if i not in gone}
+    grant = Grant(run.grant.trainer, staying)
+    return replace(run, grant=grant, leaving=run.leaving - gone)

@@ -1,0 +1,262 @@
+"""What the manager knows of each run, and its store, to which only the living manager writes.
+
+The manager holds a lease. Each of its writes is fenced with the lease's epoch: once another manager
+has taken over, the store refuses them, and who is refused ends. So there is one writer, and what it
+keeps in memory is what stands in the store. Within it a run is changed by one task at a time, from
+the state that the task has read (`Records.change`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from services.manager.pools import Ask, Device, Grant, Need
+from trimaran.errors import NotFoundError, StateError, UnavailableError
+from trimaran.runs import TRANSITIONS, Goal, Replicas, Run, RunState
+from trimaran.store import Lease, Store
+
+LEASE = "manager"
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """A run as its manager sees it."""
+
+    run_id: str
+    name: str
+    owner: str
+    request_id: str
+    priority: int
+    created_at: float
+    folder: str
+    store_url: str
+    """Of the run's own store."""
+    config: Mapping[str, Any]
+    """Its specification, whole: what `parse_config` takes."""
+    num_steps: int
+    trainer: Need
+    replica: Need
+    min_replicas: int
+    max_replicas: int
+    queued_at: float
+    state: RunState = RunState.QUEUED
+    goal: Goal = Goal.RUN
+    grant: Grant = Grant()
+    leaving: frozenset[int] = frozenset()
+    starts: int = 0
+    """How often a launcher was started."""
+    deaths: int = 0
+    """Of its launcher, in a row."""
+    start_at: float = 0.0
+    """Unix seconds before which no launcher is started again."""
+    launched_at: float = 0.0
+    """When the last one was started."""
+    seen: int = 0
+    """Version of the run's own record before this start: older ones say nothing about it."""
+    step: int = 0
+    error: str = ""
+    remedy: str = ""
+    held: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    is_deleted: bool = False
+    """DeleteRun came: what is left of it is being removed."""
+    waiting_for: str = field(default="", compare=False)
+
+    def go(self, state: RunState, **changes: Any) -> Managed:
+        """In another state. Raises StateError where the table does not allow it."""
+        if state is not self.state and state not in TRANSITIONS[self.state]:
+            allowed = ", ".join(sorted(TRANSITIONS[self.state])) or "nothing"
+            raise StateError(
+                f"run {self.run_id}: is {self.state}, which {state} cannot follow (but {allowed})"
+            )
+        return replace(self, state=state, **changes)
+
+    @property
+    def ask(self) -> Ask:
+        return Ask(
+            self.run_id,
+            self.owner,
+            self.priority,
+            self.queued_at,
+            self.trainer,
+            self.replica,
+            self.min_replicas,
+            self.max_replicas,
+        )
+
+    @property
+    def view(self) -> Run:
+        """As clients see it."""
+        return Run(
+            run_id=self.run_id,
+            state=self.state,
+            step=self.step,
+            num_steps=self.num_steps,
+            error=self.error,
+            name=self.name,
+            owner=self.owner,
+            priority=self.priority,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            remedy=self.remedy,
+            held=self.held,
+            waiting_for=self.waiting_for if self.state is RunState.QUEUED else "",
+            replicas=Replicas(self.min_replicas, self.max_replicas, len(self.grant.replicas)),
+            folder=self.folder,
+            starts=self.starts,
+        )
+
+
+def to_tree(run: Managed) -> dict[str, Any]:
+    tree = asdict(run)
+    tree["leaving"] = sorted(run.leaving)
+    tree["grant"] = {
+        "trainer": list(run.grant.trainer),
+        "replicas": {str(i): list(devices) for i, devices in run.grant.replicas.items()},
+    }
+    return tree
+
+
+def from_tree(tree: Mapping[str, Any]) -> Managed:
+    """Also of an earlier version, which had fewer fields."""
+    known = {name: tree[name] for name in Managed.__slots__ if name in tree}
+    grant = tree["grant"]
+    known |= {
+        "state": RunState(tree["state"]),
+        "goal": Goal(tree["goal"]),
+        "trainer": Need(**tree["trainer"]),
+        "replica": Need(**tree["replica"]),
+        "leaving": frozenset(tree["leaving"]),
+        "grant": Grant(
+            tuple(Device(*device) for device in grant["trainer"]),
+            {
+                int(index): tuple(Device(*device) for device in devices)
+                for index, devices in grant["replicas"].items()
+            },
+        ),
+    }
+    return Managed(**known)
+
+
+class Records:
+    """Every run that the manager keeps, in memory and in its store.
+
+    Example:
+        records = await Records.load(store, lease)
+        await records.change("demo-1", lambda run: run.go(RunState.PAUSED))
+    """
+
+    def __init__(self, store: Store, lease: Lease) -> None:
+        self.store, self._epoch = store, lease.epoch
+        self._runs: dict[str, Managed] = {}
+        self._requests: dict[str, str] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._unsure: set[str] = set()
+        """Runs of which a write was not answered: the store may have it or not."""
+        self.changed = asyncio.Event()
+        """Set at each change; who waits for it clears it."""
+
+    @classmethod
+    async def load(cls, store: Store, lease: Lease) -> Records:
+        records = cls(store, lease)
+        after = "managed/"
+        while page := await store.list_records("managed/", after):
+            for _, record in page:
+                records._keep(from_tree(record.value))
+            after = page[-1][0]
+        return records
+
+    def get(self, run_id: str) -> Managed:
+        """Raises NotFoundError."""
+        run = self._runs.get(run_id)
+        if run is None or run.is_deleted:
+            raise NotFoundError(
+                f"run {run_id!r}: there is none; `trimaran list` names those that are"
+            )
+        return run
+
+    def all(self) -> list[Managed]:
+        return list(self._runs.values())
+
+    async def find_request(self, owner: str, request_id: str) -> Managed | None:
+        """The run that the owner has asked for by this id."""
+        run_id = self._requests.get(request_key(owner, request_id))
+        if run_id is None:
+            return None
+        async with self._locks[run_id]:
+            await self._make_sure(run_id)
+            return self._runs.get(run_id)
+
+    async def add(self, run: Managed) -> None:
+        """Raises StaleEpochError when another manager has taken over, as `change` does."""
+        async with self._locks[run.run_id]:
+            assert run.run_id not in self._runs
+            self._keep(run)
+            try:
+                await self._write(run)
+            except UnavailableError:
+                raise
+            except BaseException:
+                self._forget(run.run_id)
+                raise
+
+    async def change(self, run_id: str, make: Callable[[Managed], Managed]) -> Managed:
+        """Durable when it returns. `make` is given the run as it is now; what it raises rises."""
+        async with self._locks[run_id]:
+            await self._make_sure(run_id)
+            before = self.get(run_id)
+            after = make(before)
+            if after != before:
+                await self._write(after)
+            elif after is not before:
+                self._keep(after)  # it only says why it waits
+            return after
+
+    async def remove(self, run_id: str) -> None:
+        """Forgets a run whose deletion is done."""
+        async with self._locks[run_id]:
+            await self.check()
+            await self.store.delete(f"managed/{run_id}")
+            self._forget(run_id)
+        del self._locks[run_id]
+
+    async def check(self) -> None:
+        """Raises StaleEpochError when another manager has taken over."""
+        await self.store.put_fenced({}, LEASE, self._epoch)
+
+    async def _write(self, run: Managed) -> None:
+        self._unsure.add(run.run_id)
+        await self.store.put_fenced({f"managed/{run.run_id}": to_tree(run)}, LEASE, self._epoch)
+        self._unsure.discard(run.run_id)
+        self._keep(run)
+        self.changed.set()
+
+    async def _make_sure(self, run_id: str) -> None:
+        if run_id not in self._unsure:
+            return
+        record = await self.store.get(f"managed/{run_id}")
+        if record is None:
+            self._forget(run_id)
+        else:
+            self._keep(from_tree(record.value))
+        self._unsure.discard(run_id)
+
+    def _keep(self, run: Managed) -> None:
+        self._runs[run.run_id] = run
+        if run.request_id:
+            self._requests[request_key(run.owner, run.request_id)] = run.run_id
+
+    def _forget(self, run_id: str) -> None:
+        run = self._runs.pop(run_id)
+        self._requests.pop(request_key(run.owner, run.request_id), None)
+
+
+def request_key(owner: str, request_id: str) -> str:
+    return json.dumps([owner, request_id])

@@ -1,0 +1,383 @@
+"""What clients may ask of the manager, whichever way they come: RunService and HTTP call this."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from services.manager.costs import check_owner
+from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
+from services.manager.log_files import LogFile, list_processes
+from services.manager.manager import Manager
+from services.manager.needs import check_fits, find_needs
+from services.manager.pools import Ask
+from services.manager.reconcile import ended
+from services.manager.records import Managed
+from services.manager.results import list_checkpoints, validation_samples, validation_steps
+from services.manager.settings import ManagerSettings
+from services.manager.tails import Tails, watch
+from services.manager.watchers import Watchers, paced
+from trimaran.config import RunConfig
+from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
+from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
+from trimaran.runs import EventKind, Goal, Run, RunEvent, RunState, event_from_tree, events_stream
+from trimaran.store import entries, run_store_url
+from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
+
+MAX_REQUEST_ID = 128
+PAGE, MAX_PAGE = 100, 1000
+SAMPLES, MAX_SAMPLES = 20, 1000
+LINES, MAX_LINES = 100, 10000
+FOLLOW_SECONDS = 0.5
+DELETE_SECONDS = 10.0
+
+Admit = Callable[[str, Sequence[str]], RunConfig]
+"""A run's YAML and its overrides, checked against what the operator allows. Raises InputError,
+ForbiddenError or LimitError."""
+
+
+class Runs:
+    """Every method takes the client first, and raises ForbiddenError for another owner's run and
+    NotFoundError for one that there is not.
+
+    Example:
+        run = await runs.create(LOCAL, "request-1", yaml_text, ["run.seed=2"], priority=0)
+        async for event in runs.events(LOCAL, run.run_id, after=0):
+            print(event.kind, event.values)
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        settings: ManagerSettings,
+        admit: Admit,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._manager, self._settings, self._admit = manager, settings, admit
+        self._records, self._stores = manager.records, manager.stores
+        self._tails = Tails(manager.stores)
+        self._watchers = Watchers(settings.limits.watchers)
+        self._creating = asyncio.Lock()
+        self._clock = clock
+
+    async def create(
+        self,
+        client: ClientIdentity,
+        request_id: str,
+        config: str,
+        overrides: Sequence[str] = (),
+        priority: int = 0,
+    ) -> Run:
+        """Queues a run; the same request id of the same owner is the same run.
+
+        Raises InputError, ForbiddenError, LimitError; AlreadyExistsError where the request id was
+        another specification's.
+        """
+        if not (0 < len(request_id) <= MAX_REQUEST_ID and request_id.isprintable()):
+            raise InputError(f"request_id: 1 to {MAX_REQUEST_ID} printable characters; choose one")
+        if abs(priority) > self._settings.limits.priority:
+            most = self._settings.limits.priority
+            raise InputError(f"priority: {priority} is not between {-most} and {most}")
+        checked = await asyncio.to_thread(self._admit, config, overrides)
+        async with self._creating:
+            known = await self._records.find_request(client.owner, request_id)
+            if known is None:
+                self._check_number(client)
+                known = self._make(client, request_id, checked, priority)
+                await self._records.add(known)
+            elif known.config != _tree(checked) or known.priority != priority:
+                raise AlreadyExistsError(
+                    f"request_id: {request_id} is that of {known.run_id}, which has another"
+                    " specification or priority; choose a new one"
+                )
+        return known.view
+
+    async def get(self, client: ClientIdentity, run_id: str) -> Run:
+        return self._of(client, run_id).view
+
+    async def list(
+        self,
+        client: ClientIdentity,
+        states: Sequence[RunState] = (),
+        owner: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> tuple[list[Run], str]:
+        """Newest first, and the token of the next page; "" on the last one."""
+        if not 0 <= page_size <= MAX_PAGE:
+            raise InputError(f"page_size: {page_size} is not between 0 and {MAX_PAGE}")
+        if owner:
+            client.check_owner(owner, "runs")
+        elif client.role is not Role.OPERATOR:
+            owner = client.owner
+        before = _read_token(page_token)
+        found = sorted(
+            (
+                run
+                for run in self._records.all()
+                if not run.is_deleted
+                and (not owner or run.owner == owner)
+                and (not states or run.state in states)
+                and (before is None or (run.created_at, run.run_id) < before)
+            ),
+            key=lambda run: (run.created_at, run.run_id),
+            reverse=True,
+        )
+        page = found[: page_size or PAGE]
+        more = len(found) > len(page)
+        token = json.dumps([page[-1].created_at, page[-1].run_id]) if more else ""
+        return [run.view for run in page], token
+
+    async def events(
+        self, client: ClientIdentity, run_id: str, after: int = 0, follow: bool = True
+    ) -> AsyncGenerator[RunEvent]:
+        """Every event behind `after` until the run ends, or (not `follow`) until now. Raises
+        LimitError for more watchers of one client than the operator allows."""
+        run = self._of(client, run_id)
+        over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
+        with self._watchers.one_more(client.name):
+            async for event in paced(watch(self._tails, run_id, run.store_url, after, over)):
+                yield self._complete(run, event)
+
+    async def pause(self, client: ClientIdentity, run_id: str) -> Run:
+        """Raises StateError for a run that has ended or is being cancelled."""
+
+        def make(run: Managed) -> Managed:
+            if run.state in (RunState.PAUSED, RunState.PAUSING):
+                return run
+            if run.state is RunState.QUEUED:
+                return run.go(RunState.PAUSED, goal=Goal.PAUSE)
+            return run.go(RunState.PAUSING, goal=Goal.PAUSE)
+
+        return await self._steer(client, run_id, make)
+
+    async def resume(self, client: ClientIdentity, run_id: str) -> Run:
+        """Raises StateError for a run that has succeeded, or whose processes are still ending."""
+
+        def make(run: Managed) -> Managed:
+            if run.state in (RunState.QUEUED, RunState.STARTING, RunState.RUNNING):
+                return run
+            cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
+            return run.go(RunState.QUEUED, goal=Goal.RUN, **cleared)
+
+        return await self._steer(client, run_id, make)
+
+    async def cancel(self, client: ClientIdentity, run_id: str) -> Run:
+        """Raises StateError for a run that has succeeded or failed."""
+
+        def make(run: Managed) -> Managed:
+            if run.state in (RunState.CANCELLED, RunState.CANCELLING):
+                return run
+            if run.state in (RunState.QUEUED, RunState.PAUSED):
+                return ended(replace(run, goal=Goal.CANCEL), RunState.CANCELLED, self._clock())
+            return run.go(RunState.CANCELLING, goal=Goal.CANCEL)
+
+        return await self._steer(client, run_id, make)
+
+    async def scale(
+        self, client: ClientIdentity, run_id: str, min_replicas: int, max_replicas: int
+    ) -> Run:
+        """Raises InputError, LimitError, and StateError for a run that has ended."""
+        most = self._settings.limits.replicas
+        if not 1 <= min_replicas <= max_replicas:
+            raise InputError(
+                f"min_replicas {min_replicas}, max_replicas {max_replicas}: must be 1 or more, and the"
+                " first not more than the second"
+            )
+        if most and max_replicas > most:
+            raise LimitError(f"max_replicas: {max_replicas}, and {most} are allowed")
+
+        def make(run: Managed) -> Managed:
+            if run.state.has_ended:
+                raise StateError(f"run {run_id}: has {run.state}; resume it before it is scaled")
+            scaled = replace(run, min_replicas=min_replicas, max_replicas=max_replicas)
+            check_fits(scaled.ask, self._manager.pools)
+            return scaled
+
+        self._of(client, run_id)
+        return (await self._records.change(run_id, make)).view
+
+    async def delete(self, client: ClientIdentity, run_id: str) -> None:
+        """Raises StateError for a run that has not ended."""
+
+        def make(run: Managed) -> Managed:
+            if not run.state.has_ended:
+                raise StateError(f"run {run_id}: is {run.state}; cancel it before it is deleted")
+            return replace(run, is_deleted=True)
+
+        self._of(client, run_id)
+        await self._records.change(run_id, make)
+        deadline = self._clock() + DELETE_SECONDS  # what is left is removed later
+        while self._clock() < deadline and any(r.run_id == run_id for r in self._records.all()):
+            await asyncio.sleep(0.05)
+
+    async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
+        run = self._of(client, run_id)
+        events: list[RunEvent] = []
+        async with self._stores.of(run.store_url) as store:
+            async for sequence, tree in entries(store, events_stream(run_id)):
+                if tree["kind"] == EventKind.CHECKPOINT:
+                    events.append(event_from_tree(sequence, tree))
+        return await asyncio.to_thread(list_checkpoints, Path(run.folder), events)
+
+    async def samples(
+        self,
+        client: ClientIdentity,
+        run_id: str,
+        validation_step: int | None = None,
+        trained_step: int | None = None,
+        limit: int = 0,
+    ) -> RunSamples:
+        """Of the last validation where no step is named. Raises NotFoundError."""
+        run = self._of(client, run_id)
+        if not 0 <= limit <= MAX_SAMPLES:
+            raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
+        folder, limit = Path(run.folder), limit or SAMPLES
+        steps = await asyncio.to_thread(validation_steps, folder)
+        trained = await asyncio.to_thread(trained_steps, run)
+        samples: Sequence[RunSample] = ()
+        if trained_step is not None:
+            async with self._stores.of(run.store_url) as store:
+                samples = await trained_samples(store, run, trained_step, limit)
+        elif steps or validation_step is not None:
+            step = steps[-1] if validation_step is None else validation_step
+            samples = await asyncio.to_thread(validation_samples, folder, step, limit)
+        return RunSamples(steps, trained, tuple(samples))
+
+    async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
+        """The processes that have a log."""
+        return await asyncio.to_thread(list_processes, Path(self._of(client, run_id).folder))
+
+    async def logs(
+        self,
+        client: ClientIdentity,
+        run_id: str,
+        process: str = "",
+        lines: int = 0,
+        follow: bool = False,
+    ) -> AsyncGenerator[list[str]]:
+        """The last lines, and with `follow` those that are written until the run ends."""
+        run = self._of(client, run_id)
+        if not 0 <= lines <= MAX_LINES:
+            raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
+        folder = Path(run.folder)
+        secrets = await asyncio.to_thread(_secrets, folder)
+        log = await asyncio.to_thread(LogFile.of, folder, process, secrets)
+        found, position = await asyncio.to_thread(log.tail, lines or LINES)
+        yield found
+        while follow:
+            is_over = self._has_ended(run_id)
+            found, position = await asyncio.to_thread(log.after, position)
+            if found:
+                yield found
+            elif is_over:
+                return
+            else:
+                await asyncio.sleep(FOLLOW_SECONDS)
+
+    async def ledger_group(self, client: ClientIdentity, run_id: str, group: int) -> LedgerAnswer:
+        run = self._of(client, run_id)
+        async with self._stores.of(run.store_url) as store:
+            return await ask_group(store, run, group)
+
+    async def ledger_verify(self, client: ClientIdentity, run_id: str) -> LedgerAnswer:
+        run = self._of(client, run_id)
+        async with self._stores.of(run.store_url) as store:
+            return await verify(store, run)
+
+    def _check_number(self, client: ClientIdentity) -> None:
+        own = [run for run in self._records.all() if run.owner == client.owner]
+        count = sum(not run.state.has_ended for run in own)
+        check_owner(client.owner, count, self._settings.limits.of_owner)
+
+    def _make(
+        self, client: ClientIdentity, request_id: str, config: RunConfig, priority: int
+    ) -> Managed:
+        now, rollout = self._clock(), config.rollout
+        trainer, replica = find_needs(config, self._manager.pools)
+        run_id = self._new_id(config.run.name, now)
+        folder = self._settings.folder / run_id
+        replicas = rollout.replicas, rollout.max_replicas
+        check_fits(Ask(run_id, "", 0, now, trainer, replica, *replicas), self._manager.pools)
+        return Managed(
+            run_id=run_id,
+            name=config.run.name,
+            owner=client.owner,
+            request_id=request_id,
+            priority=priority,
+            created_at=now,
+            folder=str(folder),
+            store_url=run_store_url(self._settings.store_url, run_id, folder),
+            config=_tree(config),
+            num_steps=config.run.steps,
+            trainer=trainer,
+            replica=replica,
+            min_replicas=rollout.replicas,
+            max_replicas=rollout.max_replicas,
+            queued_at=now,
+        )
+
+    def _new_id(self, name: str, now: float) -> str:
+        """NAME-DATE-TIME; the next second's where that is taken."""
+        known = {run.run_id for run in self._records.all()}
+        for second in itertools.count(int(now)):
+            run_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(second))}"
+            if run_id not in known and not (self._settings.folder / run_id).exists():
+                return run_id
+        raise AssertionError("unreachable")
+
+    async def _steer(
+        self, client: ClientIdentity, run_id: str, make: Callable[[Managed], Managed]
+    ) -> Run:
+        self._of(client, run_id)
+        run = await self._records.change(run_id, make)
+        await self._manager.say_once(run)
+        return run.view
+
+    def _of(self, client: ClientIdentity, run_id: str) -> Managed:
+        run = self._records.get(run_id)
+        client.check_owner(run.owner, f"run {run_id}")
+        return run
+
+    def _has_ended(self, run_id: str) -> bool:
+        try:
+            return self._records.get(run_id).state.has_ended
+        except NotFoundError:
+            return True
+
+    def _complete(self, run: Managed, event: RunEvent | int) -> RunEvent:
+        """With what only the manager knows of the run."""
+        if isinstance(event, int):
+            text = f"events up to {event} are not kept any more"
+            return RunEvent(event, EventKind.MISSED, run.view, {}, text, self._clock())
+        known = {
+            name: getattr(run, name)
+            for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")
+        }
+        return replace(event, run=replace(event.run, **known))
+
+
+def _tree(config: RunConfig) -> dict[str, Any]:
+    return json.loads(config.model_dump_json())
+
+
+def _read_token(text: str) -> tuple[float, str] | None:
+    if not text:
+        return None
+    try:
+        created_at, run_id = json.loads(text)
+        return float(created_at), str(run_id)
+    except (ValueError, TypeError):
+        raise InputError("page_token: not one of ours; give that of the answer before") from None
+
+
+def _secrets(folder: Path) -> tuple[str, ...]:
+    """That stand in files of the run, and shall stand in no answer."""
+    path = folder / TOKEN_NAME
+    return (path.read_text(encoding="ascii").strip(),) if path.is_file() else ()

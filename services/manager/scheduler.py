@@ -1,0 +1,304 @@
+"""Which run starts, grows or gives back, and with which devices. Pure: data in, decisions out.
+
+The queue's order: priority, which grows by one for each `aging_seconds` of waiting; then fair share,
+the owner first who has the fewest devices for its weight; then age. A run that does not fit lets
+those behind it pass, for `patience_seconds`; from then on nothing behind it starts in the pools that
+it could use, so that they fall free for it.
+
+Why none waits for ever: priorities are bounded, so from some time on every newer run stands behind
+one that waits. Those before it are then finitely many, each of them starts and ends, and what they
+free cannot go to a newer one. This needs runs that end, and runs that fit into the empty pools:
+`find_fit` with all devices refuses the others when they are submitted.
+
+Idle devices go to running runs as further replicas. They are taken back as soon as a queued run
+could start with them. A device is free again only when whoever had it is gone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from services.manager.pools import Ask, Counts, Device, Fit, Grant, Need, Pool, find_fit, tightest
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Example: Policy(weights={"research": 3.0})"""
+
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of owners, in fair share; 1 for all others."""
+    aging_seconds: float = 6 * 3600.0
+    """Waiting for that long counts as much as one point of priority."""
+    patience_seconds: float = 1800.0
+    """For that long a run that does not fit lets others pass."""
+    running: int = 0
+    """Runs of one owner at a time; 0: as many as fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A run that has devices."""
+
+    ask: Ask
+    grant: Grant
+    leaving: frozenset[int] = frozenset()
+    """Replicas that are being drained; their devices are not free yet."""
+    can_scale: bool = True
+    """It is running: replicas may come and go."""
+
+    @property
+    def staying(self) -> list[int]:
+        return sorted(index for index in self.grant.replicas if index not in self.leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now."""
+
+    starts: Mapping[str, Grant]
+    adds: Mapping[str, Mapping[int, tuple[Device, ...]]]
+    """Run -> index of a further replica -> its devices."""
+    takes: Mapping[str, frozenset[int]]
+    """Run -> replicas to drain."""
+    waits: Mapping[str, str]
+    """Run -> why it stays in the queue."""
+
+
+def make_plan(
+    pools: Sequence[Pool],
+    holdings: Sequence[Holding],
+    queue: Sequence[Ask],
+    now: float,
+    policy: Policy = Policy(),
+) -> Plan:
+    """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
+    return _Round(pools, holdings, now, policy).run(queue)
+
+
+_Turn = tuple[bool, int, float, int, float, str]
+"""Whose turn it is to grow: the least one's."""
+
+
+class _Round:
+    def __init__(
+        self, pools: Sequence[Pool], holdings: Sequence[Holding], now: float, policy: Policy
+    ) -> None:
+        self.pools = {pool.name: pool for pool in pools}
+        self.holdings = {holding.ask.run_id: holding for holding in holdings}
+        self.now, self.policy = now, policy
+        held = {device for holding in holdings for device in holding.grant.devices}
+        self.free = {
+            pool.name: [name for name in pool.devices if (pool.name, name) not in held]
+            for pool in pools
+        }
+        self.counts = {name: len(devices) for name, devices in self.free.items()}
+        self.coming: Counts = dict.fromkeys(self.pools, 0)
+        """Being drained, and not yet meant for anybody."""
+        self.usage: defaultdict[str, int] = defaultdict(int)
+        self.running: defaultdict[str, int] = defaultdict(int)
+        self.takes: defaultdict[str, set[int]] = defaultdict(set)
+        for holding in holdings:
+            self.usage[holding.ask.owner] += len(holding.grant.devices)
+            self.running[holding.ask.owner] += 1
+            for index in holding.leaving:
+                self._expect(holding.grant.replicas.get(index, ()))
+
+    def run(self, queue: Sequence[Ask]) -> Plan:
+        self._take_surplus()
+        starts: dict[str, Grant] = {}
+        waits: dict[str, str] = {}
+        hopeless: set[object] = set()
+        closed: set[str] = set()
+        extras = list(self._extras())
+        for ask in self._in_order(queue):
+            if 0 < self.policy.running <= self.running[ask.owner]:
+                waits[ask.run_id] = (
+                    f"another run of {ask.owner} to end: {self.policy.running} may run at a time"
+                )
+                continue
+            shape = _shape(ask)
+            fit = None if shape in hopeless else self._fit(ask, self.counts, closed)
+            if fit:
+                starts[ask.run_id] = self._grant(fit)
+                self.usage[ask.owner] += ask.num_devices
+                self.running[ask.owner] += 1
+                continue
+            waits[ask.run_id] = self._reason(ask, closed)
+            if shape not in hopeless and self._take_for(ask, extras, closed):
+                waits[ask.run_id] = "replicas of other runs, which give their devices back"
+            else:
+                hopeless.add(shape)
+            if self.now - ask.queued_at >= self.policy.patience_seconds:
+                closed |= {name for name, pool in self.pools.items() if _could_use(ask, pool)}
+        adds = self._grow()
+        takes = {run_id: frozenset(taken) for run_id, taken in self.takes.items() if taken}
+        return Plan(starts, adds, takes, waits)
+
+    def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:
+        """Fair share looks at what has been started meanwhile."""
+        bands: defaultdict[int, defaultdict[str, list[Ask]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for ask in sorted(queue, key=lambda ask: (-ask.queued_at, ask.run_id)):
+            waited = max(self.now - ask.queued_at, 0.0)
+            band = ask.priority + int(waited / self.policy.aging_seconds)
+            bands[band][ask.owner].append(ask)
+        for band in sorted(bands, reverse=True):
+            owners = bands[band]
+            heap = [
+                (self._share(owner), asks[-1].queued_at, owner) for owner, asks in owners.items()
+            ]
+            heapq.heapify(heap)
+            while heap:
+                _, _, owner = heapq.heappop(heap)
+                yield owners[owner].pop()
+                if asks := owners[owner]:
+                    heapq.heappush(heap, (self._share(owner), asks[-1].queued_at, owner))
+
+    def _share(self, owner: str) -> float:
+        return self.usage[owner] / self.policy.weights.get(owner, 1.0)
+
+    def _fit(self, ask: Ask, counts: Mapping[str, int], closed: set[str]) -> Fit | None:
+        if ask.num_devices > sum(counts.values()):
+            return None
+        return find_fit(ask, self.pools, {n: c for n, c in counts.items() if c and n not in closed})
+
+    def _grant(self, fit: Fit) -> Grant:
+        trainer = [d for name, count in fit.trainer.items() for d in self._pop(name, count)]
+        replicas = {i: self._pop(name, fit.per_replica) for i, name in enumerate(fit.replicas)}
+        return Grant(tuple(trainer), replicas)
+
+    def _pop(self, pool: str, count: int) -> tuple[Device, ...]:
+        names = self.free[pool]
+        taken, self.free[pool] = names[:count], names[count:]
+        self.counts[pool] -= count
+        return tuple(Device(pool, name) for name in taken)
+
+    def _take_for(self, ask: Ask, extras: list[tuple[str, int, Device]], closed: set[str]) -> bool:
+        """Reserves what falls free for the run, and takes back as much more as it needs; False
+        where even all of it is too little."""
+        soon = {name: self.counts[name] + self.coming[name] for name in self.pools}
+        fit = self._fit(ask, soon, closed)
+        chosen: list[tuple[str, int, Device]] = []
+        if fit is None:
+            useful = [
+                extra
+                for extra in extras
+                if extra[2].pool not in closed and _could_use(ask, self.pools[extra[2].pool])
+            ]
+            if (
+                sum(soon.values()) + sum(len(self._devices(*e[:2])) for e in useful)
+                < ask.num_devices
+            ):
+                return False
+            for extra in useful:
+                chosen.append(extra)
+                soon[extra[2].pool] += len(self._devices(*extra[:2]))
+                if fit := self._fit(ask, soon, closed):
+                    break
+            else:
+                return False
+        for extra in chosen:
+            extras.remove(extra)
+            self._take(*extra[:2])
+        self._reserve(fit)
+        return True
+
+    def _reserve(self, fit: Fit) -> None:
+        for name, count in fit.counts.items():
+            now = min(count, self.counts[name])
+            self._pop(name, now)
+            self.coming[name] -= count - now
+
+    def _extras(self) -> Iterator[tuple[str, int, Device]]:
+        """Replicas above the least number: run, index and the first device. Least priority first."""
+        order = sorted(
+            (holding for holding in self.holdings.values() if holding.can_scale),
+            key=lambda h: (h.ask.priority, -self._share(h.ask.owner), -h.ask.queued_at),
+        )
+        for holding in order:
+            staying = [i for i in holding.staying if i not in self.takes[holding.ask.run_id]]
+            for index in reversed(staying[holding.ask.min_replicas :]):
+                yield holding.ask.run_id, index, holding.grant.replicas[index][0]
+
+    def _take_surplus(self) -> None:
+        """What a run has above its most, since somebody has scaled it down."""
+        for holding in self.holdings.values():
+            if holding.can_scale:
+                for index in holding.staying[holding.ask.max_replicas :]:
+                    self._take(holding.ask.run_id, index)
+
+    def _take(self, run_id: str, index: int) -> None:
+        self.takes[run_id].add(index)
+        self._expect(self._devices(run_id, index))
+
+    def _expect(self, devices: Iterable[Device]) -> None:
+        for device in devices:
+            self.coming[device.pool] += 1
+
+    def _devices(self, run_id: str, index: int) -> tuple[Device, ...]:
+        return self.holdings[run_id].grant.replicas[index]
+
+    def _grow(self) -> dict[str, dict[int, tuple[Device, ...]]]:
+        """One replica at a time: first to who has less than its least number, then by priority and
+        share, then to who has the fewest."""
+        adds: defaultdict[str, dict[int, tuple[Device, ...]]] = defaultdict(dict)
+        full: set[object] = set()
+
+        def entry(run_id: str) -> _Turn:
+            ask = self.holdings[run_id].ask
+            above = count[run_id] >= ask.min_replicas
+            share = self._share(ask.owner)
+            return above, -ask.priority, share, count[run_id], ask.queued_at, run_id
+
+        # Not while replicas leave: so a run's replicas are always the first ones of its indices.
+        growing = {
+            n: h
+            for n, h in self.holdings.items()
+            if h.can_scale and not h.leaving and not self.takes[n]
+        }
+        count = {run_id: len(holding.staying) for run_id, holding in growing.items()}
+        heap = [entry(n) for n, holding in growing.items() if count[n] < holding.ask.max_replicas]
+        heapq.heapify(heap)
+        while heap:
+            run_id = heapq.heappop(heap)[-1]
+            holding, need = growing[run_id], growing[run_id].ask.replica
+            shape = _need_shape(need)
+            pool = None if shape in full else tightest(need, self.pools, self.counts)
+            if pool is None:
+                full.add(shape)
+                continue
+            adds[run_id][count[run_id]] = self._pop(pool, need.count)
+            self.usage[holding.ask.owner] += need.count
+            count[run_id] += 1
+            if count[run_id] < holding.ask.max_replicas:
+                heapq.heappush(heap, entry(run_id))
+        return {run_id: added for run_id, added in adds.items() if added}
+
+    def _reason(self, ask: Ask, closed: set[str]) -> str:
+        usable = [name for name, pool in self.pools.items() if _could_use(ask, pool)]
+        free = sum(self.counts[name] for name in usable)
+        text = (
+            f"{ask.num_devices} devices ({ask.trainer.count} {ask.trainer.kind} for the trainer,"
+            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind} for replicas);"
+            f" {free} are free in {', '.join(usable[:4]) + (', ...' if len(usable) > 4 else '')}"
+        )
+        before = (
+            " and go to runs that wait for longer" if free and closed.intersection(usable) else ""
+        )
+        return text + before
+
+
+def _shape(ask: Ask) -> object:
+    return _need_shape(ask.trainer), _need_shape(ask.replica), ask.min_replicas
+
+
+def _need_shape(need: Need) -> object:
+    return need.kind, need.count, tuple(sorted(need.labels.items()))
+
+
+def _could_use(ask: Ask, pool: Pool) -> bool:
+    return ask.trainer.matches(pool) or ask.replica.matches(pool)

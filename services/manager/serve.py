@@ -1,0 +1,145 @@
+"""Puts the manager together: its store and lease, the loop, RunService, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from services.manager.admission import admit
+from services.manager.clients_file import Clients
+from services.manager.http import LOOPBACK, make_app
+from services.manager.http_server import http_server
+from services.manager.manager import LEASE_SECONDS, Manager
+from services.manager.reconcile import Times
+from services.manager.records import LEASE, Records
+from services.manager.run_stores import RunStores
+from services.manager.runs import Runs
+from services.manager.server import MAX_REQUEST_BYTES, run_service
+from services.manager.settings import ManagerSettings
+from services.reward.allowed import ALLOW_VARIABLE
+from trimaran import rpc
+from trimaran.config import RunConfig
+from trimaran.errors import InputError, UnavailableError
+from trimaran.launch.launchers import Launcher, LocalLauncher
+from trimaran.store import Lease, Store, open_store
+from trimaran.trust import TlsFiles, Trust, is_loopback
+
+WAIT_SECONDS = LEASE_SECONDS + 2.0
+"""For the lease of a manager that was killed to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A manager at work."""
+
+    address: str
+    """Of RunService, with its port."""
+    http_address: str
+    manager: Manager
+    runs: Runs
+
+
+@asynccontextmanager
+async def serving(
+    settings: ManagerSettings,
+    launcher: Launcher | None = None,
+    times: Times = Times(),
+    wait_seconds: float = WAIT_SECONDS,
+    say: Callable[[str], None] = lambda line: None,
+) -> AsyncGenerator[Serving]:
+    """RunService until the block ends; the runs go on. `Serving.manager.run()` is to be awaited.
+
+    Raises InputError where another manager has the store.
+
+    Example:
+        async with serving(ManagerSettings(folder=Path("/runs"))) as served:
+            await served.manager.run()
+    """
+    async with AsyncExitStack() as stack:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        store = await open_store(settings.store_url)
+        stack.push_async_callback(store.close)
+        lease = await take_lease(store, wait_seconds, say)
+        stack.push_async_callback(_give_back, store, lease)
+        stores = RunStores()
+        stack.push_async_callback(stores.close)
+        records = await Records.load(store, lease)
+        manager = Manager(
+            records,
+            lease,
+            stores,
+            launcher or LocalLauncher(_environment(settings)),
+            settings.find_pools(),
+            settings.policy,
+            times,
+        )
+        runs = Runs(manager, settings, _admission(settings))
+        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        identify = Clients(settings.clients).identify if settings.clients else None
+        server = rpc.Server(
+            settings.address,
+            [run_service(runs)],
+            trust=trust,
+            identify=identify,
+            max_request_bytes=MAX_REQUEST_BYTES,
+        )
+        if not (identify and (trust.tls or trust.is_network_trusted)):
+            trust.check_address(settings.http_address)
+        hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
+        app = make_app(
+            runs, identify or trust.identify, is_ready=lambda: manager.is_ready, hosts=hosts
+        )
+        await server.start()
+        stack.push_async_callback(server.stop)
+        http = await stack.enter_async_context(http_server(app, settings.http_address, trust.tls))
+        yield Serving(server.address, http, manager, runs)
+
+
+async def take_lease(store: Store, wait_seconds: float, say: Callable[[str], None]) -> Lease:
+    """Raises InputError where another manager keeps it."""
+    started = f"{time.time():.3f}"
+    holder = f"{socket.gethostname()}, process {os.getpid()}, {started}, {uuid.uuid4().hex[:8]}"
+    deadline = time.monotonic() + wait_seconds
+    said = False
+    while (lease := await store.acquire(LEASE, holder, LEASE_SECONDS)) is None:
+        other = await store.holder(LEASE)
+        name = other.holder if other else "another manager"
+        if time.monotonic() >= deadline:
+            raise InputError(
+                f"--store: a manager has it ({name}); end that one first, or give another --folder"
+            )
+        if not said:
+            say(f"waits at most {wait_seconds:g} s for the manager before this one ({name})")
+            said = True
+        await asyncio.sleep(0.2)
+    return lease
+
+
+async def _give_back(store: Store, lease: Lease) -> None:
+    with suppress(UnavailableError):
+        await store.release(lease)
+
+
+def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
+    allow = settings.allow.plain if settings.allow else None
+    limits = settings.limits.of_owner
+    return lambda text, overrides: admit(text, overrides, allow, limits)[0]
+
+
+def _environment(settings: ManagerSettings) -> dict[str, str]:
+    """Of the runs' processes: what their rewards may call is the operator's word alone."""
+    environment = dict(os.environ)
+    if settings.allow:
+        environment[ALLOW_VARIABLE] = "\n".join(settings.allow.plain.entries)
+    return environment
+
+
+def _tls(settings: ManagerSettings) -> TlsFiles | None:
+    tls = settings.tls
+    return TlsFiles(tls.certificate, tls.key, tls.authorities) if tls else None

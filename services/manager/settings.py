@@ -1,0 +1,258 @@
+"""The operator's configuration: one YAML for `trimaran up --config manager.yaml`.
+
+    settings = load_settings(Path("manager.yaml"))
+    settings.pools["h100"].devices == (0, 1, 2, 3)
+
+Without a file `trimaran up` serves this machine: what is in sight, on loopback, for whoever reaches
+it. Unknown keys are errors. Relative paths start at the folder of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from services.manager.admission import Allow, PluginCredentials
+from services.manager.costs import Limits
+from services.manager.pools import Pool
+from services.manager.scheduler import Policy
+from trimaran.config import Address, NonNegative, Positive, Seconds, Section
+from trimaran.device import Kind, find_missing, find_visible
+from trimaran.errors import InputError
+from trimaran.machine import Machine, read_machine
+
+ADDRESS = "127.0.0.1:7900"
+HTTP_ADDRESS = "127.0.0.1:7980"
+KINDS: tuple[Kind, ...] = ("npu", "cuda")
+LEAST_SLOTS = 8
+"""Of the pool that a machine without a configuration has: the example has three processes."""
+
+
+class PoolSection(Section):
+    """Devices of one kind. `pools: {h100: {device: cuda, devices: [0, 1], labels: {memory: "80"}}}`"""
+
+    device: Literal["npu", "cuda", "cpu"]
+    devices: tuple[NonNegative, ...] = ()
+    """Numbers, as `trainer.devices` in a run has them."""
+    slots: NonNegative = 0
+    """Of a CPU: how many trainer ranks and replicas it computes at a time."""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """What runs choose pools by."""
+
+    @model_validator(mode="after")
+    def _has_devices(self) -> PoolSection:
+        given, wanted = ("slots", "devices") if self.devices else ("devices", "slots")
+        if self.device == "cpu" and not (self.slots and not self.devices):
+            raise ValueError(f"a cpu pool counts slots; give slots, not {wanted}")
+        if self.device != "cpu" and not (self.devices and not self.slots):
+            raise ValueError(f"a pool of {self.device} lists devices; give devices, not {given}")
+        if len(set(self.devices)) < len(self.devices):
+            raise ValueError("devices: one stands twice; name each once")
+        return self
+
+
+class TlsSection(Section):
+    """PEM files; each is read again when it changes. `tls: {certificate: tls.crt, key: tls.key}`"""
+
+    certificate: Path
+    key: Path
+    authorities: Path | None = None
+    """Clients must show a certificate that one of these signed (mutual TLS)."""
+
+
+class CredentialsSection(Section):
+    """What calls of one plugin's host may show and trust."""
+
+    token_variable: str | None = None
+    ca_file: Path | None = None
+
+
+class AllowSection(Section):
+    """What the specification of a run may name. `allow: {models: [/models], data: [/data]}`"""
+
+    models: tuple[Path, ...] = ()
+    """Folders below which `model.path` lies."""
+    data: tuple[Path, ...] = ()
+    rules: tuple[str, ...] | None = None
+    """Built-in rules; all, where it is not given."""
+    functions: tuple[str, ...] = ()
+    """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
+    plugin_hosts: tuple[str, ...] = ()
+    """https://host:port, or a network such as 10.0.0.0/8."""
+    plugin_credentials: Mapping[str, CredentialsSection] = Field(default_factory=dict)
+    """By the host, as it stands in `plugin_hosts`."""
+
+    @property
+    def plain(self) -> Allow:
+        credentials = {
+            host: PluginCredentials(given.token_variable, given.ca_file)
+            for host, given in self.plugin_credentials.items()
+        }
+        lists = self.models, self.data, self.rules, self.functions, self.plugin_hosts
+        return Allow(*lists, credentials)
+
+
+class LimitsSection(Section):
+    """The most that the runs of one owner may be or cost; 0 stands for no limit.
+
+    limits: {runs: 20, replicas: 64, steps: 10000}
+    """
+
+    runs: NonNegative = 0
+    """Queued, running and paused."""
+    running: NonNegative = 0
+    """At a time; others wait in the queue."""
+    devices: NonNegative = 0
+    """Of one run, to start."""
+    replicas: NonNegative = 0
+    """Of one run, at most."""
+    steps: NonNegative = 0
+    tokens: NonNegative = 0
+    """That one run may generate."""
+    disk_gib: Annotated[float, Field(ge=0)] = 0
+    """That the folder of one run may take."""
+    host_memory_gib: Annotated[float, Field(ge=0)] = 0
+    priority: NonNegative = 100
+    """Priorities lie between minus that and that."""
+    watchers: Positive = 100
+    """Of one client, at a time."""
+
+    @property
+    def of_owner(self) -> Limits:
+        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+
+
+class FairShareSection(Section):
+    """The order of the queue. `queue: {weights: {research: 3}}`"""
+
+    weights: Mapping[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Owners that may have more devices than others; 1 for who is not named."""
+    aging: Seconds = 6 * 3600.0
+    """Waiting for so many seconds counts as one point of priority."""
+    patience: Seconds = 1800.0
+    """For so many seconds a run that does not fit lets smaller ones behind it pass."""
+
+
+class ManagerSettings(Section):
+    """All of it. Example: ManagerSettings(pools={"host": {"device": "cpu", "slots": 8}})"""
+
+    folder: Path = Path("runs")
+    """Each run has a folder in it, and the manager its store."""
+    store: str = ""
+    """As `open_store` takes it; empty: manager.sqlite in `folder`, and a file in each run's."""
+    address: Address = ADDRESS
+    http_address: Address = HTTP_ADDRESS
+    pools: Mapping[str, PoolSection] = Field(default_factory=dict)
+    """Empty: the accelerators in sight, and slots of the CPU."""
+    clients: Path | None = None
+    """Tokens of clients with their owners and roles; without it whoever reaches the manager is an
+    operator, so it listens on loopback only."""
+    tls: TlsSection | None = None
+    network: Literal["loopback", "trusted"] = "loopback"
+    """`trusted`: the operator's word that nobody reads the network, in place of TLS."""
+    allow: AllowSection | None = None
+    """Without it runs may name what the manager's own user may read."""
+    limits: LimitsSection = LimitsSection()
+    queue: FairShareSection = FairShareSection()
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:{self.folder / 'manager.sqlite'}"
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            self.queue.weights, self.queue.aging, self.queue.patience, self.limits.running
+        )
+
+    def find_pools(self, machine: Machine | None = None) -> tuple[Pool, ...]:
+        """Those that are declared, or what this machine has."""
+        if not self.pools:
+            return pools_in_sight(machine or read_machine(os.environ))
+        return tuple(
+            Pool(name, section.device, _names(section), section.labels)
+            for name, section in self.pools.items()
+        )
+
+    @model_validator(mode="after")
+    def _no_device_twice(self) -> ManagerSettings:
+        owners: dict[tuple[str, int], str] = {}
+        for name, section in self.pools.items():
+            for device in section.devices:
+                other = owners.setdefault((section.device, device), name)
+                if other != name:
+                    raise ValueError(
+                        f"pools.{name}.devices: {device} also stands in pools.{other}; name it once"
+                    )
+        return self
+
+
+def pools_in_sight(machine: Machine) -> tuple[Pool, ...]:
+    """A pool for each kind of device, named as the kind."""
+    seen = [kind for kind in KINDS if not find_missing(kind, machine)]
+    slots = max(os.cpu_count() or 1, LEAST_SLOTS)
+    return (
+        *(Pool(kind, kind, find_visible(kind, machine)) for kind in seen),
+        Pool("cpu", "cpu", tuple(map(str, range(slots)))),
+    )
+
+
+def load_settings(path: Path | None, given: Mapping[str, Any] | None = None) -> ManagerSettings:
+    """`given`: keys of the command line, which win; paths in it are absolute.
+
+    Raises InputError with one line a fault.
+    """
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except OSError as error:
+            raise InputError(f"--config: {path} cannot be read ({error.strerror})") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(tree, dict):
+            raise InputError(f"{path}: must hold sections such as folder:, pools:, limits:")
+    source = str(path) if path else "trimaran up"
+    try:
+        settings = ManagerSettings.model_validate(tree | dict(given or {}))
+    except ValidationError as error:
+        faults = (
+            f"{source}: {'.'.join(map(str, fault['loc'])) or 'configuration'}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise InputError("\n".join(faults)) from None
+    return _absolute(settings, path.parent.resolve() if path else Path.cwd())
+
+
+def _absolute(settings: ManagerSettings, here: Path) -> ManagerSettings:
+    allow, tls = settings.allow, settings.tls
+    if allow:
+        allow = allow.model_copy(
+            update={
+                "models": tuple(here / root for root in allow.models),
+                "data": tuple(here / root for root in allow.data),
+            }
+        )
+    if tls:
+        files = {
+            name: here / file for name in type(tls).model_fields if (file := getattr(tls, name))
+        }
+        tls = tls.model_copy(update=files)
+    return settings.model_copy(
+        update={
+            "folder": here / settings.folder,
+            "clients": here / settings.clients if settings.clients else None,
+            "allow": allow,
+            "tls": tls,
+        }
+    )
+
+
+def _names(section: PoolSection) -> tuple[str, ...]:
+    return tuple(map(str, section.devices or range(section.slots)))

@@ -1,0 +1,190 @@
+"""Runs as a manager has them, without stores or processes: what is asked for happens at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from trimaran.errors import InputError, NotFoundError, StateError
+from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
+from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
+
+
+@dataclass
+class FakeRuns:
+    """`calls` records what was asked, with the client that asked."""
+
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
+    told: dict[str, list[RunEvent]] = field(default_factory=dict[str, list[RunEvent]])
+    calls: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    configs: dict[str, str] = field(default_factory=dict[str, str])
+    requests: dict[str, str] = field(default_factory=dict[str, str])
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
+        """A run with its first event."""
+        run = Run(run_id, state, 0, num_steps=4, name=run_id, **facts)
+        self.runs[run_id], self.told[run_id] = run, []
+        self.tell(run_id, EventKind.STATE)
+        return self.runs[run_id]
+
+    def tell(
+        self,
+        run_id: str,
+        kind: EventKind,
+        values: Mapping[str, float] | None = None,
+        text: str = "",
+        **facts: Any,
+    ) -> None:
+        self.runs[run_id] = run = replace(self.runs[run_id], **facts)
+        events = self.told[run_id]
+        number = len(events) + 1
+        events.append(RunEvent(number, kind, run, values or {}, text, 1000.0 + number))
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def step(self, run_id: str, step: int, reward: float) -> None:
+        self.tell(run_id, EventKind.STEP, {"reward/completion/mean": reward}, step=step)
+
+    def finish(self, run_id: str, state: RunState = RunState.SUCCEEDED, **facts: Any) -> None:
+        self.tell(run_id, EventKind.FINISHED, state=state, **facts)
+
+    def _find(self, run_id: str) -> Run:
+        if run_id not in self.runs:
+            raise NotFoundError(f"run_id: there is no run {run_id!r}")
+        return self.runs[run_id]
+
+    async def create(
+        self, client: Any, request_id: str, config: str, overrides: Sequence[str], priority: int
+    ) -> Run:
+        self.calls.append(("create", client, request_id, tuple(overrides), priority))
+        if request_id not in self.requests:
+            try:
+                tree = yaml.safe_load(config)
+            except yaml.YAMLError as error:
+                raise InputError(f"config: not YAML: {error}") from None
+            if not isinstance(tree, dict):
+                raise InputError("config: must hold sections such as model:, data:, reward:")
+            run_id = f"run-{len(self.runs) + 1}"
+            self.requests[request_id], self.configs[run_id] = run_id, config
+            self.add(run_id, RunState.QUEUED, priority=priority)
+        return self.runs[self.requests[request_id]]
+
+    async def get(self, client: Any, run_id: str) -> Run:
+        return self._find(run_id)
+
+    async def list(
+        self,
+        client: Any,
+        states: Sequence[RunState] = (),
+        owner: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> tuple[list[Run], str]:
+        self.calls.append(("list", client, tuple(states), owner, page_size, page_token))
+        runs = [
+            run
+            for run in reversed(self.runs.values())
+            if (not states or run.state in states) and (not owner or run.owner == owner)
+        ]
+        if page_token and not page_token.isdecimal():
+            raise InputError("page_token: not one of this manager's")
+        start = int(page_token or 0)
+        end = start + (page_size or 100)
+        return runs[start:end], str(end) if end < len(runs) else ""
+
+    async def events(
+        self, client: Any, run_id: str, after: int, follow: bool = True
+    ) -> AsyncIterator[RunEvent]:
+        self.calls.append(("events", client, run_id, after, follow))
+        self._find(run_id)
+        while True:
+            changed = self.changed
+            for event in self.told[run_id][after:]:
+                yield event
+                after = event.sequence
+            if not follow or self.runs[run_id].state.has_ended:
+                return
+            await changed.wait()
+
+    async def _move(self, client: Any, call: str, run_id: str, state: RunState) -> Run:
+        self.calls.append((call, client, run_id))
+        run = self._find(run_id)
+        if run.state is not state:
+            if state not in TRANSITIONS[run.state]:
+                raise StateError(f"run_id: {run_id} is {run.state.value}, not to {call} now")
+            kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
+            self.tell(run_id, kind, state=state)
+        return self.runs[run_id]
+
+    async def pause(self, client: Any, run_id: str) -> Run:
+        return await self._move(client, "pause", run_id, RunState.PAUSING)
+
+    async def resume(self, client: Any, run_id: str) -> Run:
+        return await self._move(client, "resume", run_id, RunState.QUEUED)
+
+    async def cancel(self, client: Any, run_id: str) -> Run:
+        return await self._move(client, "cancel", run_id, RunState.CANCELLING)
+
+    async def delete(self, client: Any, run_id: str) -> None:
+        self.calls.append(("delete", client, run_id))
+        if not self._find(run_id).state.has_ended:
+            raise StateError(f"run_id: {run_id} has not ended; cancel it first")
+        del self.runs[run_id], self.told[run_id]
+
+    async def scale(self, client: Any, run_id: str, min_replicas: int, max_replicas: int) -> Run:
+        self.calls.append(("scale", client, run_id, min_replicas, max_replicas))
+        self._find(run_id)
+        if not 1 <= min_replicas <= max_replicas:
+            raise InputError(f"min_replicas: {min_replicas}; give 1 to max_replicas")
+        self.tell(
+            run_id, EventKind.PROCESS, text="scaled", replicas=Replicas(min_replicas, max_replicas)
+        )
+        return self.runs[run_id]
+
+    async def checkpoints(self, client: Any, run_id: str) -> tuple[Checkpoint, ...]:
+        self._find(run_id)
+        return (Checkpoint(2, "/runs/run/checkpoints/2", "aa", True),)
+
+    async def samples(
+        self,
+        client: Any,
+        run_id: str,
+        validation_step: int | None,
+        trained_step: int | None,
+        limit: int,
+    ) -> RunSamples:
+        self.calls.append(("samples", client, run_id, validation_step, trained_step, limit))
+        self._find(run_id)
+        right = RunSample("rows:1", "What is 2 + 3?", "It is 5.", "5", 1.0, {"last_integer": 1.0})
+        fault = RunSample("rows:2", "What is 1 + 1?", "[two]", "2", 0.0, {}, "worker gone")
+        return RunSamples((0, 2), (1, 2), (right, fault))
+
+    async def logs(
+        self, client: Any, run_id: str, process: str, lines: int, follow: bool
+    ) -> AsyncIterator[list[str]]:
+        self.calls.append(("logs", client, run_id, process, lines, follow))
+        self._find(run_id)
+        if process not in ("", "rollout-0"):
+            raise NotFoundError(f"process: {run_id} has no {process!r}; there are: rollout-0")
+        yield [f"line {number} of {process or 'launcher'}" for number in range(min(lines or 3, 3))]
+        while follow and not self.runs[run_id].state.has_ended:
+            changed = self.changed
+            await changed.wait()
+            yield [f"now {self.runs[run_id].state.value}"]
+
+    async def log_names(self, client: Any, run_id: str) -> tuple[str, ...]:
+        self._find(run_id)
+        return ("controller", "rollout-0")
+
+    async def ledger_group(self, client: Any, run_id: str, group: int) -> LedgerAnswer:
+        self._find(run_id)
+        return LedgerAnswer((f"group {group}: issued, trained in step 2",), {"group": group})
+
+    async def ledger_verify(self, client: Any, run_id: str) -> LedgerAnswer:
+        self._find(run_id)
+        return LedgerAnswer(("the chain is broken at record 7",), {"broken_at": 7}, sound=False)

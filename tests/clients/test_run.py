@@ -1,0 +1,305 @@
+"""`AsyncRunClient` and `RunClient` against a manager without stores or processes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.clients.fake_manager import FakeManager, ThreadedManager, managing, serve
+from trimaran import AsyncRunClient, RunClient
+from trimaran.clients.access import Access
+from trimaran.config import load_config, parse_config
+from trimaran.errors import DeadlineError, InputError, NotFoundError, StateError, UnavailableError
+from trimaran.runs import EventKind, RunState
+
+TREE = {
+    "model": {"path": "model"},
+    "data": {"train": "train.jsonl"},
+    "reward": {"rules": {"last_integer": 1.0, "style": {"function": "style.py:score"}}},
+}
+
+
+@pytest.fixture
+def manager() -> Generator[ThreadedManager]:
+    with managing() as manager:
+        yield manager
+
+
+@pytest.fixture
+def client(manager: ThreadedManager) -> Generator[RunClient]:
+    with RunClient(manager.address, timeout=20) as client:
+        yield client
+
+
+def test_a_run_from_submit_to_its_metrics(manager: ThreadedManager, client: RunClient) -> None:
+    run = client.create_run(TREE, priority=3)
+    assert (run.state, run.priority) == (RunState.QUEUED, 3)
+    manager.do(manager.runs.step, run.run_id, 1, 0.25)
+    manager.do(manager.runs.step, run.run_id, 2, 0.5)
+    manager.after(0.2, manager.runs.finish, run.run_id)
+    kinds = [event.kind for event in client.watch_run(run.run_id)]
+    assert kinds == ["state", "step", "step", "finished"]
+    assert client.wait_run(run.run_id, timeout=20).state is RunState.SUCCEEDED
+    assert client.metrics(run.run_id) == [
+        {"kind": "step", "step": 1, "time": 1002.0, "reward/completion/mean": 0.25},
+        {"kind": "step", "step": 2, "time": 1003.0, "reward/completion/mean": 0.5},
+    ]
+
+
+def test_metrics_of_a_running_run_do_not_wait_for_its_end(
+    manager: ThreadedManager, client: RunClient
+) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.do(manager.runs.step, "run", 1, 0.25)
+    manager.do(manager.runs.step, "run", 1, 0.75)  # trained again after a resume
+    [row] = client.metrics("run")
+    assert row["reward/completion/mean"] == 0.75
+
+
+def test_what_is_sent_does_not_depend_on_the_working_directory(
+    manager: ThreadedManager, client: RunClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "somewhere").mkdir()
+    path = tmp_path / "somewhere" / "run.yaml"
+    path.write_text(yaml.safe_dump(TREE))
+    monkeypatch.chdir(tmp_path)
+    overrides = ["data.validation=held_out.jsonl", "run.seed=7"]
+    run = client.create_run("somewhere/run.yaml", overrides)
+    sent = yaml.safe_load(manager.runs.configs[run.run_id])
+    assert sent["model"]["path"] == str(tmp_path / "somewhere/model")
+    assert sent["data"]["validation"] == str(tmp_path / "held_out.jsonl")
+    assert sent["reward"]["rules"]["style"]["function"] == f"{tmp_path}/somewhere/style.py:score"
+    assert parse_config(sent) == load_config(path, overrides)
+    of_mapping = client.create_run({**TREE, "model": {"path": Path("here")}})
+    sent = yaml.safe_load(manager.runs.configs[of_mapping.run_id])
+    assert sent["model"]["path"] == str(tmp_path / "here")
+    of_config = client.create_run(load_config(path), ["run.steps=5"])
+    sent = yaml.safe_load(manager.runs.configs[of_config.run_id])
+    assert parse_config(sent) == load_config(path, ["run.steps=5"])
+
+
+def test_a_lost_answer_makes_no_second_run(manager: ThreadedManager, client: RunClient) -> None:
+    manager.manager.failures["CreateRun"] = 2
+    run = client.create_run(TREE)
+    assert list(manager.runs.runs) == [run.run_id]
+    assert manager.manager.num_calls["CreateRun"] == 3
+    assert client.create_run(TREE, request_id="mine") == client.create_run(TREE, request_id="mine")
+    assert len(manager.runs.runs) == 2
+
+
+def test_every_page_is_read(manager: ThreadedManager, client: RunClient) -> None:
+    for number in range(5):
+        state = RunState.RUNNING if number % 2 else RunState.PAUSED
+        manager.do(manager.runs.add, f"run-{number}", state, owner="ada")
+    assert [run.run_id for run in client.list_runs(page_size=2)] == [
+        f"run-{number}" for number in (4, 3, 2, 1, 0)
+    ]
+    paused = client.list_runs(["paused"], owner="ada")
+    assert [run.run_id for run in paused] == ["run-4", "run-2", "run-0"]
+    assert not list(client.list_runs([RunState.FAILED]))
+
+
+def test_runs_are_steered(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    assert client.scale_run("run", 2, 5).replicas.max == 5
+    manager.manager.failures["PauseRun"] = 1
+    assert client.pause_run("run").state is RunState.PAUSING
+    assert client.cancel_run("run").state is RunState.CANCELLING
+    with pytest.raises(StateError, match="cancel it first"):
+        client.delete_run("run")
+    manager.do(manager.runs.finish, "run", RunState.CANCELLED)
+    assert client.resume_run("run").state is RunState.QUEUED
+    manager.do(manager.runs.finish, "run", RunState.FAILED)
+    client.delete_run("run")
+    with pytest.raises(NotFoundError, match="there is no run 'run'"):
+        client.get_run("run")
+
+
+def test_what_a_run_has_made(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    [checkpoint] = client.list_checkpoints("run")
+    assert (checkpoint.step, checkpoint.kept) == (2, True)
+    samples = client.get_samples("run", trained_step=2, limit=5)
+    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5)
+    assert samples.validation_steps == (0, 2)
+    assert [sample.fault for sample in samples.samples] == ["", "worker gone"]
+    assert samples.samples[0].terms == {"last_integer": 1.0}
+    assert list(client.get_logs("run", "rollout-0", 2)) == [
+        "line 0 of rollout-0",
+        "line 1 of rollout-0",
+    ]
+    assert client.list_logs("run") == ("controller", "rollout-0")
+    assert client.get_ledger("run", group=0).facts == {"group": 0}
+    assert not client.get_ledger("run").sound
+
+
+def test_a_followed_log_goes_on(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.after(0.2, manager.runs.finish, "run")
+    assert list(client.get_logs("run", lines=1, follow=True)) == [
+        "line 0 of launcher",
+        "now succeeded",
+    ]
+
+
+def test_a_watch_survives_breaks_and_a_restart(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    for step in (1, 2, 3):
+        manager.do(manager.runs.step, "run", step, 0.5)
+    manager.manager.break_behind = 2
+    seen: list[int] = []
+    for event in client.watch_run("run", outage_timeout=60):
+        seen.append(event.sequence)
+        if event.sequence == 4:
+            manager.stop()
+
+            def start_again() -> None:
+                time.sleep(0.5)
+                manager.start()
+                manager.do(manager.runs.finish, "run")
+
+            threading.Thread(target=start_again).start()
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_a_quiet_run_is_watched_on(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.after(1.0, manager.runs.finish, "run")
+    events = list(client.watch_run("run", quiet_timeout=0.2))
+    assert [event.sequence for event in events] == [1, 2]
+    assert manager.manager.num_calls["GetRun"] >= 1
+
+
+def test_a_watch_ends_when_no_manager_comes_back(
+    manager: ThreadedManager, client: RunClient
+) -> None:
+    manager.do(manager.runs.add, "run")
+    with pytest.raises(UnavailableError, match="no manager answers"):
+        for _ in client.watch_run("run", outage_timeout=1.0):
+            manager.stop()
+
+
+def test_an_ended_run_is_told_whole_and_from_behind_its_end(
+    manager: ThreadedManager, client: RunClient
+) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.do(manager.runs.finish, "run", RunState.CANCELLED)
+    manager.do(manager.runs.tell, "run", EventKind.STATE, state=RunState.QUEUED)
+    manager.do(manager.runs.finish, "run")
+    assert [event.sequence for event in client.watch_run("run")] == [1, 2, 3, 4]
+    assert not list(client.watch_run("run", after=4))
+
+
+def test_waiting_has_an_end(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    with pytest.raises(DeadlineError, match=r"run: has not ended within 0.3 s"):
+        client.wait_run("run", timeout=0.3)
+
+
+def test_nobody_there_is_told_with_the_remedy() -> None:
+    told = pytest.raises(UnavailableError, match="trimaran up")
+    with RunClient("127.0.0.1:1", timeout=0.5) as client, told:
+        client.get_run("run")
+
+
+def test_the_token_travels_with_every_call(manager: ThreadedManager, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    manager.do(manager.runs.add, "run")
+    with RunClient(manager.address, token=tmp_path / "token") as client:
+        client.get_run("run")
+        list(client.watch_run("run", until_now=True))
+    assert manager.manager.tokens == ["Bearer secret"] * 2
+
+
+def test_access_comes_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "ca.pem").write_text("PEM")
+    files = {
+        "TRIMARAN_MANAGER": "10.0.0.7:7900",
+        "TRIMARAN_TOKEN_FILE": str(tmp_path / "token"),
+        "TRIMARAN_CA": str(tmp_path / "ca.pem"),
+    }
+    assert Access.find(None, None, None, files) == Access("10.0.0.7:7900", "secret", b"PEM")
+    assert Access.find(None, None, None, {**files, "TRIMARAN_TOKEN": "other"}).token == "other"
+    assert Access.find("localhost:1", "mine", None, {}) == Access("localhost:1", "mine")
+    assert Access.find(None, None, None, {}) == Access("127.0.0.1:7900")
+    with pytest.raises(InputError, match="unencrypted"):
+        Access.find("10.0.0.7:7900", "secret", None, {})
+    with pytest.raises(InputError, match="cannot be read"):
+        Access.find(None, tmp_path / "nothing", None, {})
+    with pytest.raises(InputError, match="characters"):
+        Access.find(None, "two words", None, {})
+
+
+def test_a_closed_client_says_so(manager: ThreadedManager) -> None:
+    client = RunClient(manager.address)
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.get_run("run")
+
+
+def test_an_iterator_that_is_left_ends_its_call(
+    manager: ThreadedManager, client: RunClient
+) -> None:
+    manager.do(manager.runs.add, "run")
+    watching = client.watch_run("run")
+    assert next(watching).sequence == 1
+    del watching
+    manager.do(manager.runs.finish, "run")
+    assert client.get_run("run").state is RunState.SUCCEEDED
+
+
+def test_many_watch_at_a_time() -> None:
+    async def body() -> None:
+        fake = FakeManager()
+        fake.runs.add("run")
+        server = await serve(fake)
+        async with AsyncRunClient(server.address) as client:
+
+            async def watch() -> list[int]:
+                return [event.sequence async for event in client.watch_run("run")]
+
+            watching = [asyncio.create_task(watch()) for _ in range(20)]
+            await asyncio.sleep(0.2)
+            fake.runs.finish("run")
+            assert await asyncio.gather(*watching) == [[1, 2]] * 20
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_to_import_trimaran_is_cheap() -> None:
+    code = """
+import sys, trimaran
+heavy = {"grpc", "pydantic", "yaml", "asyncio", "google.protobuf"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+trimaran.RunState
+assert "grpc" not in sys.modules
+trimaran.RunClient
+assert "grpc" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_script_that_closes_nothing_ends(manager: ThreadedManager) -> None:
+    manager.do(manager.runs.add, "run")
+    code = f"""
+from trimaran import RunClient
+client = RunClient({manager.address!r})
+events = client.watch_run("run")
+print(next(events).kind)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "state\n"
+    assert done.stderr == ""

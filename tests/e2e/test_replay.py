@@ -1,0 +1,53 @@
+"""`trimaran replay` trains a real run again, from its ledger alone."""
+
+import json
+
+import pytest
+
+from tests.e2e import runs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def trimaran(*arguments, tmp_path):
+    process = runs.start(*arguments, run_folder_parent=tmp_path)
+    output = runs.finish(process)
+    return process.returncode, output
+
+
+def test_an_asynchronous_run_is_trained_again_to_the_same_weights(write_run, tmp_path):
+    path = write_run(run={"max_lag": 1, "keep_payloads": "all", "keep_checkpoints": 2, "steps": 4})
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+    folder = runs.only_run(tmp_path / "runs")
+
+    code, output = trimaran("replay", folder, tmp_path=tmp_path)
+    assert code == 0, output
+    assert output.count("  same  ") == 4
+    assert "the same: 4 steps" in output
+
+    code, output = trimaran("replay", folder, "--from", "2", tmp_path=tmp_path)
+    assert code == 0, output
+    assert "the same: 2 steps" in output
+
+    code, output = trimaran("ledger", "verify", folder, "--json", tmp_path=tmp_path)
+    assert code == 0, output
+    found = json.loads(output)
+    assert (found["committed"], found["payloads"], found["faults"]) == (8, 8, [])
+
+    # Other arithmetic is noticed at the first step.
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("weight_decay: 0.0", "weight_decay: 0.5"))
+    code, output = trimaran("replay", folder, tmp_path=tmp_path)
+    assert code == 1, output
+    assert "DIFFERENT: step 1 has root" in output
+
+    payload = next(path for path in (folder / "payloads").iterdir())
+    payload.unlink()
+    code, output = trimaran("replay", folder, tmp_path=tmp_path)
+    assert code == 2, output
+    assert "no longer kept" in output
+    code, output = trimaran("ledger", "verify", folder, tmp_path=tmp_path)
+    assert code == 1, output
+    assert "payload is missing" in output
+    assert runs.survivors(tmp_path) == []

@@ -1,0 +1,66 @@
+"""The oracle: what is wrong with a run that has ended, and with the place where it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.faults_runs.audit import audit
+from tests.faults_runs.replay import replay
+from tests.faults_runs.site import DrivenRun, Site
+from trimaran.errors import InputError
+from trimaran.launch.endpoints import is_free
+from trimaran.launch.run_folder import locked
+from trimaran.runs import RunState
+
+if TYPE_CHECKING:
+    from tests.faults_runs.drive import Report
+
+PARTIAL = (".partial", ".part", ".tmp")
+"""Ends of the names of files that are not whole yet."""
+
+
+async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
+    await site.look()
+    config = run.config
+    found = audit(
+        run.rows,
+        run.name,
+        lambda digest: (run.folder / "payloads" / digest).read_bytes(),
+        config.run.groups_per_step,
+        config.run.max_lag,
+    )
+    wrong = [*found.wrong, *replay(config, found)]
+    if run.run.state not in run.wanted:
+        wrong.append(f"it is {run.run.state}: {run.run.error}")
+    if run.run.state is RunState.SUCCEEDED and len(found.steps) != run.num_steps:
+        wrong.append(f"{len(found.steps)} steps of {run.num_steps} were trained")
+    if run.run.state is RunState.SUCCEEDED and found.open_groups:
+        wrong.append(f"groups that never ended: {found.open_groups}")
+    report.num_steps += len(found.steps)
+    report.num_tokens += found.num_tokens
+    report.num_reissued += found.num_reissued
+    return [f"{run.name}: {what}" for what in wrong]
+
+
+def find_left(site: Site) -> list[str]:
+    """Of a site whose processes are gone: ports, locks and temporary files."""
+    left = [str(path) for path in (site.folder / "temporary").rglob("*")]
+    for run in site.runs:
+        left += [str(path) for path in run.folder.rglob("*") if path.suffix in PARTIAL]
+        for key, value in run.config.endpoints:
+            addresses = (value,) if isinstance(value, str) else value or ()
+            left += [f"{key} {address}" for address in addresses if not is_free(address)]
+        try:
+            with locked(run.folder):
+                pass
+        except InputError as error:
+            left.append(str(error))
+    left += [str(path) for path in Path("/dev/shm").iterdir() if _is_ours(path, site)]
+    return [f"left: {what}" for what in left]
+
+
+def _is_ours(path: Path, site: Site) -> bool:
+    """Made since the site was."""
+    return path.stat().st_ctime > site.folder.stat().st_ctime and path.stat().st_uid == os.getuid()

@@ -1,0 +1,39 @@
+"""`scripted_manager.py FOLDER`: a manager whose launchers are scripted; it prints its address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from services.manager.reconcile import Times
+from services.manager.serve import serving
+from services.manager.settings import ManagerSettings
+from tests.manager import scripted_launch
+from trimaran.launch.launchers import LocalLauncher
+from trimaran.run_context import RunContext
+
+
+def command(run: RunContext) -> tuple[str, ...]:
+    return sys.executable, scripted_launch.__file__, "launch", str(run.folder)
+
+
+async def main(folder: Path) -> None:
+    settings = ManagerSettings.model_validate(
+        {
+            "folder": folder,
+            "address": "127.0.0.1:0",
+            "http_address": "127.0.0.1:0",
+            "pools": {"cpu": {"device": "cpu", "slots": 8}},
+        }
+    )
+    launcher = LocalLauncher(os.environ, command)
+    times = Times(first_lease=10.0, first_pause=0.2)
+    async with serving(settings, launcher, times) as served:
+        print(served.address, flush=True)
+        await served.manager.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

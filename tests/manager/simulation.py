@@ -1,0 +1,175 @@
+"""A cluster in simulated time, which checks the scheduler's promises at each of its decisions."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from dataclasses import dataclass, field, replace
+from statistics import quantiles
+
+from services.manager.pools import Ask, Grant, Need, Pool
+from services.manager.scheduler import Holding, Policy, make_plan
+
+
+@dataclass(frozen=True)
+class Job:
+    arrives: float
+    seconds: float
+    """With the least number of replicas; further ones do not make it shorter here."""
+    owner: str
+    priority: int
+    trainer: int
+    tensor_parallel: int
+    min_replicas: int
+    extra_replicas: int
+
+
+@dataclass
+class Simulation:
+    pools: list[Pool]
+    policy: Policy
+    drain_seconds: float
+    waits: dict[str, float] = field(default_factory=dict)
+    """Of each run that has started, in seconds."""
+    decisions: list[float] = field(default_factory=list)
+    """Seconds of each."""
+    longest_queue: int = 0
+    busy: float = 0.0
+    """Device seconds."""
+    ended_at: float = 0.0
+
+    def percentile_seconds(self, share: float) -> float:
+        return sorted(self.decisions)[int(share * (len(self.decisions) - 1))]
+
+    def describe(self) -> str:
+        waits = quantiles(self.waits.values(), n=100)
+        devices = sum(len(pool.devices) for pool in self.pools)
+        return (
+            f"{len(self.waits)} runs on {devices} devices; waits in h: median {waits[49] / 3600:.2f},"
+            f" 95 % {waits[94] / 3600:.2f}, longest {max(self.waits.values()) / 3600:.2f};"
+            f" longest queue {self.longest_queue};"
+            f" devices in use {self.busy / self.ended_at / devices:.1%};"
+            f" {len(self.decisions)} decisions, ms each: median"
+            f" {self.percentile_seconds(0.5) * 1e3:.2f}, 99 % {self.percentile_seconds(0.99) * 1e3:.2f},"
+            f" longest {max(self.decisions) * 1e3:.2f}"
+        )
+
+
+def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simulation:
+    """Until all jobs have ended. Asserts that no device has two holders and that the grants are
+    what was asked for."""
+    number = itertools.count()
+    events: list[tuple[float, int, str, str, int]] = []
+    by_id = {f"job-{i}": job for i, job in enumerate(jobs)}
+    for run_id, job in by_id.items():
+        heapq.heappush(events, (job.arrives, next(number), "arrives", run_id, 0))
+    queue: dict[str, Ask] = {}
+    holdings: dict[str, Holding] = {}
+    before = 0.0
+    while events:
+        now, _, what, run_id, index = heapq.heappop(events)
+        done.busy += (now - before) * sum(len(h.grant.devices) for h in holdings.values())
+        before = done.ended_at = now
+        if what == "arrives":
+            queue[run_id] = _ask(run_id, by_id[run_id])
+        elif what == "ends":
+            del holdings[run_id]
+        elif run_id in holdings:
+            holdings[run_id] = _without(holdings[run_id], index)
+        if events and events[0][0] == now:
+            continue
+        done.longest_queue = max(done.longest_queue, len(queue))
+        began = time.perf_counter()
+        plan = make_plan(
+            done.pools, list(holdings.values()), list(queue.values()), now, done.policy
+        )
+        done.decisions.append(time.perf_counter() - began)
+        assert plan.starts.keys() | plan.waits.keys() == queue.keys()
+        for started, grant in plan.starts.items():
+            ask = queue.pop(started)
+            _check(ask, grant)
+            holdings[started] = Holding(ask, grant)
+            done.waits[started] = now - ask.queued_at
+            end = now + by_id[started].seconds
+            heapq.heappush(events, (end, next(number), "ends", started, 0))
+        for taking, indices in plan.takes.items():
+            assert len(holdings[taking].staying) - len(indices) >= holdings[taking].ask.min_replicas
+            holdings[taking] = replace(holdings[taking], leaving=holdings[taking].leaving | indices)
+            for i in indices:
+                heapq.heappush(events, (now + done.drain_seconds, next(number), "gone", taking, i))
+        for growing, added in plan.adds.items():
+            holdings[growing] = _with(holdings[growing], added)
+            staying = holdings[growing].staying
+            assert staying == list(range(len(staying)))
+            assert len(staying) <= holdings[growing].ask.max_replicas
+        held = [d for h in holdings.values() for d in h.grant.devices]
+        assert len(held) == len(set(held))
+        assert set(held) <= {(pool.name, name) for pool in done.pools for name in pool.devices}
+        if until_started in done.waits:
+            break
+    return done
+
+
+def week_of_arrivals(count: int, seed: int) -> list[Job]:
+    """Runs of 2 to 192 devices, most of them small, more by day, and hours long: together about
+    what 512 devices can do in a week."""
+    dice = random.Random(seed)
+    owners = [f"owner-{i}" for i in range(20)]
+    shapes = [
+        (1, 1, 1, 3),
+        (4, 1, 2, 6),
+        (8, 2, 4, 8),
+        (16, 4, 4, 12),
+        (32, 8, 4, 12),
+        (64, 8, 8, 8),
+    ]
+    weights = [30, 30, 20, 12, 6, 2]
+    jobs: list[Job] = []
+    while len(jobs) < count:
+        at = dice.uniform(0, 7 * 86400)
+        if not 8 <= at / 3600 % 24 < 20 and dice.random() < 0.7:
+            continue
+        trainer, tensor_parallel, replicas, extra = dice.choices(shapes, weights)[0]
+        seconds = min(dice.lognormvariate(8.9, 1.0), 2 * 86400)
+        priority = dice.choices((0, 1, 5), (80, 15, 5))[0]
+        owner = owners[min(int(dice.expovariate(0.2)), 19)]
+        jobs.append(Job(at, seconds, owner, priority, trainer, tensor_parallel, replicas, extra))
+    return jobs
+
+
+def _ask(run_id: str, job: Job) -> Ask:
+    return Ask(
+        run_id,
+        job.owner,
+        job.priority,
+        job.arrives,
+        Need("cuda", job.trainer),
+        Need("cuda", job.tensor_parallel),
+        job.min_replicas,
+        job.min_replicas + job.extra_replicas,
+    )
+
+
+def _check(ask: Ask, grant: Grant) -> None:
+    assert len(grant.trainer) == ask.trainer.count
+    assert len(grant.replicas) == ask.min_replicas
+    for devices in grant.replicas.values():
+        assert len(devices) == ask.replica.count and len({d.pool for d in devices}) == 1
+
+
+def _with(holding: Holding, added: object) -> Holding:
+    assert isinstance(added, dict)
+    grant = holding.grant
+    assert not added.keys() & grant.replicas.keys()
+    return replace(holding, grant=Grant(grant.trainer, {**grant.replicas, **added}))
+
+
+def _without(holding: Holding, index: int) -> Holding:
+    replicas = {i: devices for i, devices in holding.grant.replicas.items() if i != index}
+    return replace(
+        holding,
+        grant=Grant(holding.grant.trainer, replicas),
+        leaving=holding.leaving - {index},
+    )

@@ -1,0 +1,352 @@
+"""Submitted specifications are data: what they may name, and what they may cost."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.manager.admission import Allow, PluginCredentials, admit, check_request_id
+from services.manager.costs import Limits, check_owner, costs_of, may_start
+from services.manager.specification import MAX_CONFIG_BYTES, MAX_NODES
+from trimaran.errors import ForbiddenError, InputError, LimitError, TrimaranError
+
+NO_LIMITS = Limits()
+
+
+@pytest.fixture
+def roots(tmp_path):
+    """models/tiny/, data/train.jsonl, data/validation.jsonl, and secret/ beside them."""
+    for folder in ("models/tiny", "data/inner", "secret"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "models/tiny/config.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "models/tiny/model.safetensors").write_bytes(b"\0" * 1024)
+    for name in ("data/train.jsonl", "data/validation.jsonl", "secret/key"):
+        (tmp_path / name).write_text("{}\n", encoding="utf-8")
+    return tmp_path.resolve()
+
+
+def allow(roots, **more):
+    return Allow(models=(roots / "models",), data=(roots / "data",), **more)
+
+
+def specify(changes=None, **sections):
+    tree = {
+        "model": {"path": "tiny"},
+        "data": {"train": "train.jsonl"},
+        "reward": {"rules": {"gsm8k": 1.0}},
+    } | sections
+    return yaml.safe_dump(tree)
+
+
+def admitted(roots, text, *overrides, limits=NO_LIMITS, **more: Any):
+    return admit(text, overrides, allow(roots, **more), limits)[0]
+
+
+def test_paths_are_below_the_roots_and_handed_on_resolved(roots):
+    config = admitted(roots, specify())
+    assert config.model.path == roots / "models/tiny"
+    assert config.data.train == roots / "data/train.jsonl"
+    full = specify(
+        data={"train": str(roots / "data/train.jsonl"), "validation": "validation.jsonl"}
+    )
+    assert admitted(roots, full).data.validation == roots / "data/validation.jsonl"
+    by_override = admitted(roots, specify(), "data.train=validation.jsonl", "run.seed=7")
+    assert by_override.data.train == roots / "data/validation.jsonl"
+    assert by_override.run.seed == 7
+
+
+@pytest.mark.parametrize("key", ["model.path", "data.train", "data.validation"])
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [
+        ("{roots}/secret", ForbiddenError),
+        ("{roots}/secret/key", ForbiddenError),
+        ("/etc/passwd", ForbiddenError),
+        ("/", ForbiddenError),
+        ("../secret/key", ForbiddenError),
+        ("{roots}/data/../secret/key", ForbiddenError),
+        ("{roots}/models/tiny/../../secret", ForbiddenError),
+        ("{roots}/data-of-others/x", ForbiddenError),
+        ("no-such", InputError),
+        ("~/x", InputError),
+        ("$HOME", InputError),
+        ("a\0b", TrimaranError),
+    ],
+)
+def test_other_paths_are_refused_by_the_name_of_their_key(roots, key, named, error):
+    with pytest.raises(error, match=f"^{key}: "):
+        admitted(roots, specify(), f"{key}={yaml.safe_dump(named.format(roots=roots)).strip()}")
+
+
+def test_a_path_outside_is_refused_alike_whether_it_is_there_or_not(roots):
+    """Nobody learns which files there are."""
+    texts = set()
+    for name in ("key", "no-key"):
+        with pytest.raises(ForbiddenError) as raised:
+            admitted(roots, specify(), f"data.train={roots}/secret/{name}")
+        texts.add(str(raised.value).replace(name, "NAME"))
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("target", ["secret/key", "data/train.jsonl"])
+def test_symbolic_links_are_refused(roots, target):
+    (roots / "data/link.jsonl").symlink_to(roots / target)
+    (roots / "data/folder").symlink_to((roots / target).parent)
+    for named in ("link.jsonl", f"folder/{Path(target).name}", str(roots / "data/link.jsonl")):
+        with pytest.raises(ForbiddenError, match=r"data\.train: .* is a symbolic link"):
+            admitted(roots, specify(), f"data.train={named}")
+
+
+def test_a_root_may_itself_be_reached_by_a_link_of_the_operator(roots):
+    (roots / "alias").symlink_to(roots / "data")
+    allowed = Allow(models=(roots / "models",), data=(roots / "alias",))
+    for named in ("train.jsonl", f"{roots}/alias/train.jsonl", f"{roots}/data/train.jsonl"):
+        config, _ = admit(specify(data={"train": named}), (), allowed, NO_LIMITS)
+        assert config.data.train == roots / "data/train.jsonl"
+
+
+def test_a_link_inside_a_model_stays_below_the_roots(roots):
+    """As in a Hugging Face cache, whose snapshots are links to blobs."""
+    (roots / "models/blob").write_bytes(b"0")
+    (roots / "models/tiny/inside").symlink_to("../blob")
+    admitted(roots, specify())
+    (roots / "models/tiny/outside").symlink_to(roots / "secret/key")
+    with pytest.raises(ForbiddenError, match=r"model\.path: .*outside: leads out of the roots"):
+        admitted(roots, specify())
+
+
+def test_what_hangs_a_reader_or_may_be_exchanged_is_refused(roots):
+    os.mkfifo(roots / "data/pipe.jsonl")
+    with pytest.raises(InputError, match=r"data\.train: pipe\.jsonl: is not a file"):
+        admitted(roots, specify(data={"train": "pipe.jsonl"}))
+    (roots / "data/inner/x.jsonl").write_text("{}", encoding="utf-8")
+    (roots / "data/inner").chmod(0o777)
+    with pytest.raises(ForbiddenError, match=r"data\.train: .* anybody may exchange"):
+        admitted(roots, specify(data={"train": "inner/x.jsonl"}))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "run.folder=/root",
+        "endpoints.reward=127.0.0.1:7001",
+        "rollout.devices=[0]",
+        "trainer.devices=[0]",
+        "weight_sync.address=10.0.0.1",
+    ],
+)
+def test_the_managers_own_keys_are_refused(roots, override):
+    key = override.partition("=")[0]
+    section = "endpoints" if key.startswith("endpoints") else key
+    for allowed in (allow(roots), None):
+        with pytest.raises(ForbiddenError, match=f"{section}: the manager chooses it"):
+            admit(specify(), [override], allowed, NO_LIMITS)
+
+
+def test_a_configuration_that_a_run_wrote_down_can_be_submitted_again(roots):
+    """It holds every key, also those that are the manager's."""
+    from trimaran.config import dump_config
+
+    assert admitted(roots, dump_config(admitted(roots, specify()))).run.steps == 20
+
+
+def test_without_roots_paths_are_absolute(roots):
+    tree = {"path": str(roots / "models/tiny")}
+    data = {"train": str(roots / "data/train.jsonl")}
+    assert admit(specify(model=tree, data=data), (), None, NO_LIMITS)[0].model.path.is_dir()
+    with pytest.raises(InputError, match=r"data\.train: .*absolute path"):
+        admit(specify(model=tree), (), None, NO_LIMITS)
+
+
+def reward(**rule):
+    return {"rules": {"judge": rule}}
+
+
+def test_functions_are_those_of_the_operator(roots):
+    file = roots / "rewards.py"
+    file.write_text("def score(): ...", encoding="utf-8")
+    entries: dict[str, Any] = {"functions": ("my.rewards:score", f"{file}:*")}
+    for named in ("my.rewards:score", f"{file}:score"):
+        config = admitted(roots, specify(reward=reward(function=named)), **entries)
+        assert config.reward.rules["judge"].function == named
+    (roots / "link.py").symlink_to(file)
+    for named in (
+        "my.rewards:other",
+        "os:system",
+        f"{roots}/x.py:score",
+        f"{roots}/link.py:score",
+        f"{file}:*",
+        f"{roots}/data/../rewards.py:score",
+        "rewards.py:score",
+    ):
+        with pytest.raises(ForbiddenError, match=r"reward\.rules\.judge\.function: "):
+            admitted(roots, specify(reward=reward(function=named)), **entries)
+
+
+def test_rules_may_be_narrowed(roots):
+    with pytest.raises(
+        ForbiddenError, match=r"reward\.rules\.gsm8k: the rule gsm8k is not allowed"
+    ):
+        admitted(roots, specify(), rules=("boxed",))
+    with pytest.raises(ForbiddenError, match=r"reward\.rules\.judge: the rule code is not allowed"):
+        admitted(roots, specify(reward=reward(rule="code")), rules=("gsm8k",))
+    admitted(roots, specify(reward=reward(rule="gsm8k")), rules=("gsm8k",))
+
+
+def test_a_plugin_is_at_a_host_of_the_operator_and_gets_that_hosts_token(roots):
+    host = "https://rewards.example:8443"
+    credentials = {host: PluginCredentials("TRIMARAN_REWARDS", Path("/etc/ca.pem"))}
+    hosts: dict[str, Any] = {
+        "plugin_hosts": (host, "https://other.example"),
+        "plugin_credentials": credentials,
+    }
+
+    def check(**plugin):
+        return admitted(roots, specify(reward=reward(plugin=plugin)), **hosts)
+
+    check(url=f"{host}/a", token_variable="TRIMARAN_REWARDS", ca_file="/etc/ca.pem")
+    check(url="https://other.example/x")
+    key = r"^reward\.rules\.judge\.plugin\."
+    for url in ("https://rewards.example/a", "http://rewards.example:8443", "http://10.0.0.1:80"):
+        with pytest.raises(ForbiddenError, match=key + "url: .* not at a host"):
+            check(url=url)
+    for url, variable in ((host, "TRIMARAN_OTHER"), ("https://other.example", "TRIMARAN_REWARDS")):
+        with pytest.raises(
+            ForbiddenError, match=key + "token_variable: the operator does not give"
+        ):
+            check(url=url, token_variable=variable)
+    with pytest.raises(ForbiddenError, match=key + "ca_file"):
+        check(url=host, ca_file="/etc/shadow")
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        (Limits(steps=19), r"run\.steps: 20 is more than this owner's steps, 19"),
+        (Limits(replicas=1), r"rollout\.replicas: 2 is more than this owner's replicas, 1"),
+        (Limits(devices=2), r"rollout\.replicas x .*: 3 is more than this owner's devices, 2"),
+        (Limits(tokens=20 * 8 * 8 * 1024 - 1), r"run\.steps x run\.groups_per_step x .*: "),
+        (Limits(disk_gib=1e-6), r"run\.keep_checkpoints x .*"),
+        (Limits(host_memory_gib=2), r"rollout\.replicas x rollout\.kv_cache_gib \+ .*"),
+    ],
+)
+def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):
+    text = specify(rollout={"replicas": 2})
+    with pytest.raises(LimitError, match=field):
+        admitted(roots, text, limits=limits)
+    admitted(roots, text, limits=Limits(20, 4, 3, 2, 20, 20 * 8 * 8 * 1024, 1, 100))
+
+
+def test_validation_counts_among_the_tokens(roots):
+    text = specify(data={"train": "train.jsonl", "validation": "validation.jsonl"})
+    cost = costs_of(admitted(roots, text))
+    trained = 20 * 8 * 8
+    validated = 1000 * (4 * (4 + 1) + 2 * (16 + 1))
+    assert cost.tokens == (trained + validated) * 1024
+
+
+def test_an_owner_has_so_many_runs_at_a_time():
+    check_owner("team-a", 3, Limits(runs=4))
+    check_owner("team-a", 3000, Limits())
+    with pytest.raises(LimitError, match="owner: team-a has 4 runs"):
+        check_owner("team-a", 4, Limits(runs=4))
+    assert may_start(3, Limits(running=4)) and may_start(9, Limits())
+    assert not may_start(4, Limits(running=4))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "complaint"),
+    [
+        ("", InputError, "config: must hold sections"),
+        ("[1]", InputError, "config: must hold sections"),
+        ("{", InputError, "config: not YAML"),
+        ("a: !!python/object/apply:os.system [x]", InputError, "config: not YAML"),
+        ("a: &a [1]\nb: *a", InputError, r"config: \*a: no aliases here"),
+        ("a: " + "[" * 100 + "]" * 100, LimitError, "config: more than 16 levels"),
+        ("a: [" + "1," * MAX_NODES + "]", LimitError, "config: more than"),
+        ("#" * (MAX_CONFIG_BYTES + 1), LimitError, "config: 1048577 bytes; at most 1048576"),
+        ("a: " + "9" * 5000, InputError, "config: not YAML"),
+        ("1: 2", InputError, "config: 1: unknown key"),
+        ("modle: {path: x}", InputError, r"config: modle: unknown key; did you mean model\?"),
+    ],
+)
+def test_a_broken_specification_names_the_field(roots, text, error, complaint):
+    with pytest.raises(error, match=complaint):
+        admitted(roots, text)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "complaint"),
+    [
+        (["x"], InputError, r"overrides\[0\]: 'x': an override reads key.sub=value"),
+        (["run.seed=1", "=2"], InputError, r"overrides\[1\]: '=2'"),
+        (["run.seed={"], InputError, r"overrides\[0\]: not YAML"),
+        (["run.seed.x=1", "run.seed.y.z=1"], InputError, r"run\.seed"),
+        (["a=[&a 1, *a]"], InputError, r"overrides\[0\]: \*a: no aliases here"),
+        (["a=" + "x" * 4096], LimitError, r"overrides\[0\]: 4098 bytes; at most 4096"),
+        (["run.name=" + "x" * 101], LimitError, r"run\.name: at most 100 bytes"),
+        (["run.seed=1"] * 201, LimitError, "overrides: 201; at most 200"),
+    ],
+)
+def test_a_broken_override_names_the_field(roots, overrides, error, complaint):
+    with pytest.raises(error, match=complaint):
+        admitted(roots, specify(), *overrides)
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 129, "a\nb", "a\0"])
+def test_a_request_id_is_printable_and_short(request_id):
+    with pytest.raises(InputError, match="request_id: 1 to 128"):
+        check_request_id(request_id)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "model",
+                    "data",
+                    "path",
+                    "train",
+                    "reward",
+                    "rules",
+                    "plugin",
+                    "options",
+                    "run",
+                    "steps",
+                    "rollout",
+                    "endpoints",
+                    "url",
+                    "function",
+                    "x",
+                    1,
+                    None,
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(tree=values, overrides=st.lists(st.text(max_size=20), max_size=3))
+def test_whatever_comes_it_is_admitted_or_refused_with_a_field(tmp_path_factory, tree, overrides):
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        admit(yaml.dump(tree), overrides, Allow(models=(folder,), data=(folder,)), Limits(steps=1))
+    except (InputError, ForbiddenError, LimitError) as error:
+        assert all(": " in line for line in str(error).splitlines())
+
+
+@given(text=st.text(max_size=200))
+def test_whatever_text_comes_it_is_no_unforeseen_error(text):
+    with pytest.raises((InputError, ForbiddenError, LimitError)):
+        admit(text, (), Allow(), Limits())

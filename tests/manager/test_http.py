@@ -1,0 +1,319 @@
+"""The manager over HTTP, asked as people, pages and probes ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from services.manager.http import make_app
+from services.manager.http_events import with_pauses
+from tests.clients.fake_runs import FakeRuns
+from trimaran.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from trimaran.runs import EventKind, RunEvent, RunState
+
+Body = Callable[[httpx.AsyncClient, FakeRuns], Awaitable[None]]
+READERS = ("GetRun", "ListRuns", "WatchRun")
+
+
+def identify(method: str, token: str) -> str:
+    name = method.rpartition("/")[2]
+    assert method == f"/trimaran.v1.RunService/{name}"
+    if token not in ("reader", "writer"):
+        raise UnauthenticatedError(f"{name}: there is no token; give Authorization: Bearer TOKEN")
+    if token == "reader" and name not in READERS:
+        raise ForbiddenError(f"{name}: a viewer may not; ask an operator")
+    return token
+
+
+def ask(body: Body, token: str = "writer", **options: Any) -> None:
+    async def run() -> None:
+        runs = FakeRuns()
+        runs.add("run")
+        transport = httpx.ASGITransport(make_app(runs, identify, **options))
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:7980", headers=headers
+        ) as client:
+            await body(client, runs)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def problem(response: httpx.Response) -> tuple[int, str, str]:
+    assert response.headers["content-type"] == "application/problem+json"
+    told = response.json()
+    assert told["status"] == response.status_code and told["detail"]
+    return told["status"], told["title"], told.get("field", "")
+
+
+def test_a_run_is_submitted_once_steered_and_deleted() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        submission = {"config": {"run": {"steps": 3}}, "priority": 2, "request_id": "mine"}
+        answer = await client.post("/v1/runs", json=submission)
+        assert answer.status_code == 201
+        place = answer.headers["location"]
+        again = await client.post("/v1/runs", json=submission)
+        assert again.headers["location"] == place
+        assert runs.calls[0] == ("create", "writer", "mine", (), 2)
+        assert (await client.get(place)).json()["state"] == "queued"
+        text = await client.post("/v1/runs", json={"config": "run: {steps: 3}\n"})
+        assert text.status_code == 201
+
+        assert (await client.post("/v1/runs/run/pause")).json()["state"] == "pausing"
+        scale = {"min_replicas": 2, "max_replicas": 4}
+        scaled = (await client.post("/v1/runs/run/scale", json=scale)).json()
+        assert scaled["replicas"] == {"min": 2, "max": 4, "granted": 0}
+        assert (await client.post("/v1/runs/run/cancel")).json()["state"] == "cancelling"
+        assert problem(await client.delete("/v1/runs/run"))[:2] == (409, "FAILED_PRECONDITION")
+        runs.finish("run", RunState.FAILED)
+        assert (await client.post("/v1/runs/run/resume")).json()["state"] == "queued"
+        runs.finish("run", RunState.FAILED)
+        assert (await client.delete("/v1/runs/run")).status_code == 204
+        assert problem(await client.get("/v1/runs/run")) == (404, "NOT_FOUND", "run_id")
+
+    ask(body)
+
+
+def test_runs_are_listed_by_page_state_and_owner() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        for number in range(3):
+            runs.add(f"run-{number}", RunState.PAUSED, owner="ada")
+        question = {"state": ["paused", "failed"], "owner": "ada", "page_size": 2}
+        first = (await client.get("/v1/runs", params=question)).json()
+        assert [run["run_id"] for run in first["runs"]] == ["run-2", "run-1"]
+        question["page_token"] = first["next_page_token"]
+        last = (await client.get("/v1/runs", params=question)).json()
+        assert [run["run_id"] for run in last["runs"]] == ["run-0"]
+        assert last["next_page_token"] == ""
+        wrong = await client.get("/v1/runs", params={"state": "sleeping"})
+        assert problem(wrong) == (422, "INVALID_ARGUMENT", "state.0")
+
+    ask(body)
+
+
+def test_what_a_run_has_made() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        get = client.get
+        assert (await get("/v1/runs/run/checkpoints")).json()[0]["step"] == 2
+        samples = (await get("/v1/runs/run/samples?trained_step=2&limit=5")).json()
+        assert runs.calls[-1] == ("samples", "writer", "run", None, 2, 5)
+        assert samples["samples"][1]["fault"] == "worker gone"
+        names = (await get("/v1/runs/run/logs")).json()["processes"]
+        assert names == ["controller", "rollout-0"]
+        log = await get("/v1/runs/run/logs/rollout-0?lines=2")
+        assert log.text == "line 0 of rollout-0\nline 1 of rollout-0\n"
+        assert problem(await get("/v1/runs/run/logs/nobody")) == (404, "NOT_FOUND", "process")
+        assert (await get("/v1/runs/run/ledger")).json()["sound"] is False
+        assert (await get("/v1/runs/run/ledger/groups/17")).json()["facts"] == {"group": 17}
+
+    ask(body)
+
+
+def test_tokens_and_roles_are_those_of_grpc() -> None:
+    async def read_only(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        assert (await client.get("/v1/runs/run")).status_code == 200
+        assert problem(await client.post("/v1/runs/run/pause"))[:2] == (403, "PERMISSION_DENIED")
+
+    async def stranger(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        answer = await client.get("/v1/runs")
+        assert problem(answer)[:2] == (401, "UNAUTHENTICATED")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+
+    ask(read_only, "reader")
+    ask(stranger, "")
+
+
+def test_probes_tell_life_from_readiness() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        assert (await client.get("/healthz")).status_code == 200
+        assert problem(await client.get("/readyz"))[:2] == (503, "UNAVAILABLE")
+
+    ask(body, is_ready=lambda: False)
+
+
+def test_no_web_page_steers_a_manager() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            answer = await client.post("/v1/runs/run/pause", headers=headers)
+            assert problem(answer)[:2] == (403, "PERMISSION_DENIED")
+        own = {"Origin": "http://127.0.0.1:7980"}
+        assert (await client.post("/v1/runs/run/pause", headers=own)).status_code == 200
+
+    ask(body)
+
+
+def test_a_body_that_is_too_long_is_refused() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        answer = await client.post("/v1/runs", content=b" " * (5 << 20))
+        assert problem(answer)[:2] == (413, "RESOURCE_EXHAUSTED")
+
+    ask(body)
+
+
+def test_a_failure_of_the_manager_is_a_problem_too() -> None:
+    class Broken(FakeRuns):
+        async def get(self, client: Any, run_id: str) -> Any:
+            raise UnavailableError("the store does not answer") if run_id else KeyError("x")
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(make_app(Broken(), identify), raise_app_exceptions=False)
+        headers = {"Authorization": "Bearer writer"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as client:
+            answer = await client.get("/v1/runs/run")
+            assert problem(answer)[:2] == (503, "UNAVAILABLE")
+            assert answer.headers["retry-after"] == "1"
+            answer = await client.get("/v1/runs/run/checkpoints")
+            assert problem(answer)[0] == 404
+
+    asyncio.run(run())
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """As a browser does."""
+    events = []
+    for block in text.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if line[0] != ":")
+        if fields:
+            events.append({**fields, "data": json.loads(fields["data"])})
+    return events
+
+
+def test_events_go_on_behind_the_last_one_seen_and_end_with_the_run() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        runs.step("run", 1, math.nan)
+        place = "/v1/runs/run/events"
+        so_far = parse((await client.get(place, params={"until_now": True})).text)
+        assert [(each["id"], each["event"]) for each in so_far] == [("1", "state"), ("2", "step")]
+        assert so_far[1]["data"]["values"] == {"reward/completion/mean": None}
+        runs.finish("run")
+        whole = await client.get(place)
+        assert whole.headers["content-type"].startswith("text/event-stream")
+        assert [each["id"] for each in parse(whole.text)] == ["1", "2", "3"]
+        rest = await client.get(place + "?after=1", headers={"Last-Event-ID": "2"})
+        assert [each["data"]["kind"] for each in parse(rest.text)] == ["finished"]
+        nothing = await client.get(place, headers={"Last-Event-ID": "3"})
+        assert nothing.status_code == 204
+        assert problem(await client.get("/v1/runs/no/events"))[0] == 404
+        wrong = await client.get(place, headers={"Last-Event-ID": "-1"})
+        assert problem(wrong) == (422, "INVALID_ARGUMENT", "last-event-id")
+
+    ask(body)
+
+
+class Served:
+    """A manager on a socket: httpx' transport without one waits for the end of an answer."""
+
+    def __init__(self, runs: FakeRuns, **options: Any) -> None:
+        app = make_app(runs, lambda method, token: None, **options)
+        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
+
+    async def __aenter__(self) -> str:
+        self._serving = asyncio.create_task(self._server.serve())
+        while not self._server.started:
+            await asyncio.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        await self._serving
+
+
+def test_events_arrive_as_they_happen_and_a_silent_run_gives_signs_of_life() -> None:
+    async def run() -> None:
+        runs = FakeRuns()
+        runs.add("run")
+        seen: list[str] = []
+        async with (
+            Served(runs, heartbeat_seconds=0.05) as place,
+            httpx.AsyncClient() as client,
+            client.stream("GET", f"{place}/v1/runs/run/events") as answer,
+        ):
+            async for line in answer.aiter_lines():
+                seen.append(line)
+                if line == "id: 1":
+                    runs.step("run", 1, 0.5)
+                elif line[:1] == ":" and seen.count(line) == 3:
+                    runs.finish("run")
+        assert [line for line in seen if line.startswith("id")] == ["id: 1", "id: 2", "id: 3"]
+        assert seen.count(": nothing new") >= 3
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_watcher_that_goes_away_is_let_go() -> None:
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        class Watched(FakeRuns):
+            async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
+                try:
+                    async for event in super().events(*arguments, **options):
+                        yield event
+                finally:
+                    ended.set()
+
+        runs = Watched()
+        runs.add("run")
+        async with Served(runs) as place, httpx.AsyncClient() as client:
+            async with client.stream("GET", f"{place}/v1/runs/run/events") as answer:
+                async for line in answer.aiter_lines():
+                    if line.startswith("id"):
+                        break
+            await asyncio.wait_for(ended.wait(), 30)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_pauses_are_told_between_items() -> None:
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(0.2)
+        yield 2
+
+    async def run() -> list[int | None]:
+        return [item async for item in with_pauses(items(), 0.05)]
+
+    told = asyncio.run(run())
+    assert (told[0], told[-1]) == (1, 2)
+    assert None in told
+
+
+def test_an_error_on_the_way_is_told_as_an_event() -> None:
+    class Breaking(FakeRuns):
+        async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
+            yield self.told["run"][0]
+            raise UnavailableError("the store does not answer")
+
+    async def body() -> None:
+        runs = Breaking()
+        runs.add("run")
+        transport = httpx.ASGITransport(make_app(runs, lambda method, token: None))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            events = parse((await client.get("/v1/runs/run/events")).text)
+        assert [event["event"] for event in events] == ["state", "problem"]
+        assert events[1]["data"]["title"] == "UNAVAILABLE"
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("kind", list(EventKind))
+def test_every_kind_of_event_is_told(kind: EventKind) -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        runs.tell("run", kind, text="one\ntwo")
+        runs.finish("run")
+        events = parse((await client.get("/v1/runs/run/events")).text)
+        assert (events[1]["event"], events[1]["data"]["text"]) == (kind.value, "one\ntwo")
+
+    ask(body)

@@ -1,0 +1,169 @@
+"""What the manager does about each thing that it can see of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.manager.pools import Device, Grant, Need
+from services.manager.reconcile import Action, Decision, Seen, Times, decide
+from services.manager.records import Managed, from_tree, to_tree
+from trimaran.launch.launchers import Presence
+from trimaran.runs import ACTIVE, TRANSITIONS, Goal, Run, RunState
+
+NOW = 1000.0
+GRANT = Grant((Device("x", "0"),), {0: (Device("x", "1"),), 1: (Device("x", "2"),)})
+
+
+def run(state: RunState = RunState.RUNNING, **more: Any) -> Managed:
+    given: dict[str, Any] = {
+        "run_id": "demo-1",
+        "name": "demo",
+        "owner": "ann",
+        "request_id": "r",
+        "priority": 0,
+        "created_at": 1.0,
+        "folder": "/runs/demo-1",
+        "store_url": "sqlite:/runs/demo-1/store.sqlite",
+        "config": {},
+        "num_steps": 20,
+        "trainer": Need("cuda", 1),
+        "replica": Need("cuda", 1),
+        "min_replicas": 1,
+        "max_replicas": 2,
+        "queued_at": 1.0,
+        "state": state,
+        "grant": GRANT,
+        "starts": 1,
+        "launched_at": NOW - 10,
+    }
+    return Managed(**given | more)
+
+
+def seen(presence: Presence, state: RunState | None = None, **more: Any) -> Seen:
+    reported = Run("demo-1", state, 7, 20) if state else None
+    return Seen(presence, more.pop("has_lease", True), reported, **more)
+
+
+def look(run: Managed, seen: Seen, now: float = NOW) -> Decision:
+    return decide(run, seen, now, Times(max_deaths=2))
+
+
+def test_follows_what_the_processes_report() -> None:
+    after = look(run(RunState.STARTING), seen(Presence.THERE, RunState.RUNNING))
+    assert (after.run.state, after.run.step, after.run.started_at) == (RunState.RUNNING, 7, NOW)
+    assert after.action is Action.NOTHING
+    again = look(run(), seen(Presence.THERE, RunState.STARTING))
+    assert again.run.state is RunState.STARTING  # its controller died
+
+
+def test_an_end_counts_when_the_processes_are_gone() -> None:
+    for presence in (Presence.THERE, Presence.ENDING):
+        after = look(run(), seen(presence, RunState.SUCCEEDED))
+        assert after.run.state is RunState.RUNNING and after.run.grant == GRANT
+    after = look(run(), seen(Presence.GONE, RunState.SUCCEEDED))
+    assert after.run.state is RunState.SUCCEEDED and after.run.grant == Grant()
+    assert after.run.ended_at == NOW
+
+
+def test_a_failure_without_advice_gets_some() -> None:
+    after = look(run(), seen(Presence.GONE, RunState.FAILED))
+    assert after.run.state is RunState.FAILED and "trimaran resume demo-1" in after.run.remedy
+
+
+def test_starts_a_launcher_when_its_time_has_come() -> None:
+    due = run(RunState.STARTING, start_at=NOW + 5, launched_at=0.0)
+    assert look(due, seen(Presence.GONE)) == Decision(due)
+    after = look(due, seen(Presence.GONE), NOW + 5)
+    assert after.action is Action.START and (after.run.starts, after.run.start_at) == (2, 0.0)
+
+
+def test_a_launcher_without_a_lease_has_time_to_start_and_no_more() -> None:
+    young = run(RunState.STARTING, launched_at=NOW - 59)
+    assert look(young, seen(Presence.THERE, has_lease=False)).action is Action.NOTHING
+    old = run(RunState.STARTING, launched_at=NOW - 61)
+    assert look(old, seen(Presence.THERE, has_lease=False)).action is Action.KILL
+
+
+def test_pauses_grow_and_the_budget_ends() -> None:
+    first = look(run(), seen(Presence.GONE, RunState.RUNNING)).run
+    assert (first.state, first.deaths, first.start_at) == (RunState.STARTING, 1, NOW + 2)
+    second = look(replace(first, start_at=0.0), seen(Presence.GONE)).run
+    assert (second.deaths, second.start_at) == (2, NOW + 4)
+    third = look(replace(second, start_at=0.0), seen(Presence.GONE, last_words="no disk")).run
+    assert third.state is RunState.FAILED
+    assert "3 times" in third.error and "no disk" in third.error and "resume" in third.remedy
+
+
+def test_a_launcher_that_lived_long_has_a_new_budget() -> None:
+    after = look(run(deaths=2, launched_at=NOW - 301), seen(Presence.GONE)).run
+    assert (after.state, after.deaths) == (RunState.STARTING, 1)
+
+
+def test_paused_and_cancelled_although_the_launcher_died_on_the_way() -> None:
+    pausing = run(RunState.PAUSING, goal=Goal.PAUSE)
+    assert look(pausing, seen(Presence.GONE, RunState.RUNNING)).run.state is RunState.PAUSED
+    cancelling = run(RunState.CANCELLING, goal=Goal.CANCEL)
+    assert look(cancelling, seen(Presence.GONE)).run.state is RunState.CANCELLED
+    assert look(pausing, seen(Presence.GONE, RunState.SUCCEEDED)).run.state is RunState.SUCCEEDED
+
+
+def test_a_pause_before_the_start_needs_no_launcher() -> None:
+    early = run(RunState.PAUSING, goal=Goal.PAUSE, start_at=NOW)
+    after = look(early, seen(Presence.GONE))
+    assert after.run.state is RunState.PAUSED and after.action is Action.NOTHING
+
+
+def test_devices_are_free_when_their_replica_has_gone() -> None:
+    leaving = run(leaving=frozenset({1}))
+    still = look(leaving, seen(Presence.THERE, replicas=frozenset({0, 1}))).run
+    assert still.grant == GRANT
+    gone = look(leaving, seen(Presence.THERE, replicas=frozenset({0}))).run
+    assert list(gone.grant.replicas) == [0] and gone.leaving == frozenset()
+    unknown = look(leaving, seen(Presence.THERE)).run
+    assert unknown.grant == GRANT
+    died = look(leaving, seen(Presence.GONE)).run
+    assert list(died.grant.replicas) == [0] and died.leaving == frozenset()
+
+
+GOALS = {RunState.PAUSING: Goal.PAUSE, RunState.CANCELLING: Goal.CANCEL}
+"""As RunService sets them with the state; Goal.RUN in every other."""
+runs = st.builds(
+    lambda **given: run(**given, goal=GOALS.get(given["state"], Goal.RUN)),
+    state=st.sampled_from(sorted(ACTIVE)),
+    start_at=st.sampled_from((0.0, NOW - 1, NOW + 1)),
+    launched_at=st.sampled_from((0.0, NOW - 1, NOW - 100, NOW - 1000)),
+    deaths=st.integers(0, 6),
+    leaving=st.sampled_from((frozenset[int](), frozenset({1}))),
+)
+sights = st.builds(
+    Seen,
+    st.sampled_from(list(Presence)),
+    st.booleans(),
+    st.none()
+    | st.builds(
+        Run, st.just("demo-1"), st.sampled_from(list(TRANSITIONS)), st.just(7), st.just(20)
+    ),
+    st.none() | st.frozensets(st.integers(0, 2)),
+)
+
+
+@given(runs, sights)
+def test_whatever_is_seen_the_table_of_states_holds(run: Managed, seen: Seen) -> None:
+    decision = decide(run, seen, NOW)
+    after = decision.run
+    assert after.state is run.state or after.state in TRANSITIONS[run.state]
+    if not after.state.has_processes:
+        assert seen.presence is Presence.GONE and not after.grant.devices
+    if decision.action is Action.START:
+        assert seen.presence is Presence.GONE and after.state.has_processes
+    if decision.action is Action.KILL:
+        assert seen.presence is Presence.THERE and not seen.has_lease
+
+
+@given(runs)
+def test_records_come_back_as_they_were(run: Managed) -> None:
+    assert from_tree(to_tree(run)) == run

@@ -1,0 +1,448 @@
+"""Runs from creation to deletion, with processes that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.manager.manager import RENEW_SECONDS
+from services.manager.records import LEASE, Records
+from services.manager.serve import Serving
+from tests.manager.fakes import (
+    FAST,
+    FakeLauncher,
+    FakeProcesses,
+    asynchronous,
+    managing,
+    processes_of,
+    specification,
+    until,
+)
+from trimaran.errors import (
+    AlreadyExistsError,
+    ForbiddenError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    StaleEpochError,
+    StateError,
+    UnavailableError,
+)
+from trimaran.launch.launchers import Presence
+from trimaran.runs import EventKind, RunState
+from trimaran.store import open_store
+from trimaran.trust import LOCAL, ClientIdentity, Role
+
+ANN = ClientIdentity("ann", "ann", Role.SUBMITTER)
+BOB = ClientIdentity("bob", "bob", Role.SUBMITTER)
+
+
+def state_of(served: Serving, run_id: str) -> RunState:
+    return served.manager.records.get(run_id).state
+
+
+async def create(served: Serving, folder: Path, request: str = "r", **sections: Any) -> str:
+    text = specification(folder, **sections)
+    return (await served.runs.create(ANN, request, text, (), 0)).run_id
+
+
+async def started(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeProcesses:
+    """Its launcher has the lease; the store stays open until the process ends."""
+    await until(lambda: launcher.there.get(run_id) is Presence.THERE)
+    run = launcher.contexts[run_id]
+    processes = FakeProcesses(await open_store(run.store_url), run)
+    await processes.take_lease()
+    return processes
+
+
+@asynchronous
+async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path, rollout={"replicas": 2, "tensor_parallel": 2})
+        processes = await started(served, launcher, run_id)
+        config = yaml.safe_load((tmp_path / "runs" / run_id / "config.yaml").read_text())
+        assert config["trainer"]["devices"] == [0] and config["trainer"]["device"] == "cuda"
+        assert config["rollout"]["devices"] == [1, 2, 3, 4]
+        assert await processes.record("goal") == {"goal": "run"}
+        await processes.report(RunState.RUNNING, step=3)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        run = await served.runs.get(ANN, run_id)
+        assert (run.step, run.owner, run.replicas.granted) == (3, "ann", 2)
+        await processes.report(RunState.SUCCEEDED, step=20)
+        await asyncio.sleep(0.1)
+        assert state_of(served, run_id) is RunState.RUNNING  # its devices are not free yet
+        launcher.there[run_id] = Presence.GONE
+        await until(lambda: state_of(served, run_id) is RunState.SUCCEEDED)
+        assert (await served.runs.get(ANN, run_id)).replicas.granted == 0
+        events = [e async for e in served.runs.events(ANN, run_id)]
+        assert [e.run.state for e in events if e.kind is EventKind.FINISHED] == ["succeeded"]
+        assert events[0].run.state is RunState.QUEUED and events[-1].run.owner == "ann"
+        await processes.store.close()
+
+
+@asynchronous
+async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        text = specification(tmp_path)
+        asked = [served.runs.create(ANN, "once", text, (), 0) for _ in range(20)]
+        runs = await asyncio.gather(*asked)
+        assert len({run.run_id for run in runs}) == 1
+        other = await served.runs.create(BOB, "once", text, (), 0)
+        assert other.run_id != runs[0].run_id
+        with pytest.raises(AlreadyExistsError, match="once"):
+            await served.runs.create(ANN, "once", text, ["run.seed=2"], 0)
+
+
+@asynchronous
+async def test_a_request_is_one_run_over_a_restart(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        run_id = await create(served, tmp_path, trainer={"data_parallel": 4})
+    async with managing(tmp_path / "runs") as served:
+        assert await create(served, tmp_path, trainer={"data_parallel": 4}) == run_id
+
+
+@asynchronous
+async def test_a_manager_that_dies_in_the_middle_of_a_creation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written and nothing else: the next manager makes the rest."""
+    async with managing(tmp_path / "runs") as served:
+        records = served.manager.records
+        served.manager._looks.clear()
+
+        async def dead() -> None:
+            await asyncio.sleep(3600)
+
+        monkeypatch.setattr(served.manager, "tick", dead)
+        await asyncio.sleep(0.6)
+        run_id = await create(served, tmp_path)
+        assert records.get(run_id).state is RunState.QUEUED
+        assert not (tmp_path / "runs" / run_id).exists()
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        assert await create(served, tmp_path) == run_id
+        await until(lambda: launcher.events == [f"start {run_id}"])
+
+
+@asynchronous
+async def test_an_unanswered_write_is_looked_up(tmp_path: Path) -> None:
+    """The store has written the run and the answer was lost: the same request finds it."""
+    async with managing(tmp_path / "runs") as served:
+        store: Any = served.manager.records.store
+        put_fenced = store.put_fenced
+
+        async def lossy(*arguments: Any) -> None:
+            await put_fenced(*arguments)
+            store.put_fenced = put_fenced
+            raise UnavailableError("the answer was lost")
+
+        store.put_fenced = lossy
+        with pytest.raises(UnavailableError):
+            await create(served, tmp_path)
+        run_id = await create(served, tmp_path)
+        assert [run.run_id for run in served.manager.records.all()] == [run_id]
+
+        async def refused(*arguments: Any) -> None:
+            store.put_fenced = put_fenced
+            raise UnavailableError("it was not written")
+
+        store.put_fenced = refused
+        with pytest.raises(UnavailableError):
+            await create(served, tmp_path, "other")
+        other = await create(served, tmp_path, "other")
+        assert {run.run_id for run in served.manager.records.all()} == {run_id, other}
+
+
+@asynchronous
+async def test_runs_wait_for_devices_and_say_why(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        first = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
+        processes = await started(served, launcher, first)
+        second = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
+        await until(lambda: "3 are free" in served.manager.records.get(second).view.waiting_for)
+        await processes.report(RunState.FAILED, error="nan", remedy="lower the rate")
+        launcher.there[first] = Presence.GONE
+        await until(lambda: launcher.there.get(second) is Presence.THERE)
+        run = await served.runs.get(ANN, first)
+        assert (run.state, run.error, run.remedy) == (RunState.FAILED, "nan", "lower the rate")
+        await processes.store.close()
+
+
+@asynchronous
+async def test_pause_and_resume(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        assert (await served.runs.pause(ANN, run_id)).state is RunState.PAUSING
+        assert (await served.runs.pause(ANN, run_id)).state is RunState.PAUSING
+        while await processes.record("goal") != {"goal": "pause"}:
+            await asyncio.sleep(0.01)
+        with pytest.raises(StateError, match="pausing"):
+            await served.runs.resume(ANN, run_id)
+        await processes.report(RunState.PAUSED, step=4)
+        launcher.there[run_id] = Presence.GONE
+        await until(lambda: state_of(served, run_id) is RunState.PAUSED)
+        assert (await served.runs.resume(ANN, run_id)).state is RunState.QUEUED
+        # The old report says paused; it is of the former start, and counts no more.
+        await until(lambda: launcher.there[run_id] is Presence.THERE)
+        await asyncio.sleep(0.2)
+        assert state_of(served, run_id) is RunState.STARTING
+        assert launcher.events == [f"start {run_id}"] * 2
+        await processes.report(RunState.RUNNING, step=4)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        await processes.store.close()
+
+
+@asynchronous
+async def test_cancel_in_every_state(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        running = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
+        queued = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
+        processes = await started(served, launcher, running)
+        await processes.report(RunState.RUNNING)
+        await until(lambda: state_of(served, running) is RunState.RUNNING)
+        assert (await served.runs.cancel(ANN, queued)).state is RunState.CANCELLED
+        last = [event async for event in served.runs.events(ANN, queued)][-1]
+        assert (last.kind, last.run.state) == (EventKind.FINISHED, RunState.CANCELLED)
+        assert (await served.runs.cancel(ANN, running)).state is RunState.CANCELLING
+        launcher.there[running] = Presence.GONE  # its launcher died while it was cancelled
+        await until(lambda: state_of(served, running) is RunState.CANCELLED)
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_path: Path) -> None:
+    launcher = FakeLauncher(dies_at_once=True)
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        log = tmp_path / "runs" / run_id / "logs" / "launcher.log"
+        await until(log.parent.exists)
+        log.write_text("no such module\n")
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        run = await served.runs.get(ANN, run_id)
+        assert "died 4 times" in run.error and "no such module" in run.error
+        assert f"trimaran resume {run_id}" in run.remedy
+        assert launcher.events == [f"start {run_id}"] * 4
+        events = [event async for event in served.runs.events(ANN, run_id)]
+        assert sum("starts it again" in event.text for event in events) == 3
+
+
+@asynchronous
+async def test_a_frozen_launcher_is_killed_and_started_again(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher, replace(FAST, first_lease=0.3)) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        assert processes.lease
+        await processes.store.renew(processes.lease, 0.2)
+        await until(lambda: len(launcher.events) >= 3)
+        assert launcher.events[:3] == [f"start {run_id}", f"kill {run_id}", f"start {run_id}"]
+        await processes.store.close()
+
+
+@asynchronous
+async def test_idle_devices_become_replicas_and_are_taken_back(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path, rollout={"replicas": 1, "max_replicas": 6})
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING)
+        while (await processes.record("replicas"))["wanted"] != 6:
+            await asyncio.sleep(0.01)
+        await processes.listen(*range(6))
+        assert (await processes.record("replicas"))["devices"]["5"] == ["6"]
+        other = await create(served, tmp_path, "2", trainer={"data_parallel": 2})
+        while (await processes.record("replicas"))["wanted"] != 4:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert state_of(served, other) is RunState.QUEUED  # they are not gone yet
+        await processes.listen(0, 1, 2, 3)
+        await until(lambda: launcher.there.get(other) is Presence.THERE)
+        grants = [run.grant.devices for run in served.manager.records.all()]
+        devices = [device for grant in grants for device in grant]
+        assert len(devices) == len(set(devices)) == 8
+        await processes.store.close()
+
+
+@asynchronous
+async def test_scale_while_it_runs_and_while_it_waits(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher, limits={"replicas": 7}) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        assert (await served.runs.scale(ANN, run_id, 2, 3)).replicas.max == 3
+        await until(lambda: served.manager.records.get(run_id).view.replicas.granted == 3)
+        await processes.listen(0, 1, 2)
+        await served.runs.scale(ANN, run_id, 1, 1)
+        await until(lambda: len(served.manager.records.get(run_id).leaving) == 2)
+        await processes.listen(0)
+        await until(lambda: served.manager.records.get(run_id).view.replicas.granted == 1)
+        with pytest.raises(LimitError):
+            await served.runs.scale(ANN, run_id, 1, 8)
+        with pytest.raises(InputError, match="min_replicas"):
+            await served.runs.scale(ANN, run_id, 0, 1)
+        with pytest.raises(InputError, match="pools never have"):
+            await served.runs.create(
+                ANN, "big", specification(tmp_path, trainer={"data_parallel": 8}), (), 0
+            )
+        await processes.store.close()
+
+
+@asynchronous
+async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
+    outside = tmp_path / "precious"
+    outside.mkdir()
+    (outside / "file").write_text("keep")
+    async with managing(tmp_path / "runs", FakeLauncher()) as served:
+        run_id = await create(served, tmp_path)
+        with pytest.raises(StateError, match="cancel it"):
+            await served.runs.delete(ANN, run_id)
+        await until(lambda: state_of(served, run_id) is not RunState.QUEUED)
+        await served.runs.cancel(ANN, run_id)
+        folder = tmp_path / "runs" / run_id
+        (folder / "link").symlink_to(outside)
+        (folder / "file-link").symlink_to(outside / "file")
+        served.manager._launcher.there.clear()  # type: ignore[attr-defined]
+        await until(lambda: state_of(served, run_id) is RunState.CANCELLED)
+        await served.runs.delete(ANN, run_id)
+        assert not folder.exists() and (outside / "file").read_text() == "keep"
+        with pytest.raises(NotFoundError):
+            await served.runs.get(ANN, run_id)
+    async with managing(tmp_path / "runs") as served:
+        assert served.manager.records.all() == []
+
+
+@asynchronous
+async def test_a_folder_that_is_another_runs_by_now_stays(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs", FakeLauncher()) as served:
+        run_id = await create(served, tmp_path, trainer={"data_parallel": 4})
+        other = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
+        await until((tmp_path / "runs" / other / "context.json").exists)
+        await served.runs.cancel(ANN, other)
+        folder = tmp_path / "runs" / other
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "runs" / run_id)
+        await served.runs.delete(ANN, other)
+        assert (tmp_path / "runs" / run_id / "context.json").exists()
+        assert (tmp_path / "moved" / "context.json").exists()
+
+
+@asynchronous
+async def test_pages_and_filters(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs", trainer := FakeLauncher()) as served:
+        ids = [
+            await create(served, tmp_path, f"{i}", trainer={"data_parallel": 4}) for i in range(7)
+        ]
+        await served.runs.create(BOB, "b", specification(tmp_path), (), 0)
+        await until(lambda: len(trainer.events) >= 1)
+        found, token = [], ""
+        while True:
+            page, token = await served.runs.list(ANN, page_size=3, page_token=token)
+            found += [run.run_id for run in page]
+            if not token:
+                break
+        assert found == list(reversed(ids))
+        queued, _ = await served.runs.list(ANN, [RunState.QUEUED])
+        assert all(run.state is RunState.QUEUED for run in queued) and len(queued) == 6
+        assert len((await served.runs.list(LOCAL))[0]) == 8
+        assert len((await served.runs.list(LOCAL, owner="bob"))[0]) == 1
+        with pytest.raises(ForbiddenError):
+            await served.runs.list(ANN, owner="bob")
+        with pytest.raises(ForbiddenError):
+            await served.runs.get(BOB, ids[0])
+        with pytest.raises(InputError, match="page_token"):
+            await served.runs.list(ANN, page_token="x")
+
+
+@asynchronous
+async def test_a_second_manager_is_refused(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs"):
+        with pytest.raises(InputError, match="a manager has it"):
+            async with managing(tmp_path / "runs"):
+                pass
+
+
+@asynchronous
+async def test_a_manager_that_was_replaced_writes_nothing_and_ends(tmp_path: Path) -> None:
+    """As if it had stood still until its lease ended, and another had come."""
+    with pytest.raises(StaleEpochError, match="taken over"):
+        async with managing(tmp_path / "runs") as served:
+            records = served.manager.records
+            lease = await records.store.holder(LEASE)
+            assert lease
+            await records.store.release(lease)
+            newer = await records.store.acquire(LEASE, "newer", 60.0)
+            assert newer
+            with pytest.raises(StaleEpochError):
+                await create(served, tmp_path)
+            assert records.all() == []
+            assert (await Records.load(records.store, newer)).all() == []
+            await asyncio.sleep(RENEW_SECONDS + 0.5)
+
+
+@asynchronous
+async def test_limits_of_an_owner(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs", limits={"runs": 1, "priority": 5}) as served:
+        await create(served, tmp_path)
+        with pytest.raises(LimitError):
+            await create(served, tmp_path, "2")
+        with pytest.raises(InputError, match="priority"):
+            await served.runs.create(BOB, "3", specification(tmp_path), (), 6)
+        for bad in ("", "x" * 129, "a\nb"):
+            with pytest.raises(InputError, match="request_id"):
+                await served.runs.create(BOB, bad, specification(tmp_path), (), 0)
+
+
+@asynchronous
+async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: bool(launcher.events))
+        folder = tmp_path / "runs" / run_id
+        token = (folder / "token").read_text().strip()
+        log = folder / "logs" / "rollout-0.log"
+        log.write_text(f"one\ntoken {token} shown\nredis://u:pass@h/0\nhalf")
+        parts = served.runs.logs(ANN, run_id, "rollout-0", 10, follow=True)
+        assert await anext(parts) == ["one", "token *** shown", "redis://u:***@h/0"]
+        log.open("a").write(" line\n")
+        assert await anext(parts) == ["half line"]
+        await parts.aclose()
+        assert "rollout-0" in await served.runs.log_names(ANN, run_id)
+        with pytest.raises(NotFoundError, match="rollout-0"):
+            await anext(served.runs.logs(ANN, run_id, "../token"))
+        (folder / "samples").mkdir()
+        row = {"prompt": "2+2", "answer": "4", "greedy_completions": ["4"], "greedy_rewards": [1.0]}
+        row |= {"completions": ["5", "x"], "rewards": [0.0, None]}
+        (folder / "samples" / "step-00005.jsonl").write_text(json.dumps(row) + "\n")
+        found = await served.runs.samples(ANN, run_id)
+        assert found.validation_steps == (5,)
+        assert [(s.answer, s.reward, bool(s.fault)) for s in found.samples] == [
+            ("4", 1.0, False),
+            ("5", 0.0, False),
+            ("x", 0.0, True),
+        ]
+        with pytest.raises(NotFoundError, match="validation_step 6"):
+            await served.runs.samples(ANN, run_id, validation_step=6)
+        saved = folder / "checkpoints" / "step-00010"
+        saved.mkdir(parents=True)
+        (saved / "state.json").write_text(json.dumps({"step": 10, "root": "5f0c"}))
+        async with processes_of(launcher.contexts[run_id]) as processes:
+            run = await served.runs.get(ANN, run_id)
+            await processes.emit(EventKind.CHECKPOINT, replace(run, step=5))
+        kept = [(c.step, c.root, c.kept) for c in await served.runs.checkpoints(ANN, run_id)]
+        assert kept == [(5, "", False), (10, "5f0c", True)]

@@ -1,0 +1,70 @@
+"""A real redis-server on a free port, killed and restarted as a test wants it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import redis
+
+START_SECONDS = 30.0
+WHY_SKIPPED = "redis-server is not installed; Debian's package redis-server brings it"
+PROGRAM = shutil.which("redis-server")
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class RedisServer:
+    """Example: RedisServer(tmp_path).start().url("demo")"""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        """Without settings it loses nothing."""
+        self.folder, self.settings = folder, settings or DURABLE
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port: int = listener.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, prefix: str, options: str = "") -> str:
+        return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
+
+    def start(self) -> RedisServer:
+        assert PROGRAM
+        self.folder.mkdir(exist_ok=True)
+        fixed = ("--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--protected-mode", "no")
+        place = ("--port", str(self.port), "--dir", str(self.folder), "--repl-diskless-sync-delay")
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [PROGRAM, *fixed, *place, "0", *self.settings], stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with redis.Redis(port=self.port) as client:
+                    client.ping()
+                return self
+            except redis.ConnectionError:
+                assert self._process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+    def truncate(self, num_bytes: int) -> None:
+        """Cut off the end of the append-only file, as a torn write does. The server must be dead."""
+        (file,) = self.folder.glob("appendonlydir/*.incr.aof")
+        with file.open("rb+") as opened:
+            opened.truncate(file.stat().st_size - num_bytes)

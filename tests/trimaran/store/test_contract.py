@@ -1,0 +1,269 @@
+"""The contract of a store, on ours and on one from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.trimaran.store.clients import STORES, Connect, run
+from trimaran.errors import OutOfOrderError, StaleEpochError
+from trimaran.store import ConflictError, Lease, Store, TrimmedError, entries
+
+
+@pytest.fixture(params=STORES)
+def connect(request: pytest.FixtureRequest) -> Connect:
+    return STORES[request.param](request)
+
+
+async def value_of(store: Store, key: str) -> Any:
+    record = await store.get(key)
+    return record and record.value
+
+
+async def acquire(store: Store, name: str, holder: str) -> Lease:
+    lease = await store.acquire(name, holder, 60)
+    assert lease
+    return lease
+
+
+def test_records_are_replaced_and_are_copies(connect: Connect) -> None:
+    async def body(store: Store) -> None:
+        value = {"step": [1, None, "é"]}
+        await store.put("a", value)
+        value["step"].append(2)
+        assert await value_of(store, "a") == {"step": [1, None, "é"]}
+        await store.put("a", 5)
+        assert (await value_of(store, "a"), await store.get("nothing")) == (5, None)
+        await store.put("null", None)
+        assert (await store.get("null")) is not None
+
+    run(connect, body)
+
+
+def test_who_writes_a_record_may_say_what_it_replaces(connect: Connect) -> None:
+    async def body(store: Store, other: Store) -> None:
+        first = await store.put("a", 1, expected=0)
+        with pytest.raises(ConflictError, match=f"a: has version {first}, not 0; read it again"):
+            await other.put("a", 2, expected=0)
+        second = await other.put("a", 2, expected=first)
+        record = await store.get("a")
+        assert record and (record.value, record.version) == (2, second) and second > first
+        for expected in (0, first, second + 1):
+            with pytest.raises(ConflictError):
+                await store.put("a", 3, expected)
+            with pytest.raises(ConflictError):
+                await store.delete("a", expected)
+        assert await value_of(store, "a") == 2
+        await store.delete("a", second)
+        await store.delete("a", 0)
+        await store.delete("a")
+        assert await store.get("a") is None
+        with pytest.raises(ConflictError, match="a: has version 0"):
+            await other.put("a", 4, expected=second)
+        assert await store.put("a", 5, expected=0) > second
+
+    run(connect, body, 2)
+
+
+def test_records_are_listed_by_prefix_a_page_at_a_time(connect: Connect) -> None:
+    async def body(store: Store) -> None:
+        for key in ("b/2", "a", "b/é", "b", "b/10", "b/1", "c/1", "b0"):
+            await store.put(key, key.upper())
+        rows = await store.list_records("b/")
+        assert [key for key, _ in rows] == ["b/1", "b/10", "b/2", "b/é"]
+        assert [record.value for _, record in rows] == ["B/1", "B/10", "B/2", "B/É"]
+        assert rows[0][1] == await store.get("b/1")
+        assert [k for k, _ in await store.list_records("b/", limit=2)] == ["b/1", "b/10"]
+        assert [k for k, _ in await store.list_records("b/", "b/10", 1)] == ["b/2"]
+        assert await store.list_records("b/", "b/é") == ()
+        assert [k for k, _ in await store.list_records("b/", "a")] == [k for k, _ in rows]
+        assert len(await store.list_records()) == 8
+        await store.delete("b/2")
+        assert len(await store.list_records("b/")) == 3
+
+    run(connect, body)
+
+
+def test_streams_grow_without_gaps(connect: Connect) -> None:
+    async def body(store: Store) -> None:
+        assert await store.last("ledger") == 0
+        assert [await store.extend("ledger", [{"n": n}]) for n in (1, 2)] == [1, 2]
+        assert await store.extend("other", [None]) == 1
+        assert await store.extend("ledger", [{"n": 3}, {"n": 4}], after=2) == 4
+        assert await store.extend("ledger", [], after=4) == 4
+        assert await store.read("ledger", after=1) == tuple((n, {"n": n}) for n in (2, 3, 4))
+        assert await store.read("ledger", after=1, limit=2) == ((2, {"n": 2}), (3, {"n": 3}))
+        assert await store.read("ledger", after=4) == await store.read("nothing") == ()
+        assert await store.last("ledger") == 4
+        pages = [entry async for entry in entries(store, "ledger", page=3)]
+        assert pages == [(n, {"n": n}) for n in (1, 2, 3, 4)]
+
+    run(connect, body)
+
+
+def test_a_stream_that_somebody_else_has_extended_is_left_alone(connect: Connect) -> None:
+    async def body(store: Store, other: Store) -> None:
+        await other.extend("ledger", [1])
+        for after in (0, 2):
+            with pytest.raises(OutOfOrderError, match=f"ledger: ends at 1, not at {after}"):
+                await store.extend("ledger", [2, 3], after)
+        assert await store.read("ledger") == ((1, 1),)
+
+    run(connect, body, 2)
+
+
+def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
+    async def body(store: Store) -> None:
+        await store.extend("s", list("abcde"))
+        await store.trim("s", 3)
+        await store.trim("s", 2)
+        assert await store.read("s") == await store.read("s", after=3) == ((4, "d"), (5, "e"))
+        with pytest.raises(TrimmedError, match="s: entries 3 to 3 are no longer kept") as told:
+            await store.read("s", after=2)
+        assert told.value.through == 3
+        assert await store.extend("s", ["f"], after=5) == 6
+        await store.trim("s", 100)
+        assert (await store.read("s"), await store.last("s")) == ((), 6)
+        assert await store.extend("s", ["g"]) == 7
+        assert await store.read("s") == ((7, "g"),)
+        await store.trim("never", 5)
+        assert await store.extend("never", [1]) == 1
+
+    run(connect, body)
+
+
+def test_records_are_written_under_the_newest_epoch_only(connect: Connect) -> None:
+    async def body(store: Store, other: Store) -> None:
+        assert await store.newest_epoch("run") == 0
+        await store.put_fenced({"a": 0}, "run", 0)
+        drawn = [await client.next_epoch(n) for client, n in ((store, "run"), (other, "run"))]
+        assert [*drawn, await store.next_epoch("other")] == [1, 2, 1]
+        await store.put_fenced({"a": 2, "b": 2}, "run", 2)
+        with pytest.raises(StaleEpochError, match="run run: epoch 1 was replaced by 2"):
+            await store.put_fenced({"a": 1, "c": 1}, "run", 1)
+        assert [await value_of(store, key) for key in "abc"] == [2, 2, None]
+        assert await other.newest_epoch("run") == 2
+
+    run(connect, body, 2)
+
+
+def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
+    async def body(store: Store, other: Store) -> None:
+        assert await store.holder("manager") is None
+        lease = await acquire(store, "manager", "one")
+        assert lease == Lease("manager", "one", 1) == await other.holder("manager")
+        assert await other.acquire("manager", "two", 60) is None
+        await store.renew(lease, 0.05)
+        while await other.holder("manager"):
+            await asyncio.sleep(0.01)
+        await store.renew(lease, 0.0)  # nobody came between
+        second = await acquire(other, "manager", "two")
+        assert second == Lease("manager", "two", 2)
+        with pytest.raises(ConflictError, match="lease manager: one does not hold it any more"):
+            await store.renew(lease, 60)
+        await store.release(lease)
+        assert await store.holder("manager") == second
+        again = await acquire(other, "manager", "two")
+        assert again == Lease("manager", "two", 3)
+        with pytest.raises(ConflictError):
+            await other.renew(second, 60)
+        await other.put_fenced({"a": 1}, "manager", again.epoch)
+        with pytest.raises(StaleEpochError):
+            await other.put_fenced({"a": 1}, "manager", second.epoch)
+        await other.release(again)
+        with pytest.raises(ConflictError):
+            await other.renew(again, 60)
+        assert await store.acquire("manager", "one", 60) == Lease("manager", "one", 4)
+
+    run(connect, body, 2)
+
+
+def test_what_is_deleted_leaves_the_rest_alone(connect: Connect) -> None:
+    async def body(store: Store) -> None:
+        for name in ("run/1", "run/2", "é"):
+            await store.put(name, 1)
+            await store.extend(name, [1, 2])
+            await store.trim(name, 1)
+            assert await store.acquire(name, "one", 60)
+        await store.delete_all("run/1")
+        assert [key for key, _ in await store.list_records()] == ["run/2", "é"]
+        assert await store.last("run/1") == await store.newest_epoch("run/1") == 0
+        assert await store.holder("run/1") is None
+        assert await store.extend("run/1", ["new"]) == 1
+        assert await store.read("run/1", after=0) == ((1, "new"),)
+        assert await store.read("run/2") == ((2, 2),)
+        await store.delete_all()
+        assert await store.list_records() == ()
+        assert await store.last("é") == await store.newest_epoch("é") == 0
+
+    run(connect, body)
+
+
+def test_clients_never_share_a_sequence_an_epoch_or_a_lease(connect: Connect) -> None:
+    async def body(*stores: Store) -> None:
+        async def draw(number: int) -> tuple[int, int, Lease | None]:
+            store = stores[number % len(stores)]
+            lease = await store.acquire("one", f"holder {number}", 60)
+            return await store.extend("ledger", [{}]), await store.next_epoch("run"), lease
+
+        drawn = await asyncio.gather(*(draw(number) for number in range(24)))
+        sequences, epochs, leases = zip(*drawn, strict=True)
+        assert sorted(sequences) == sorted(epochs) == list(range(1, 25))
+        assert len([lease for lease in leases if lease]) == 1
+
+    run(connect, body, 3)
+
+
+def test_one_of_many_wins_a_compare_and_set(connect: Connect) -> None:
+    async def body(*stores: Store) -> None:
+        version = 0
+        for turn in range(5):
+            calls = [store.put("a", [turn, i], version) for i, store in enumerate(stores)]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert sum(isinstance(result, ConflictError) for result in results) == 2
+            [version] = [result for result in results if isinstance(result, int)]
+            record = await stores[0].get("a")
+            assert record and record.version == version
+            assert record.value == [turn, results.index(version)]
+
+    run(connect, body, 3)
+
+
+def test_no_epoch_is_drawn_between_the_comparison_and_the_write(connect: Connect) -> None:
+    """Or two controllers would both believe that theirs was the newest when they published."""
+
+    async def conduct(store: Store) -> None:
+        for _ in range(20):
+            epoch = await store.next_epoch("run")
+            try:
+                await store.put_fenced({"live": epoch}, "run", epoch)
+            except StaleEpochError:
+                continue
+            assert await value_of(store, "live") >= epoch
+
+    async def body(*stores: Store) -> None:
+        await asyncio.gather(*map(conduct, stores))
+
+    run(connect, body, 3)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(key=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), value=JSON)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+def test_any_json_value_comes_back(connect: Connect, key: str, value: Any) -> None:
+    async def body(store: Store) -> None:
+        await store.put(f"key/{key}", {"value": value})
+        last = await store.extend(f"stream/{key}", [value])
+        assert await value_of(store, f"key/{key}") == {"value": value}
+        assert await store.read(f"stream/{key}", last - 1) == ((last, value),)
+
+    run(connect, body)

@@ -1,0 +1,434 @@
+"""What is particular to a Redis server: settings, lost connections and answers, who is who."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis import exceptions
+
+from tests.trimaran.store.door import door_to
+from tests.trimaran.store.redis_server import RedisServer
+from tests.trimaran.store.test_contract import acquire, value_of
+from trimaran.errors import InputError, TrimaranError, UnavailableError
+from trimaran.store import Store, StoreError, StoreFullError, find_store, open_store, run_store_url
+from trimaran.store.redis import RedisStore
+
+
+def finish(body: Awaitable[Any]) -> Any:
+    async def whole() -> Any:
+        return await asyncio.wait_for(body, 60)
+
+    return asyncio.run(whole())
+
+
+WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
+    "put": lambda store: store.put("a", 2, expected=1),
+    "delete": lambda store: store.delete("a", expected=1),
+    "put_fenced": lambda store: store.put_fenced({"a": 2}, "run", 1),
+    "extend": lambda store: store.extend("s", ["b"], after=1),
+    "append": lambda store: store.extend("s", ["b"]),
+    "trim": lambda store: store.trim("s", 1),
+    "acquire": lambda store: store.acquire("lease", "one", 60),
+    "next_epoch": lambda store: store.next_epoch("run"),
+    "delete_all": lambda store: store.delete_all("s"),
+}
+
+
+async def contents(store: Store) -> Any:
+    return (
+        await store.list_records(),
+        (await store.read("s"), await store.last("s")),
+        (await store.holder("lease"), await store.newest_epoch("run")),
+    )
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_whose_answer_is_lost_is_done_once(shared_redis: RedisServer, write: str) -> None:
+    """It is tried again, and answered as if nothing had happened."""
+
+    async def life(prefix: str, lose: bool) -> Any:
+        async with door_to(shared_redis.port) as door:
+            store = await open_store(door.url(prefix))
+            assert await store.put("a", 1) == 1
+            await store.extend("s", ["a"])
+            await store.next_epoch("run")
+            door.mute = lose
+            call = asyncio.ensure_future(WRITES[write](store))
+            while lose and not door.num_swallowed:
+                await asyncio.sleep(0.01)
+            door.mute = False
+            answer = await call
+            assert door.num_swallowed == lose
+            found = await contents(store)
+            await store.close()
+            return answer, found
+
+    lost, undisturbed = finish(life(f"lost-{write}", True)), finish(life(f"kept-{write}", False))
+    assert lost == undisturbed
+
+
+def test_a_server_that_is_killed_and_restarted_under_writes_costs_time_only(
+    redis_server: RedisServer,
+) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+
+        async def write() -> None:
+            for number in range(1, 601):
+                assert await store.extend("s", [number], after=number - 1) == number
+
+        writing = asyncio.create_task(write())
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(redis_server.kill)
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(redis_server.start)
+        await writing
+        assert [value for _, value in await store.read("s")] == list(range(1, 601))
+        await store.close()
+
+    finish(body())
+
+
+def test_a_server_that_stays_away_is_unavailable_and_may_come_back(
+    redis_server: RedisServer,
+) -> None:
+    async def body() -> None:
+        store = RedisStore(redis_server.url("demo"), timeout=1.0)
+        await store.put("a", 1)
+        redis_server.kill()
+        why = (
+            f"redis://127.0.0.1:{redis_server.port}/0 .*: has not answered for 1 s .*see that Redis"
+        )
+        for call in (store.get("a"), store.put("a", 2)):
+            with pytest.raises(UnavailableError, match=why):
+                await call
+        await asyncio.to_thread(redis_server.start)
+        assert await value_of(store, "a") == 1
+        await store.put("a", 3)
+        await store.close()
+        with pytest.raises(StoreError, match="the store is closed"):
+            await store.get("a")
+
+    finish(body())
+
+
+def test_a_frozen_server_is_unavailable_and_does_late_what_nobody_undid(
+    redis_server: RedisServer,
+) -> None:
+    async def body() -> None:
+        store = RedisStore(redis_server.url("demo"), timeout=0.5)
+        await store.extend("s", [1])
+        redis_server.freeze()
+        with pytest.raises(UnavailableError, match="has not answered for 0.5 s"):
+            await store.extend("s", [2])
+        redis_server.thaw()
+        values = [value for _, value in await store.read("s")]
+        assert values in ([1], [1, 2])
+        await store.extend("s", [3])
+        assert [value for _, value in await store.read("s")] == [*values, 3]
+        await store.close()
+
+    finish(body())
+
+
+def test_a_write_that_arrives_after_a_later_one_is_not_done(shared_redis: RedisServer) -> None:
+    """Its client gave it up; the network delivers it nonetheless."""
+
+    async def body() -> None:
+        store = RedisStore(shared_redis.url("late"))
+        await store.put("a", 1)
+        await store.put("a", 2)
+        store._link._number = 0
+        with pytest.raises(UnavailableError, match="put came too late"):
+            await store.put("a", 1)
+        assert await value_of(store, "a") == 2
+        await store.close()
+
+    finish(body())
+
+
+def test_a_caller_that_is_cancelled_disturbs_nobody(shared_redis: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(shared_redis.url("cancelled"))
+        for turn in range(40):
+            calls = [asyncio.create_task(store.extend("s", [turn])) for _ in range(3)]
+            reading = asyncio.create_task(store.read("s"))
+            await asyncio.sleep(0.0002 * (turn % 8))
+            calls[1].cancel()
+            reading.cancel()
+            await asyncio.wait([*calls, reading])
+        rows = await store.read("s")
+        assert [number for number, _ in rows] == list(range(1, len(rows) + 1))
+        per_turn = [sum(value == turn for _, value in rows) for turn in range(40)]
+        assert set(per_turn) <= {2, 3}
+        await store.close()
+
+    finish(body())
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (("--appendonly", "no"), "appendonly is no, not yes"),
+        (("--appendonly", "yes"), "appendfsync is everysec, not always"),
+        (
+            (
+                *("--appendonly", "yes", "--appendfsync", "always"),
+                "--maxmemory-policy",
+                "allkeys-lru",
+            ),
+            "maxmemory-policy is allkeys-lru, not noeviction",
+        ),
+    ],
+)
+def test_settings_that_lose_data_are_refused_or_named(
+    tmp_path: Path, redis_program: str, settings: tuple[str, ...], named: str
+) -> None:
+    server = RedisServer(tmp_path / "redis", *settings).start()
+
+    async def body() -> None:
+        with pytest.raises(InputError, match=f"{named}.*accept with durability=weak"):
+            await open_store(server.url("demo"))
+        store = await open_store(server.url("demo", "&durability=weak"))
+        assert store.durability.startswith("weak: ") and named in store.durability
+        await store.put("a", 1)
+        await store.close()
+
+    try:
+        finish(body())
+    finally:
+        server.kill()
+
+
+def test_settings_are_looked_at_again_in_every_server_process(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+        assert store.durability == ""
+        redis_server.kill()
+        redis_server.settings = ("--appendonly", "yes", "--appendfsync", "everysec")
+        await asyncio.to_thread(redis_server.start)
+        with pytest.raises(InputError, match="appendfsync is everysec"):
+            await store.get("a")
+        await store.close()
+
+    finish(body())
+
+
+def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> None:
+    port = redis_server.port
+    with redis.Redis(port=port) as client:
+        client.acl_setuser(
+            "ours", enabled=True, passwords=["+s3cret"], keys=["*"], commands=["+@all"]
+        )
+        client.acl_setuser("default", enabled=False)
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+
+    async def body() -> None:
+        for url in (
+            f"redis://ours:s3cret@127.0.0.1:{port}/0",
+            f"redis://ours@127.0.0.1:{port}/0?password_file={password}",
+        ):
+            store = await open_store(url)
+            await store.put("a", 1)
+            await store.close()
+        for wrong in ("ours:wr0ng@", ""):
+            with pytest.raises(InputError, match="refuses us .*see user and password") as refused:
+                await open_store(f"redis://{wrong}127.0.0.1:{port}/0")
+            assert "wr0ng" not in str(refused.value)
+
+    finish(body())
+    for url, why in {
+        "redis://:s3cret@": "names no host",
+        "redis://:s3cret@host:port": "both of them numbers",
+        "redis://:s3cret@host/db": "both of them numbers",
+        "redis://:s3cret@host?a=s3cret": "no option a; there are prefix, durability",
+        "redis://:s3cret@host?durability=some": "durability some; give full or weak",
+        "redis://:s3cret@host?prefix=": "prefix '': give|prefix ''; give one without braces",
+        "redis://:s3cret@host?password_file=/nowhere": "password_file /nowhere cannot be read",
+    }.items():
+        with pytest.raises(InputError, match=why) as error:
+            asyncio.run(open_store(url))
+        assert "s3cret" not in str(error.value)
+
+
+def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisServer) -> None:
+    manager = shared_redis.url("mine")
+
+    async def body() -> None:
+        urls = [manager, *(run_store_url(manager, run, Path("runs")) for run in ("a", "a/b"))]
+        stores = [await open_store(url) for url in urls]
+        for number, store in enumerate(stores):
+            await store.put("key", number)
+            await store.extend("s", [number])
+            assert await store.next_epoch("run") == 1
+            await acquire(store, "lease", "one")
+        await stores[1].delete_all()
+        assert await stores[1].get("key") is None
+        assert [await value_of(stores[n], "key") for n in (0, 2)] == [0, 2]
+        assert await stores[2].last("s") == 1
+        for store in stores:
+            await store.close()
+
+    finish(body())
+    assert (
+        run_store_url("sqlite:manager.sqlite", "a", Path("runs/a")) == "sqlite:runs/a/store.sqlite"
+    )
+
+
+def test_what_is_deleted_leaves_nothing_for_long(redis_server: RedisServer) -> None:
+    async def body() -> list[int]:
+        url = redis_server.url("demo")
+        assert await find_store(url) is None
+        store = await open_store(url)
+        await store.put("a", 1)
+        await store.extend("s", [1])
+        await store.trim("s", 1)
+        await acquire(store, "lease", "one")
+        await store.delete_all()
+        with redis.Redis(port=redis_server.port) as client:
+            left = [client.ttl(key) for key in client.scan_iter()]
+        found = await find_store(url)
+        assert found
+        await found.put("b", 1)
+        with redis.Redis(port=redis_server.port) as client:
+            assert {client.ttl(key) for key in client.scan_iter()} == {-1}
+        for each in (store, found):
+            await each.close()
+        return left
+
+    left = finish(body())
+    assert len(left) == 2 and all(0 < seconds <= 86400 for seconds in left)
+
+
+def test_a_newer_schema_is_refused(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+        with redis.Redis(port=redis_server.port) as client:
+            client.hset("{trimaran:demo}:meta", "schema", 2)
+        for client in (store.get("a"), open_store(redis_server.url("demo"))):
+            with pytest.raises(StoreError, match="has schema 2, this Trimaran knows 1; update"):
+                await client
+        await store.close()
+
+    finish(body())
+
+
+def test_a_server_without_memory_takes_no_writes_and_is_read(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+        await store.put("a", 1)
+        with redis.Redis(port=redis_server.port) as client:
+            client.config_set("maxmemory", "1mb")
+            with pytest.raises(StoreFullError, match="takes no more .*; make room"):
+                await store.put("b", "x" * 2_000_000)
+            assert await value_of(store, "a") == 1
+            client.config_set("maxmemory", 0)
+        await store.put("b", "x")
+        await store.close()
+
+    finish(body())
+
+
+def test_a_damaged_value_is_named(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+        await store.put("a", 1)
+        with redis.Redis(port=redis_server.port) as client:
+            client.hset("{trimaran:demo}:records", "a", "1 {")
+        with pytest.raises(StoreError, match="a: not JSON"):
+            await store.get("a")
+        with redis.Redis(port=redis_server.port) as client:
+            client.set("{trimaran:demo}:records", "other")
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            await store.get("a")
+        await store.close()
+
+    finish(body())
+
+
+def test_clients_that_are_long_gone_are_forgotten(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+        await store.put("a", 1)
+        key = "{trimaran:demo}:clients"
+        with redis.Redis(port=redis_server.port) as client:
+            client.hset(key, mapping={f"old-{n}": "1 1000 1" for n in range(1200)})
+            other = await open_store(redis_server.url("demo"))
+            await other.close()
+            assert client.hlen(key) == 1
+        await store.close()
+
+    finish(body())
+
+
+def test_tls(tmp_path: Path, redis_program: str) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key)),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", str(certificate)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    server = RedisServer(tmp_path / "redis")
+    port = server.port
+    RedisServer.__init__(server, server.folder)  # a second port, for plain connections
+    server.settings += ("--tls-port", str(port), "--tls-auth-clients", "yes")
+    server.settings += ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    server.settings += ("--tls-ca-cert-file", str(certificate))
+    server.start()
+
+    async def body() -> None:
+        url = f"rediss://127.0.0.1:{port}/0?ca_file={certificate}"
+        store = await open_store(f"{url}&cert_file={certificate}&key_file={key}")
+        await store.put("a", 1)
+        assert await value_of(store, "a") == 1
+        await store.close()
+        unknown = RedisStore(url, timeout=0.5)
+        with pytest.raises(UnavailableError):
+            await unknown.get("a")
+        await unknown.close()
+
+    try:
+        finish(body())
+    finally:
+        server.kill()
+
+
+def test_no_error_of_the_library_leaves_the_store(shared_redis: RedisServer) -> None:
+    """Whatever it raises is one of ours."""
+
+    async def body() -> None:
+        store = RedisStore(shared_redis.url("foreign"), timeout=0.3)
+        await store.put("a", 1)
+        kinds = [
+            kind
+            for kind in vars(exceptions).values()
+            if isinstance(kind, type) and issubclass(kind, redis.RedisError)
+        ]
+        assert len(kinds) > 10
+        for kind in [*kinds, OSError, TimeoutError]:
+            if kind.__init__ not in (Exception.__init__, redis.RedisError.__init__):
+                continue  # needs more than a text
+
+            async def fail(*_: Any, error: type[Exception] = kind) -> None:
+                raise error("a fault")
+
+            store._link._redis.execute_command = fail
+            with pytest.raises(TrimaranError):
+                await store.get("a")
+        await store.close()
+
+    finish(body())

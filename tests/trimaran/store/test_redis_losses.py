@@ -1,0 +1,270 @@
+"""A server that lost what it had acknowledged is found out by whoever knows more than it does.
+
+Its file is torn at the end, or a replica takes over that lacks the last writes. Real servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.trimaran.store.door import Door, door_to
+from tests.trimaran.store.redis_server import RedisServer
+from tests.trimaran.store.test_contract import acquire, value_of
+from tests.trimaran.store.test_redis import finish
+from trimaran.errors import UnavailableError
+from trimaran.store import LostWritesError, Store, open_store
+from trimaran.store.redis import RedisStore
+
+LOST = r"the store has gone back: it had acknowledged (\d+) writes and holds (\d+) of them"
+CALLS = ["read", "get", "extend", "next_epoch", "renew"]
+
+
+async def call(store: Store, name: str) -> None:
+    match name:
+        case "read":
+            await store.read("s")
+        case "get":
+            await store.get("a")
+        case "extend":
+            await store.extend("s", ["new"])
+        case "next_epoch":
+            await store.next_epoch("run")
+        case _:
+            await store.renew(await acquire(store, "lease", "one"), 60)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_file_that_is_torn_at_its_end(redis_server: RedisServer, name: str) -> None:
+    """Half of the last write is gone, and so the server drops the whole of it."""
+
+    async def body() -> None:
+        knows, knew = [await open_store(redis_server.url("demo")) for _ in range(2)]
+        await knows.put("a", 1)
+        await knew.get("a")
+        await knows.extend("s", [1, 2, 3])
+        redis_server.kill()
+        redis_server.truncate(10)
+        await asyncio.to_thread(redis_server.start)
+        for _ in range(2):  # and it stays so
+            with pytest.raises(LostWritesError, match="acknowledged 2 writes and holds 1 "):
+                await call(knows, name)
+        # Whoever saw nothing of it goes on from what there is, whole writes only.
+        assert (await knew.read("s"), await value_of(knew, "a")) == ((), 1)
+        await knew.extend("s", ["other"])
+        await knew.extend("s", ["writes"])
+        with pytest.raises(LostWritesError, match=LOST):
+            await call(knows, name)
+        for store in (knows, knew):
+            await store.close()
+
+    finish(body())
+
+
+def test_a_file_that_is_whole_disturbs_nobody(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        one, other = [await open_store(redis_server.url("demo")) for _ in range(2)]
+        for number in range(1, 6):
+            await one.extend("s", [number])
+            redis_server.kill()
+            await asyncio.to_thread(redis_server.start)
+            assert await other.last("s") == number
+            assert (await one.read("s"))[-1] == (number, number)
+        for store in (one, other):
+            await store.close()
+
+    finish(body())
+
+
+def test_a_server_that_is_empty_after_its_restart(redis_server: RedisServer) -> None:
+    async def body() -> None:
+        store = await open_store(redis_server.url("demo"))
+        await store.put("a", 1)
+        with redis.Redis(port=redis_server.port) as client:
+            client.flushall()
+        with pytest.raises(LostWritesError, match="acknowledged 1 writes and holds 0"):
+            await store.get("a")
+        fresh = await open_store(redis_server.url("demo"))
+        await fresh.put("a", 1)  # somebody begins anew; that does not deceive who knows
+        with pytest.raises(LostWritesError):
+            await store.get("a")
+        for each in (store, fresh):
+            await each.close()
+
+    finish(body())
+
+
+@pytest.fixture
+def replica(tmp_path: Path, redis_server: RedisServer) -> Iterator[RedisServer]:
+    server = RedisServer(
+        tmp_path / "replica",
+        *("--appendonly", "yes", "--appendfsync", "always"),
+        *("--replicaof", f"127.0.0.1 {redis_server.port}", "--repl-timeout", "600"),
+    ).start()
+    yield server
+    server.kill()
+
+
+async def in_step(master: RedisServer, replica: RedisServer) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            with redis.Redis(port=master.port) as one, redis.Redis(port=replica.port) as other:
+                ours, its = one.info("replication"), other.info("replication")
+            same = ours["master_repl_offset"] == its["slave_repl_offset"]
+            if its["master_link_status"] == "up" and same:
+                return
+            await asyncio.sleep(0.02)
+
+
+def cut_off(replica: RedisServer) -> None:
+    """Nothing of the master reaches it any more."""
+    with redis.Redis(port=replica.port) as client:
+        client.replicaof("NO", "ONE")
+
+
+def fail_over(door: Door, master: RedisServer, replica: RedisServer) -> None:
+    """The master dies, and the replica takes over with what it has."""
+    master.kill()
+    cut_off(replica)
+    door.port = replica.port
+    door.cut()
+
+
+@asynccontextmanager
+async def pair(
+    master: RedisServer, replica: RedisServer
+) -> AsyncGenerator[tuple[Door, Store], None]:
+    async with door_to(master.port) as door:
+        store = await open_store(door.url("demo"))
+        await store.extend("s", [1])
+        await store.next_epoch("run")
+        await in_step(master, replica)
+        yield door, store
+        await store.close()
+
+
+def test_a_replica_that_has_everything_takes_over(
+    redis_server: RedisServer, replica: RedisServer
+) -> None:
+    async def body() -> None:
+        async with pair(redis_server, replica) as (door, store):
+            fail_over(door, redis_server, replica)
+            assert await store.extend("s", [2], after=1) == 2
+            assert await store.next_epoch("run") > 1
+
+    finish(body())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_replica_that_lacks_the_last_write_takes_over(
+    redis_server: RedisServer, replica: RedisServer, name: str
+) -> None:
+    async def body() -> None:
+        async with pair(redis_server, replica) as (door, store):
+            cut_off(replica)
+            await store.extend("s", [2], after=1)
+            fail_over(door, redis_server, replica)
+            other = await open_store(door.url("demo"))
+            await other.extend("s", ["other"])
+            await other.extend("s", ["further"])
+            with pytest.raises(LostWritesError, match=LOST):
+                await call(store, name)
+            await other.close()
+
+    finish(body())
+
+
+def test_epochs_that_were_lost_are_not_handed_out_again(
+    redis_server: RedisServer, replica: RedisServer
+) -> None:
+    """Or an old controller and a new one would have the same, and no fence could tell them apart."""
+
+    async def body() -> None:
+        async with pair(redis_server, replica) as (door, store):
+            cut_off(replica)
+            drawn = {await store.next_epoch("run"), await store.next_epoch("new")}
+            lease = await acquire(store, "lease", "one")
+            fail_over(door, redis_server, replica)
+            other = await open_store(door.url("demo"))
+            after = [await other.next_epoch(name) for name in ("run", "new")]
+            assert not drawn & set(after) and after[0] > 2
+            assert await other.next_epoch("run") == after[0] + 1
+            again = await acquire(other, "lease", "two")
+            assert again.epoch > lease.epoch
+            await other.close()
+
+    finish(body())
+
+
+def test_two_losses_in_a_row(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Also the record of the fail-over before is lost: the third server knows of the first alone."""
+    settings = ("--appendonly", "yes", "--appendfsync", "always", "--repl-timeout", "600")
+    of = ("--replicaof", f"127.0.0.1 {redis_server.port}")
+    second = RedisServer(tmp_path / "second", *settings, *of).start()
+    third = RedisServer(tmp_path / "third", *settings, *of).start()
+
+    async def body() -> None:
+        async with pair(redis_server, second) as (door, store):
+            await in_step(redis_server, third)
+            cut_off(third)
+            fail_over(door, redis_server, second)
+            for number in (2, 3, 4):
+                await store.extend("s", [number])
+            second.kill()
+            door.port = third.port
+            door.cut()
+            other = await open_store(door.url("demo"))
+            for _ in range(6):  # as many writes as were lost, and more
+                await other.extend("s", ["other"])
+            with pytest.raises(LostWritesError, match=LOST):
+                await store.read("s")
+            await other.close()
+
+    try:
+        finish(body())
+    finally:
+        for server in (second, third):
+            server.kill()
+
+
+def test_a_replica_is_no_store(redis_server: RedisServer, replica: RedisServer) -> None:
+    """It may be behind; who asks there waits until it is the master."""
+
+    async def body() -> None:
+        async with pair(redis_server, replica):
+            astray = RedisStore(replica.url("demo"), timeout=0.5)
+            for reading in (astray.last("s"), astray.open()):
+                with pytest.raises(
+                    UnavailableError, match="can't write against a read only replica"
+                ):
+                    await reading
+            cut_off(replica)
+            assert await astray.last("s") == 1
+            await astray.close()
+
+    finish(body())
+
+
+def test_a_crash_under_weak_settings_is_found_out_as_well(
+    tmp_path: Path, redis_program: str
+) -> None:
+    server = RedisServer(tmp_path / "redis", "--appendonly", "no").start()
+
+    async def body() -> None:
+        store = await open_store(server.url("demo", "&durability=weak"))
+        await store.put("a", 1)
+        server.kill()
+        await asyncio.to_thread(server.start)
+        with pytest.raises(LostWritesError, match=LOST):
+            await store.get("a")
+        await store.close()
+
+    try:
+        finish(body())
+    finally:
+        server.kill()

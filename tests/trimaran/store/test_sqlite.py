@@ -1,0 +1,358 @@
+"""What is particular to a store in a file: restarts, other versions, a disk that hangs or is full."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.trimaran.store.test_contract import value_of
+from trimaran.errors import InputError, UnavailableError
+from trimaran.store import Lease, StoreError, StoreFullError, find_store, open_store
+from trimaran.store.sqlite import SqliteStore
+from trimaran.store.sqlite_file import SCHEMA_VERSION, SqliteFile
+
+
+def test_records_streams_leases_and_epochs_survive_a_restart(tmp_path):
+    path = tmp_path / "store.sqlite"
+
+    async def first():
+        store = SqliteStore(path)
+        await store.put("version/live", {"step": 4})
+        await store.extend("ledger", [1, 2, 3])
+        await store.trim("ledger", 1)
+        await store.next_epoch("run")
+        await store.acquire("manager", "one", 60)
+        await store.close()
+
+    async def second():
+        store = await open_store(f"sqlite:{path}")
+        assert await value_of(store, "version/live") == {"step": 4}
+        assert await store.read("ledger") == ((2, 2), (3, 3))
+        assert await store.next_epoch("run") == 2
+        lease = await store.holder("manager")
+        assert lease and lease.holder == "one"
+        assert store.durability == ""
+        await store.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_lease_ends_with_the_boot_of_the_machine(tmp_path, monkeypatch):
+    """The clock by which it is held starts anew."""
+
+    async def body():
+        store = SqliteStore(tmp_path / "store.sqlite")
+        await store.acquire("manager", "one", 1e6)
+        monkeypatch.setattr("trimaran.store.sqlite._boot", lambda: "another")
+        assert await store.holder("manager") is None
+        assert await store.acquire("manager", "two", 60) == Lease("manager", "two", 2)
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_url_names_a_store(tmp_path):
+    for url in ("store.sqlite", "sqlite:", "http://a"):
+        with pytest.raises(InputError, match="not a store; give sqlite:PATH or redis://"):
+            asyncio.run(open_store(url))
+    path = tmp_path / "c# a?b=c 100%41" / "store.sqlite"
+    path.parent.mkdir()
+    assert asyncio.run(find_store(f"sqlite:{path}")) is None
+    assert not path.exists()
+
+    async def body():
+        store = await open_store(f"sqlite:{path}")
+        await store.put("a", 1)
+        found = await find_store(f"sqlite:{path}")
+        assert found and await value_of(found, "a") == 1
+        await found.close()
+        await store.close()
+
+    asyncio.run(body())
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UnavailableError, match="nowhere/store.sqlite: cannot be opened"):
+        asyncio.run(open_store(f"sqlite:{tmp_path}/nowhere/store.sqlite"))
+
+
+FIRST_SCHEMA = """
+CREATE TABLE records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE streams (
+    stream TEXT NOT NULL, sequence INTEGER NOT NULL, value TEXT NOT NULL,
+    PRIMARY KEY (stream, sequence)
+);
+CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
+INSERT INTO records VALUES ('run/demo', '{"state":"succeeded"}');
+INSERT INTO streams VALUES ('ledger/demo', 1, '1'), ('ledger/demo', 2, '2');
+INSERT INTO epochs VALUES ('demo', 3);
+"""
+"""As Trimaran 0.1 wrote it, before stores had versions."""
+
+
+def write(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+
+
+def test_an_older_file_is_migrated_whoever_opens_it_first(tmp_path):
+    path = tmp_path / "store.sqlite"
+    write(path, FIRST_SCHEMA)
+
+    async def body():
+        stores = [SqliteStore(path) for _ in range(4)]
+        await asyncio.gather(*(store.open() for store in stores))
+        store = stores[0]
+        record = await store.get("run/demo")
+        assert record and record.value == {"state": "succeeded"}
+        assert await store.put("run/demo", 1, expected=record.version) > record.version
+        assert await store.extend("ledger/demo", [3], after=2) == 3
+        assert await store.next_epoch("demo") == 4
+        assert await store.acquire("manager", "one", 60)
+        for each in stores:
+            await each.close()
+
+    asyncio.run(body())
+
+
+def test_a_newer_file_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "store.sqlite"
+    write(path, f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    with pytest.raises(StoreError, match=f"{path}: has schema 2, this Trimaran knows 1 and older"):
+        asyncio.run(open_store(f"sqlite:{path}"))
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(StoreError, match=rf"{path}: damaged \(file is not a database\)"):
+        asyncio.run(open_store(f"sqlite:{path}"))
+    path.unlink()
+    write(path, "CREATE TABLE records (other INTEGER)")
+
+    async def body():
+        store = SqliteStore(path)
+        with pytest.raises(StoreError, match=rf"{path}: not a store of ours \(no such column"):
+            await store.get("a")
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_value_that_is_not_json_is_named(tmp_path):
+    path = tmp_path / "store.sqlite"
+
+    async def body():
+        store = SqliteStore(path)
+        await store.put("a", 1)
+        await store.extend("s", [1])
+        write(path, "UPDATE records SET value = '{'; UPDATE streams SET value = '{'")
+        with pytest.raises(StoreError, match=f"{path}: a: not JSON"):
+            await store.get("a")
+        with pytest.raises(StoreError, match=f"{path}: s 1: not JSON"):
+            await store.read("s")
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_full_disk_is_said_and_ends(tmp_path):
+    async def body():
+        store = SqliteStore(tmp_path / "store.sqlite")
+        await store.put("a", 1)
+        limit = store.disk.connection
+        await store.disk.call(lambda c: c.execute("PRAGMA max_page_count=20"))
+        with pytest.raises(StoreFullError, match="store.sqlite: its disk is full; make room"):
+            await store.put("b", "x" * 1_000_000)
+        assert await store.get("b") is None
+        await store.disk.call(lambda c: c.execute("PRAGMA max_page_count=100000"))
+        await store.put("b", "x" * 1_000_000)
+        assert store.disk.connection is limit
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_closing_waits_for_a_statement_under_way(tmp_path):
+    """SQLite would crash the whole process otherwise."""
+
+    async def body():
+        store = SqliteStore(tmp_path / "store.sqlite")
+
+        async def write():
+            with pytest.raises(StoreError, match="the store is closed"):
+                while True:
+                    await store.put("key", "value" * 10_000)
+
+        await store.put("key", 1)
+        writers = [asyncio.create_task(write()) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        await store.close()
+        await asyncio.wait_for(asyncio.gather(*writers), 60)
+
+    asyncio.run(body())
+
+
+def test_a_caller_that_is_cancelled_leaves_nothing_half_done(tmp_path):
+    async def body():
+        store = SqliteStore(tmp_path / "store.sqlite")
+        await store.open()
+        disk = hang(store, "INSERT")
+        under_way, behind = (
+            asyncio.create_task(store.extend("s", [1, 2])),
+            asyncio.create_task(store.extend("s", [3], after=2)),
+        )
+        await asyncio.sleep(0.05)
+        under_way.cancel()
+        await asyncio.sleep(0)
+        disk.let_go.set()
+        assert await behind == 3
+        assert [value for _, value in await store.read("s")] == [1, 2, 3]
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_store_that_another_process_opens_too_is_waited_for(tmp_path):
+    """SQLite says "database is locked" at once when both turn the write-ahead log on."""
+    path = tmp_path / "store.sqlite"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    letting_go = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    letting_go.start()
+
+    async def body():
+        store = SqliteStore(path)
+        await store.put("key", 1)
+        await store.close()
+
+    asyncio.run(body())
+    letting_go.join()
+    other.close()
+
+
+class HangingConnection:
+    """A disk that holds the statement that begins with `word`, until `let_go`."""
+
+    def __init__(self, connection, word):
+        self._connection, self._word = connection, word
+        self.let_go, self.statements = threading.Event(), []
+
+    def execute(self, statement, *values):
+        self.statements.append(statement)
+        if statement.startswith(self._word):
+            assert self.let_go.wait(60)
+        return self._connection.execute(statement, *values)
+
+    def executemany(self, statement, rows):
+        for row in rows:
+            self.execute(statement, row)
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+
+def hang(store: SqliteStore, word: str) -> HangingConnection:
+    """The store must be open."""
+    disk = store.disk.connection = HangingConnection(store.disk.connection, word)  # type: ignore
+    return disk
+
+
+CALLS = {
+    "put": lambda store: store.put("key", 1),
+    "get": lambda store: store.get("key"),
+    "delete": lambda store: store.delete("key"),
+    "list_records": lambda store: store.list_records(),
+    "put_fenced": lambda store: store.put_fenced({"key": 1}, "run", 1),
+    "extend": lambda store: store.extend("stream", [1], after=0),
+    "read": lambda store: store.read("stream"),
+    "last": lambda store: store.last("stream"),
+    "trim": lambda store: store.trim("stream", 1),
+    "acquire": lambda store: store.acquire("lease", "one", 1),
+    "holder": lambda store: store.holder("lease"),
+    "next_epoch": lambda store: store.next_epoch("run"),
+    "newest_epoch": lambda store: store.newest_epoch("run"),
+    "delete_all": lambda store: store.delete_all(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
+    path = tmp_path / "store.sqlite"
+
+    async def body():
+        store = SqliteStore(path, close_timeout=0.05)
+        await store.open()
+        store.disk.timeout = 0.05  # it had longer to open
+        disk = hang(store, "")
+        with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
+            await CALLS[call](store)
+        await store.close()  # nor does it hold the end
+        disk.let_go.set()
+
+    asyncio.run(body())
+
+
+def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path):
+    async def body():
+        store = SqliteStore(tmp_path / "store.sqlite")
+        await store.open()
+        store.disk.timeout = 0.1
+        disk = hang(store, "INSERT")
+        for key in ("under way", "refused at once"):
+            with pytest.raises(UnavailableError):
+                await store.put(key, 1)
+        assert sum(statement.startswith("INSERT") for statement in disk.statements) == 1
+        disk.let_go.set()
+        store.disk.timeout = 60
+        while store.disk.thread.hangs:
+            await asyncio.sleep(0.01)
+        await store.put("back", 2)
+        found = [await store.get(key) for key in ("under way", "refused at once", "back")]
+        assert [record and record.value for record in found] == [1, None, 2]
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_disk_that_hangs_does_not_hold_the_process(tmp_path):
+    """A thread inside the kernel cannot be ended; the interpreter must not wait for it."""
+    code = f"""
+import asyncio, threading
+from pathlib import Path
+from trimaran.errors import UnavailableError
+from trimaran.store.sqlite import SqliteStore
+async def main():
+    found = SqliteStore(Path({str(tmp_path / "store.sqlite")!r}), 0.2, close_timeout=0.1)
+    try:
+        await found.disk.call(lambda connection: threading.Event().wait())
+    except UnavailableError as error:
+        print(error)
+    await found.close()
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "store.sqlite: its disk has not answered" in done.stdout
+
+
+def test_a_file_is_opened_by_its_first_call_and_closed_once(tmp_path):
+    async def body():
+        file = SqliteFile(tmp_path / "store.sqlite", 60, 10)
+        assert not file.path.exists()
+        await file.close()
+        await file.close()
+        assert not file.path.exists()
+        with pytest.raises(StoreError, match="closed"):
+            await file.call(lambda connection: None)
+
+    began = time.monotonic()
+    asyncio.run(body())
+    assert time.monotonic() - began < 30

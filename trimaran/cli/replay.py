@@ -1,0 +1,145 @@
+"""`trimaran replay`: trains a run again from its ledger, and compares the weights of every step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from services.controller.ledger import read_trees
+from services.controller.records import Tree
+from services.controller.retraining import (
+    DivergedError,
+    Replayable,
+    Retrained,
+    describe_difference,
+    find_replayable,
+    recorded_steps,
+    train_again,
+)
+from trimaran import rpc
+from trimaran.cli.ledger import Recorded, recorded
+from trimaran.clients import TrainerClient
+from trimaran.config import RunConfig
+from trimaran.errors import InputError, first_error
+from trimaran.launch.devices import place
+from trimaran.launch.endpoints import fill_endpoints
+from trimaran.launch.local import Processes
+from trimaran.launch.run_folder import locked, write_config
+from trimaran.launch.run_services import run_services
+from trimaran.machine import read_machine
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
+from trimaran.types import Caller
+
+FOLDER = "replay"
+"""In the run folder: what the replay's trainers leave behind, until the next replay."""
+
+
+def replay(run: str, start: int) -> int:
+    """One line a step. Returns 1 at the first step with other weights."""
+    try:
+        return asyncio.run(_replay(run, start))
+    except ExceptionGroup as errors:
+        error = first_error(errors)
+    except DivergedError as diverged:
+        error = diverged
+    if not isinstance(error, DivergedError):
+        raise error
+    print(f"DIFFERENT: {error}")
+    return 1
+
+
+async def _replay(run: str, start: int) -> int:
+    async with recorded(run) as record:
+        with locked(record.run.folder):
+            plan = await find_replayable(_trees(record), record.payloads, start)
+            config, context = _prepare(record, start)
+            async with _trainer(config, context) as trainer:
+                await _compare(record, trainer, plan, start)
+    print(f"the same: {plan.num_steps - start} steps reached their recorded weights again")
+    return 0
+
+
+async def _compare(record: Recorded, trainer: TrainerClient, plan: Replayable, start: int) -> None:
+    """Raises DivergedError at the first difference."""
+    timeout = record.config.trainer.step_timeout
+    policy, _ = await trainer.get_policy_version(timeout)
+    if policy.root != plan.start_root:
+        raise DivergedError(describe_difference(start, policy.root, plan.start_root))
+    run_id = record.run.run_id
+    async for step, entry in recorded_steps(run_id, _trees(record), plan.replayed):
+        if step <= start:
+            continue
+        began, version = time.monotonic(), entry.version
+        assert version  # it is committed
+        again = await train_again(
+            record.payloads.read, trainer, step, entry, version.lineage, timeout
+        )
+        print(_line(again, time.monotonic() - began), flush=True)
+        if not again.is_same:
+            root = again.answer.version.root
+            raise DivergedError(describe_difference(step, root, again.recorded_root))
+
+
+def _line(again: Retrained, seconds: float) -> str:
+    policy = again.answer.version
+    verdict = "same" if again.is_same else "DIFFERENT"
+    groups = len(again.batch.groups)
+    return (
+        f"step {again.batch.step:>5}  version {policy.version!s:<8} root {policy.root}  {verdict}"
+        f"  {groups} groups  {seconds:.1f} s"
+    )
+
+
+def _trees(record: Recorded) -> AsyncIterator[tuple[int, Tree]]:
+    return read_trees(record.store, record.payloads, record.run.run_id)
+
+
+def _prepare(record: Recorded, start: int) -> tuple[RunConfig, RunContext]:
+    """A folder of its own for the replay's trainers, with all that they begin with."""
+    run = record.run.folder
+    folder = run / FOLDER
+    if folder.exists():
+        shutil.rmtree(folder)
+    (folder / "logs").mkdir(parents=True)
+    if start:
+        name = Path("checkpoints") / f"step-{start:05d}"
+        if not (run / name).is_dir():
+            kept = ", ".join(map(str, record.kept_checkpoints())) or "none"
+            raise InputError(f"--from {start}: no checkpoint of that step is kept (kept: {kept})")
+        (folder / name).parent.mkdir()
+        (folder / name).symlink_to(run / name)
+    versions = run / "versions.jsonl"
+    if versions.exists():  # which roots the versions behind the tokens had
+        shutil.copy(versions, folder)
+    config = fill_endpoints(record.config, move_busy=True)
+    write_config(folder, config)
+    run_id = f"{record.run.run_id}-{FOLDER}"
+    context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}")
+    context.write()
+    return config, context
+
+
+@asynccontextmanager
+async def _trainer(config: RunConfig, run: RunContext) -> AsyncGenerator[TrainerClient]:
+    """All ranks, started here and ended here; the client speaks to rank 0."""
+    store = await open_store(run.store_url)
+    try:
+        caller = Caller(run.run_id, await store.next_epoch(run.run_id))
+    finally:
+        await store.close()
+    placement = place(config, read_machine(os.environ))
+    services = run_services(config, run.folder, placement)
+    ranks = [service for service in services if service.name.startswith("trainer-")]
+    async with Processes(ranks) as processes, asyncio.TaskGroup() as tasks:
+        dying = tasks.create_task(processes.wait(print))  # raises when a rank dies
+        for address in config.endpoints.trainer:
+            await rpc.wait_until_serving(address, config.start_timeout)
+        async with TrainerClient(config.endpoints.trainer[0], caller) as client:
+            yield client
+        dying.cancel()

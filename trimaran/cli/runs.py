@@ -1,0 +1,220 @@
+"""The commands that speak to a manager: submit, list, show, watch, logs, pause, resume, …"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from trimaran.cli import run_options as names
+from trimaran.cli import runs_in_folder as in_folder
+from trimaran.cli import runs_view as view
+from trimaran.cli.find_run import folder_of, shorten
+from trimaran.cli.view import choose_view
+from trimaran.clients.run_sync import RunClient
+from trimaran.errors import InputError, NotFoundError
+from trimaran.runs import Run, RunState, run_to_tree
+
+TIMEOUT_SECONDS = 10.0
+"""Of one question; a manager that is started again answers within it."""
+LATEST = "latest"
+
+
+def dispatch(options: argparse.Namespace) -> int:
+    """Returns the exit code."""
+    if options.command in IN_FOLDER and (folder := _run_folder(options.run)) is not None:
+        return IN_FOLDER[options.command](folder, options)
+    with RunClient(options.manager, timeout=TIMEOUT_SECONDS) as client:
+        return COMMANDS[options.command](client, options)
+
+
+def _run_folder(text: str) -> Path | None:
+    """Only what can be no id: a path, so that a folder in runs/ does not hide the manager's run."""
+    return folder_of(text) if Path(text).is_dir() else None
+
+
+def _submit(client: RunClient, options: argparse.Namespace) -> int:
+    run = client.create_run(options.config, options.overrides, priority=options.priority)
+    console = _console()
+    console.print(f"{run.run_id}: {run.state.value}")
+    if not options.watch:
+        console.print(f"see it with: trimaran watch {run.run_id}")
+        return 0
+    return _follow(client, run, 0, console)
+
+
+def _list(client: RunClient, options: argparse.Namespace) -> int:
+    states = [_state(name) for name in options.state]
+    runs = list(client.list_runs(states, options.owner))
+    if options.json:
+        return _print_json([run_to_tree(run) for run in runs])
+    if runs:
+        _console().print(view.runs_table(runs))
+    else:
+        print("no runs; queue one with: trimaran submit CONFIG")
+    return 0
+
+
+def _show(client: RunClient, options: argparse.Namespace) -> int:
+    run = _find(client, options.run)
+    checkpoints = client.list_checkpoints(run.run_id)
+    if options.json:
+        kept = [{"step": each.step, "path": each.path} for each in checkpoints if each.kept]
+        return _print_json({**run_to_tree(run), "checkpoints": kept})
+    for line in view.describe_run(run, checkpoints):
+        print(line)
+    return 0
+
+
+def _watch(client: RunClient, options: argparse.Namespace) -> int:
+    return _follow(client, _find(client, options.run), options.after, _console())
+
+
+def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
+    """The display of `trimaran train`, until the run has ended."""
+    try:
+        with choose_view(console, run.num_steps) as display:
+            for event in client.watch_run(run.run_id, after):
+                display.show(event)
+    except KeyboardInterrupt:
+        console.print(f"{run.run_id} goes on; see it again with: trimaran watch {run.run_id}")
+        return 130
+    run = client.get_run(run.run_id)
+    for line in view.describe_end(run):
+        console.print(Text(line), soft_wrap=True)
+    return 1 if run.state is RunState.FAILED else 0
+
+
+def _logs(client: RunClient, options: argparse.Namespace) -> int:
+    run_id = _find(client, options.run).run_id
+    if not options.process:
+        known = shorten(client.list_logs(run_id)) or "none yet"
+        print(f"the launcher's log; others: {known}", file=sys.stderr)
+    for line in client.get_logs(run_id, options.process, options.lines, options.follow):
+        print(line, flush=options.follow)
+    return 0
+
+
+def _pause(client: RunClient, options: argparse.Namespace) -> int:
+    return _say(client.pause_run(_find(client, options.run).run_id))
+
+
+def _resume(client: RunClient, options: argparse.Namespace) -> int:
+    return _say(client.resume_run(_find(client, options.run).run_id))
+
+
+def _cancel(client: RunClient, options: argparse.Namespace) -> int:
+    return _say(client.cancel_run(_find(client, options.run).run_id))
+
+
+def _say(run: Run) -> int:
+    print(f"{run.run_id}: {run.state.value}, step {run.step} of {run.num_steps}")
+    return 0
+
+
+def _delete(client: RunClient, options: argparse.Namespace) -> int:
+    run = _find(client, options.run)
+    if not options.yes:
+        raise InputError(
+            f"{run.run_id}: {run.folder or 'its folder'} would be removed with its checkpoints,"
+            " and nothing brings them back; say --yes"
+        )
+    client.delete_run(run.run_id)
+    print(f"{run.run_id}: deleted")
+    return 0
+
+
+def _scale(client: RunClient, options: argparse.Namespace) -> int:
+    least, colon, most = options.replicas.partition(":")
+    if not least.isdecimal() or (colon and not most.isdecimal()):
+        raise InputError(f"{options.replicas}: not a number of replicas; give MIN or MIN:MAX")
+    run_id = _find(client, options.run).run_id
+    replicas = client.scale_run(run_id, int(least), int(most or least)).replicas
+    print(f"{run_id}: {replicas.min} to {replicas.max} replicas, {replicas.granted} now")
+    return 0
+
+
+def _samples(client: RunClient, options: argparse.Namespace) -> int:
+    run_id, step = _find(client, options.run).run_id, options.step
+    if options.trained and step is None:
+        raise InputError("--trained: give the STEP as well")
+    samples = client.get_samples(
+        run_id,
+        validation_step=None if options.trained else step,
+        trained_step=step if options.trained else None,
+        limit=options.limit,
+    )
+    if options.json:
+        return _print_json(view.samples_tree(samples))
+    _print_texts(view.describe_samples(samples))
+    return 0
+
+
+def _find(client: RunClient, text: str) -> Run:
+    """By its id, the unique beginning of one, or `latest`. Raises InputError that names candidates."""
+    if text != LATEST:
+        try:
+            return client.get_run(text)
+        except NotFoundError:
+            pass  # perhaps the beginning of an id
+    runs = client.list_runs()
+    if text == LATEST:
+        if (newest := next(runs, None)) is None:
+            raise InputError("there are no runs; queue one with: trimaran submit CONFIG")
+        return newest
+    known = list(runs)
+    found = [run for run in known if run.run_id.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    candidates = shorten([run.run_id for run in found or known]) or "there are none"
+    problem = "begins several runs" if found else "not a run of this manager"
+    raise InputError(f"{text}: {problem}: {candidates}")
+
+
+def _state(name: str) -> RunState:
+    try:
+        return RunState(name)
+    except ValueError:
+        known = ", ".join(state for state in RunState if state is not RunState.UNKNOWN)
+        raise InputError(f"--state {name}: not a state; give one of {known}") from None
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _print_texts(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+def _print_json(values: Any) -> int:
+    print(json.dumps(values, indent=2))
+    return 0
+
+
+COMMANDS = {
+    names.SUBMIT: _submit,
+    names.LIST: _list,
+    names.SHOW: _show,
+    names.WATCH: _watch,
+    names.LOGS: _logs,
+    names.PAUSE: _pause,
+    names.RESUME: _resume,
+    names.CANCEL: _cancel,
+    names.DELETE: _delete,
+    names.SCALE: _scale,
+    names.SAMPLES: _samples,
+}
+IN_FOLDER = {
+    names.SHOW: in_folder.show,
+    names.LOGS: in_folder.logs,
+    names.SAMPLES: in_folder.samples,
+}
+"""What a folder answers without a manager."""

@@ -1,0 +1,103 @@
+"""What a run's folder tells without a manager: show, logs and samples of `trimaran train`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trimaran.cli import runs_view as view
+from trimaran.errors import InputError
+from trimaran.run_answers import RunSample, RunSamples
+from trimaran.run_context import RunContext
+from trimaran.runs import Run, run_from_tree, run_to_tree
+from trimaran.store import find_store
+from trimaran.telemetry import read_json_lines
+
+POLL_SECONDS = 0.3
+SAMPLES = "samples/step-{:05d}.jsonl"
+
+
+def show(folder: Path, options: argparse.Namespace) -> int:
+    run = _read_run(folder)
+    if options.json:
+        print(json.dumps(run_to_tree(run), indent=2))
+        return 0
+    for line in view.describe_run(run, ()):
+        print(line)
+    return 0
+
+
+def logs(folder: Path, options: argparse.Namespace) -> int:
+    known = sorted(path.stem for path in (folder / "logs").glob("*.log"))
+    if options.process not in known:
+        problem = f"{options.process}: no log of {folder}" if options.process else "give a PROCESS"
+        raise InputError(f"{problem}; there are: {', '.join(known) or 'none yet'}")
+    for line in _read_log(folder / "logs" / f"{options.process}.log", options):
+        print(line, end="", flush=options.follow)
+    return 0
+
+
+def samples(folder: Path, options: argparse.Namespace) -> int:
+    """Of validations only: those of trained steps lie in the ledger's payloads."""
+    steps = sorted(int(path.stem.partition("-")[2]) for path in folder.glob("samples/step-*.jsonl"))
+    step = (steps or [None])[-1] if options.step is None else options.step
+    if options.trained or step not in steps:
+        known = ", ".join(map(str, steps)) or "none yet"
+        raise InputError(f"{folder}: without a manager there are samples of validations: {known}")
+    rows = read_json_lines(folder / SAMPLES.format(step))[: options.limit]
+    found = RunSamples(tuple(steps), (), tuple(_samples_of(rows)))
+    if options.json:
+        print(json.dumps(view.samples_tree(found), indent=2))
+        return 0
+    for line in view.describe_samples(found):
+        print(line)
+    return 0
+
+
+def _read_run(folder: Path) -> Run:
+    context = RunContext.in_folder(folder.resolve())
+
+    async def read() -> Any:
+        store = await find_store(context.store_url)
+        if store is None:
+            return None
+        try:
+            return await store.get(f"run/{context.run_id}")
+        finally:
+            await store.close()
+
+    record = asyncio.run(read())
+    if record is None:
+        raise InputError(f"{folder}: nothing is recorded of this run yet")
+    return run_from_tree(record.value)
+
+
+def _read_log(path: Path, options: argparse.Namespace) -> Iterator[str]:
+    """Its last lines, and what follows until Ctrl-C."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        yield from deque(file, maxlen=options.lines)
+        while options.follow:
+            if line := file.readline():
+                yield line
+            else:
+                time.sleep(POLL_SECONDS)
+
+
+def _samples_of(rows: list[dict[str, Any]]) -> Iterator[RunSample]:
+    """One prompt a row: the greedy answer first, then the sampled ones."""
+    for number, row in enumerate(rows, start=1):
+        for kind in ("greedy_", ""):
+            texts, rewards = (row.get(f"{kind}{what}", ()) for what in ("completions", "rewards"))
+            for text, reward in zip(texts, rewards, strict=True):
+                fault = "it could not be scored" if reward is None else ""
+                yield RunSample(
+                    *(f"held-out:{number}", row["prompt"], text, row["answer"]),
+                    reward=reward or 0.0,
+                    fault=fault,
+                )

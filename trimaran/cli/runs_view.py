@@ -1,0 +1,110 @@
+"""What the commands say of runs and samples, in words and tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.run_answers import Checkpoint, RunSamples
+from trimaran.runs import Run, RunState
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("run", "state", "step", "replicas", "priority", "owner", "submitted", ""):
+        table.add_column(heading, no_wrap=bool(heading))
+    for run in runs:
+        table.add_row(
+            run.run_id,
+            run.state.value,
+            f"{run.step}/{run.num_steps}",
+            _replicas(run),
+            str(run.priority),
+            run.owner,
+            _when(run.created_at),
+            Text(remark(run)),
+        )
+    return table
+
+
+def remark(run: Run) -> str:
+    """What keeps the run from going on, if anything does."""
+    if run.state is RunState.QUEUED:
+        return run.waiting_for
+    return run.error or (f"held: {run.held}" if run.held else "")
+
+
+def describe_run(run: Run, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    kept = [f"{each.path} (step {each.step})" for each in checkpoints if each.kept]
+    facts = {
+        "state": run.state.value,
+        "step": f"{run.step} of {run.num_steps}",
+        "why it waits": run.waiting_for if run.state is RunState.QUEUED else "",
+        "held": run.held,
+        "error": run.error,
+        "what to do": run.remedy,
+        "replicas": _replicas(run),
+        "name": run.name,
+        "owner": run.owner,
+        "priority": str(run.priority),
+        "submitted": _when(run.created_at),
+        "started": _when(run.started_at) + (f" ({run.starts} times)" if run.starts > 1 else ""),
+        "ended": _when(run.ended_at),
+        "checkpoint": kept[-1] if kept else "",
+        "folder": run.folder,
+    }
+    yield run.run_id
+    yield from (f"  {name:<13} {value}" for name, value in facts.items() if value)
+
+
+def describe_end(run: Run) -> Iterator[str]:
+    """After the last event."""
+    yield f"{run.run_id}: {run.state.value} after step {run.step} of {run.num_steps}"
+    if run.remedy:
+        yield f"what to do: {run.remedy}"
+    if run.folder:
+        yield f"run folder: {run.folder}"
+
+
+def describe_samples(samples: RunSamples) -> Iterator[str]:
+    for sample in samples.samples:
+        worth = f"no reward: {sample.fault}" if sample.fault else f"reward {sample.reward:g}"
+        terms = ", ".join(f"{name} {value:g}" for name, value in sample.terms.items())
+        yield f"{sample.prompt_id}  {worth}{f' ({terms})' if terms else ''}"
+        for name, text in (
+            ("prompt", sample.prompt),
+            ("answer", sample.answer),
+            ("reference", sample.reference),
+        ):
+            yield from _indented(name, text)
+        yield ""
+    validations, trained = (
+        ", ".join(map(str, steps)) or "none"
+        for steps in (samples.validation_steps, samples.trained_steps)
+    )
+    yield f"validations after steps: {validations}; trained steps that are kept: {trained}"
+
+
+def samples_tree(samples: RunSamples) -> dict[str, Any]:
+    return asdict(samples)
+
+
+def _indented(name: str, text: str) -> Iterator[str]:
+    first, *rest = text.splitlines() or [""]
+    yield f"  {name + ':':<10} {first}"
+    yield from (f"  {'':<10} {line}" for line in rest)
+
+
+def _replicas(run: Run) -> str:
+    least, most, granted = run.replicas.min, run.replicas.max, run.replicas.granted
+    bounds = str(least) if least == most else f"{least}-{most}"
+    return f"{granted} of {bounds}" if most else ""
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""

@@ -1,0 +1,78 @@
+"""`trimaran up`: the manager, until SIGTERM or SIGINT. The runs outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+from services.manager.serve import Serving, serving
+from services.manager.settings import ManagerSettings, load_settings
+from trimaran.errors import TrimaranError
+from trimaran.telemetry import setup_logging
+
+
+def up(
+    config: str | None, folder: str | None, store: str | None, address: str | None, http: str | None
+) -> int:
+    """Raises InputError for what was given, or where another manager is at work."""
+    given: dict[str, Any] = {
+        "folder": Path(folder).resolve() if folder else None,
+        "store": store,
+        "address": address,
+        "http_address": http,
+    }
+    settings = load_settings(
+        Path(config) if config else None, {key: value for key, value in given.items() if value}
+    )
+    setup_logging("manager")
+    return asyncio.run(_until_stopped(settings))
+
+
+async def _until_stopped(settings: ManagerSettings) -> int:
+    stopped: list[signal.Signals] = []
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped:
+            task.cancel()
+        stopped.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    num_going = 0
+    try:
+        async with serving(settings, say=_say) as served:
+            _announce(settings, served)
+            try:
+                await served.manager.run()
+            finally:
+                num_going = sum(r.state.has_processes for r in served.manager.records.all())
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+    except TrimaranError as error:
+        logging.getLogger(__name__).error("%s", error)
+        raise
+    goes_on = "no run is going on"
+    if num_going:
+        goes_on = f"{num_going} run{'s go' if num_going > 1 else ' goes'} on without it"
+    _say(f"stopped; {goes_on}; trimaran up finds every run again")
+    return 0
+
+
+def _announce(settings: ManagerSettings, served: Serving) -> None:
+    _say(f"runs: {settings.folder}")
+    for pool in settings.find_pools():
+        what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
+        number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
+        _say(f"pool {pool.name}: {number}{what}")
+    scheme = "https" if settings.tls else "http"
+    _say(f"RunService listens on {served.address}, HTTP on {scheme}://{served.http_address}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,35 @@
+"""What a service's exit code says to the launcher."""
+
+from __future__ import annotations
+
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    InternalError,
+    TransferError,
+    UnavailableError,
+)
+
+FAILED = 1
+"""It has decided: another start would come to the same end."""
+BAD_INPUT = 2
+"""What the user gave is wrong; its last lines say what."""
+TRY_AGAIN = 75
+"""What it met may pass, so another start may help. The number is EX_TEMPFAIL of sysexits.h."""
+
+MAY_PASS = (UnavailableError, DeadlineError, TransferError, InternalError)
+"""Somebody else was away, silent, broken off or crashed."""
+
+
+def exit_code(error: BaseException) -> int:
+    """Of a service that ends because of `error`.
+
+    A store that is damaged or has lost writes derives from InternalError and says of itself that no
+    retry helps (`is_final`).
+
+    Example: exit_code(UnavailableError("reward: connection refused")) == TRY_AGAIN
+    """
+    if isinstance(error, InputError):
+        return BAD_INPUT
+    may_pass = isinstance(error, MAY_PASS) and not getattr(error, "is_final", False)
+    return TRY_AGAIN if may_pass else FAILED

@@ -1,0 +1,170 @@
+"""A run from its first process to its last: starts them, keeps them alive, follows what is wanted.
+
+store: goal, replicas ──▶ Launch ──▶ processes        (start, revive, drain, end)
+store: run, events    ◀── Launch ◀── processes        (what the controller could not say)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from trimaran.config import RunConfig
+from trimaran.errors import TrimaranError, UnavailableError, first_error
+from trimaran.launch.health import HealthWatch
+from trimaran.launch.lease import held_lease
+from trimaran.launch.local import Processes, ServiceDiedError, ServiceProcess
+from trimaran.launch.reports import Reports
+from trimaran.launch.scaling import Scaling
+from trimaran.run_context import RunContext
+from trimaran.runs import Goal, Run, RunState, launcher_lease, replicas_key
+from trimaran.store import Store
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+
+SetGoal = Callable[[Goal], Awaitable[None]]
+"""Tells the controller; raises UnavailableError or DeadlineError while there is none."""
+
+
+async def launch(
+    config: RunConfig,
+    run: RunContext,
+    services: Sequence[ServiceProcess],
+    store: Store,
+    set_goal: SetGoal,
+    on_start: Callable[[Processes], None] = lambda processes: None,
+) -> Run | None:
+    """Until the run has ended, is paused, or has failed; how it stands then.
+
+    Raises ServiceDiedError, recorded as the run's failure, and InputError while another launcher
+    has the run. Who cancels it ends the processes and leaves the run as it is, to be resumed.
+    """
+    async with held_lease(store, launcher_lease(run.run_id)) as lease:
+        reports = Reports(store, run, lease)
+        await reports.starting(config)
+        processes = Processes(services)
+        await reports.endpoints(processes.addresses)
+        on_start(processes)
+        try:
+            async with processes:
+                ended = await _Watch(config, run, store, processes, reports, set_goal).run()
+        except ServiceDiedError as error:
+            await _record_failure(reports, error, run.folder)
+            raise
+        if ended is not None:
+            await reports.ended(ended)
+        return await reports.run()
+
+
+class _Watch:
+    """What goes on beside the processes."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunContext,
+        store: Store,
+        processes: Processes,
+        reports: Reports,
+        set_goal: SetGoal,
+    ) -> None:
+        self._config, self._run, self._store = config, run, store
+        self._processes, self._reports, self._set_goal = processes, reports, set_goal
+        self._scaling = Scaling(config, run.folder, processes, reports.note)
+        self._health = HealthWatch(processes, config.frozen_timeout, reports.note, run.trust)
+        self._step, self._addresses = -1, processes.addresses
+        self._told: tuple[Goal, int] | None = None
+        """Which goal the controller was told, by its process id."""
+
+    async def run(self) -> RunState | None:
+        """Returns when the controller has ended well; or how the run stands that was ended here,
+        because it shall end and was still starting."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [
+                    tasks.create_task(work)
+                    for work in (self._health.run(), self._reports.tell(), self._scale())
+                ]
+                waiting = tasks.create_task(self._processes.wait(self._reports.note))
+                ending = tasks.create_task(self._follow())
+                await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
+                for task in (*helpers, waiting, ending):
+                    task.cancel()
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
+        finally:
+            await self._tell_rest()
+        return None if waiting.done() and not waiting.cancelled() else ending.result()
+
+    async def _follow(self) -> RunState:
+        """What is wanted and how far the run is. Returns when it shall end before it is under way."""
+        while True:
+            try:
+                goal, run = await self._reports.goal(), await self._reports.run()
+            except UnavailableError as error:
+                logger.warning("the run's store is away: %s", error)
+            else:
+                self._note_progress(run)
+                if goal is not Goal.RUN:
+                    if not self._processes.running:
+                        return RunState.PAUSED if goal is Goal.PAUSE else RunState.CANCELLED
+                    await self._tell_goal(goal)
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _note_progress(self, run: Run | None) -> None:
+        if run is None:
+            return
+        if run.state in (RunState.RUNNING, RunState.PAUSING, RunState.CANCELLING):
+            self._processes.running = True
+        if run.step != self._step:
+            self._step = run.step
+            self._processes.progressed()
+
+    async def _tell_goal(self, goal: Goal) -> None:
+        """Once to each controller: one that starts later reads it in the store itself."""
+        controller = self._processes.alive.get("controller")
+        if controller is None or self._told == (goal, controller.process.pid):
+            return
+        try:
+            await self._set_goal(goal)
+        except TrimaranError as error:
+            logger.info("the controller cannot be told to %s yet: %s", goal, error)
+        else:
+            self._told = goal, controller.process.pid
+
+    async def _scale(self) -> None:
+        while True:
+            try:
+                record = await self._store.get(replicas_key(self._run.run_id))
+                if record is not None:
+                    await self._scaling.scale(record.value)
+                if self._addresses != (addresses := self._processes.addresses):
+                    await self._reports.endpoints(addresses)
+                    self._addresses = addresses
+            except UnavailableError as error:
+                logger.warning("the run's store is away: %s", error)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _tell_rest(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._reports.tell_rest()
+        except TimeoutError:
+            logger.warning("the last notes could not be told: the run's store is away")
+
+
+async def _record_failure(reports: Reports, error: ServiceDiedError, folder: Path) -> None:
+    """Unless the controller has recorded it itself, in its own words."""
+    run = await reports.run()
+    if run is not None and run.state is RunState.FAILED:
+        return
+    remedy = (
+        "Correct what it says; where that is in the configuration, start a new run."
+        if error.exit_code == 2
+        else f"See the logs in {folder / 'logs'}, mend the cause, then resume the run."
+    )
+    await reports.ended(RunState.FAILED, str(error), remedy)

@@ -1,0 +1,35 @@
+"""What outlives a process: records, append-only streams, leases and fencing epochs.
+
+`port.py` says what a run needs of a store, `open_store` chooses one by its URL: one SQLite file for
+the processes of one machine, or a Redis server. Nothing outside this package knows which it is.
+"""
+
+from trimaran.store.open import find_store, open_store, run_store_url
+from trimaran.store.port import (
+    ConflictError,
+    Entry,
+    Lease,
+    LostWritesError,
+    Record,
+    Store,
+    StoreError,
+    StoreFullError,
+    TrimmedError,
+    entries,
+)
+
+__all__ = [
+    "ConflictError",
+    "Entry",
+    "Lease",
+    "LostWritesError",
+    "Record",
+    "Store",
+    "StoreError",
+    "StoreFullError",
+    "TrimmedError",
+    "entries",
+    "find_store",
+    "open_store",
+    "run_store_url",
+]

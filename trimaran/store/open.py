@@ -1,0 +1,58 @@
+"""Which store a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trimaran.errors import InputError
+from trimaran.store.port import Store
+from trimaran.store.redis_url import is_redis, with_prefix
+from trimaran.store.sqlite import SqliteStore
+
+SQLITE = "sqlite:"
+RUN_STORE_NAME = "store.sqlite"
+
+
+async def open_store(url: str) -> Store:
+    """The store, made where there is none yet: `sqlite:PATH` or `redis://HOST:PORT/DB?prefix=NAME`.
+
+    Raises InputError for a URL that names none or a server that may lose data, and StoreError and
+    UnavailableError as each call.
+
+    Example: store = await open_store("sqlite:runs/demo-20261120-120000/store.sqlite")
+    """
+    store = await _open(url, make=True)
+    assert store
+    return store
+
+
+async def find_store(url: str) -> Store | None:
+    """The store; None where nothing was recorded yet."""
+    return await _open(url, make=False)
+
+
+def run_store_url(url: str, run_id: str, folder: Path) -> str:
+    """The store of a run of a manager whose own is at `url`: a file in the run's folder, or a prefix
+    of the same Redis server."""
+    if is_redis(url):
+        return with_prefix(url, f"run/{run_id}")
+    return f"{SQLITE}{folder / RUN_STORE_NAME}"
+
+
+async def _open(url: str, make: bool) -> Store | None:
+    if is_redis(url):
+        from trimaran.store.redis import RedisStore  # late: its import takes a tenth of a second
+
+        store = RedisStore(url)
+    elif url.startswith(SQLITE) and url != SQLITE:
+        store = SqliteStore(Path(url.removeprefix(SQLITE)))
+    else:
+        raise InputError(f"{url.partition('//')[0]}: not a store; give sqlite:PATH or redis://…")
+    try:
+        is_there = await store.open(make)
+    except BaseException:
+        await store.close()
+        raise
+    if not is_there:
+        await store.close()
+    return store if is_there else None

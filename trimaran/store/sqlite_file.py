@@ -1,0 +1,186 @@
+"""One SQLite file, used on a thread of its own and made or brought up to date as it is opened.
+
+A disk that hangs (a network file system without its server) holds whoever writes to it or reads
+from it in the kernel, for ever. So every call is made on the file's own thread, and raises
+UnavailableError after `timeout` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from trimaran.call_thread import CallThread
+from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
+from trimaran.store.port import StoreError, StoreFullError
+
+SCHEMA_VERSION = 1
+MIGRATIONS: tuple[str, ...] = (
+    # Up to Trimaran 0.1 a file had no version and these tables, a record no version of its own.
+    """
+    CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS streams (
+        stream TEXT NOT NULL, sequence INTEGER NOT NULL, value TEXT NOT NULL,
+        PRIMARY KEY (stream, sequence)
+    );
+    CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
+    ALTER TABLE records ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+    CREATE TABLE clock (version INTEGER NOT NULL);
+    INSERT INTO clock SELECT MIN(COUNT(*), 1) FROM records;
+    CREATE TABLE trims (stream TEXT PRIMARY KEY, through INTEGER NOT NULL);
+    CREATE TABLE leases (
+        name TEXT PRIMARY KEY, holder TEXT NOT NULL, epoch INTEGER NOT NULL,
+        boot TEXT NOT NULL, until REAL NOT NULL
+    );
+    """,
+)
+"""Each brings a file of the version before up to the next one."""
+
+BUSY_TIMEOUT_SECONDS = 30.0
+"""For another process to end its own transaction."""
+DISK_SECONDS = 60.0
+"""For one call, with those that stand before it."""
+CLOSE_SECONDS = 10.0
+
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+Result = TypeVar("Result")
+
+
+class SqliteFile:
+    """A connection with a write-ahead log and `synchronous=FULL`, opened by the first call.
+
+    When the disk does not answer, UnavailableError names the file. A write that was under way then
+    may still reach the disk, should it come back; no later one does.
+
+    Example: await SqliteFile(path).call(lambda connection: connection.execute("SELECT 1"))
+    """
+
+    def __init__(self, path: Path, timeout: float, close_timeout: float) -> None:
+        """Seconds: of a call, and for the last one as the file is closed."""
+        self.path = path
+        self.timeout = timeout
+        self.connection: sqlite3.Connection | None = None
+        self.thread = CallThread(f"store {path.name}")
+        self._close_timeout = close_timeout
+        self._is_closed = False
+
+    async def call(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        """On the file's thread, one call after the other: only there is the connection used."""
+        if self.thread.hangs:
+            raise self._no_answer()
+        try:
+            return await self.thread.wait(lambda: function(self._open()), self.timeout)
+        except DeadlineError:
+            if self._is_closed:
+                raise StoreError(f"{self.path}: the store is closed") from None
+            raise self._no_answer() from None
+        except (sqlite3.Error, OSError) as error:
+            raise _translate(self.path, error) from error
+
+    async def write(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        """All that the function writes, or nothing."""
+
+        def whole(connection: sqlite3.Connection) -> Result:
+            with _transaction(connection):
+                return function(connection)
+
+        return await self.call(whole)
+
+    async def close(self) -> None:
+        """Waits for the calls under way: SQLite would crash the process. A disk that hangs for
+        `close_timeout` seconds keeps the connection; nothing uses it any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            await asyncio.to_thread(self.thread.stop, self._disconnect, self._close_timeout)
+
+    def _disconnect(self) -> None:
+        if self.connection:
+            self.connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        if self.connection is None:
+            self.path.touch(mode=0o600)  # it holds the relay keys of the replicas
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None
+            )
+            try:
+                _use_write_ahead_log(connection)
+                connection.execute("PRAGMA synchronous=FULL")
+                _migrate(connection, self.path)
+            except BaseException:
+                connection.close()
+                raise
+            self.connection = connection
+        return self.connection
+
+    def _no_answer(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self.path}: its disk has not answered for {self.timeout:g} s; see that it works again"
+        )
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Waits for another process that opens the file: for this statement SQLite does not."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    if _version(connection) == SCHEMA_VERSION:
+        return
+    with _transaction(connection):
+        version = _version(connection)  # another process may have come first
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{path}: has schema {version}, this Trimaran knows {SCHEMA_VERSION} and older;"
+                " update Trimaran"
+            )
+        for migration in MIGRATIONS[version:]:
+            for statement in filter(str.strip, migration.split(";")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite may have rolled back by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _translate(path: Path, error: sqlite3.Error | OSError) -> TrimaranError:
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC:
+            return StoreFullError(f"{path}: its disk is full; make room")
+        return UnavailableError(f"{path}: cannot be opened ({error.strerror})")
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFullError(f"{path}: its disk is full; make room")
+    if code in DAMAGED:
+        return StoreError(f"{path}: damaged ({error}); bring back a copy of it")
+    if code == sqlite3.SQLITE_ERROR:
+        return StoreError(f"{path}: not a store of ours ({error})")
+    return UnavailableError(f"{path}: cannot be used ({error})")

@@ -1,0 +1,118 @@
+"""TLS from files, for gRPC and for HTTP; new files count for every connection made after them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from trimaran.errors import InputError
+from trimaran.reread import Reread
+from trimaran.trust import TlsFiles
+
+# grpcio's type stubs lack these.
+_grpc: Any = grpc
+
+LAST_CALLS_SECONDS = 3600.0
+"""For calls that are under way on a connection that is to end; a training step is the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The files' bytes; None for those that are not given."""
+
+    certificate: bytes | None
+    key: bytes | None
+    authorities: bytes | None
+
+
+def read_pem(files: TlsFiles) -> Pem:
+    """Raises InputError naming the file, also for a key that does not fit its certificate."""
+    for path in files.paths:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; TLS needs it")
+    if (files.certificate is None) != (files.key is None):
+        raise InputError("tls: certificate and key belong together; give both or none")
+    pem = Pem(_read(files.certificate), _read(files.key), _read(files.authorities))
+    _context(files, ssl.PROTOCOL_TLS_CLIENT)
+    return pem
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Raises InputError, also where there is no certificate."""
+    _check_server(files)
+    pem = Reread(files.paths, lambda: read_pem(files))
+    return _grpc.dynamic_ssl_server_credentials(
+        _configuration(pem.current()),
+        lambda: _configuration(pem.current()),
+        require_client_authentication=files.authorities is not None,
+    )
+
+
+def server_options(files: TlsFiles) -> list[tuple[str, int]]:
+    """A connection outlives its certificates and their authority, unless it is ended."""
+    return [
+        ("grpc.max_connection_age_ms", int(files.connection_seconds * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(LAST_CALLS_SECONDS * 1000)),
+    ]
+
+
+def channel_credentials(pem: Pem) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
+
+
+def http_context(files: TlsFiles) -> ssl.SSLContext:
+    """For uvicorn: `config.load(); config.ssl = http_context(files)`. Raises InputError."""
+    _check_server(files)
+    contexts = Reread(files.paths, lambda: _context(files, ssl.PROTOCOL_TLS_SERVER))
+    outer = _context(files, ssl.PROTOCOL_TLS_SERVER)
+
+    def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = contexts.current()
+
+    outer.sni_callback = choose  # called for every connection, with or without a name
+    return outer
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For an HTTP client. Raises InputError."""
+    return _context(files, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _check_server(files: TlsFiles) -> None:
+    if files.certificate is None or files.key is None:
+        raise InputError("tls: a server needs certificate and key; give both files")
+
+
+def _context(files: TlsFiles, protocol: Any) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    try:
+        if files.certificate and files.key:
+            # An encrypted key would ask for its password at the terminal.
+            context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+        if files.authorities:
+            context.load_verify_locations(files.authorities)
+        elif protocol == ssl.PROTOCOL_TLS_CLIENT:
+            context.load_default_certs()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        names = ", ".join(map(str, files.paths))
+        raise InputError(f"{names}: cannot be used for TLS ({error})") from None
+    if protocol == ssl.PROTOCOL_TLS_SERVER and files.authorities:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _configuration(pem: Pem) -> Any:
+    chain: Callable[..., Any] = _grpc.ssl_server_certificate_configuration
+    return chain([(pem.key, pem.certificate)], root_certificates=pem.authorities)
+
+
+def _read(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path else None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
