@@ -191,6 +191,8 @@ class _Ledger:
     def keep(self, data: bytes) -> str:
         return ""
 
+    is_nearly_full = False
+
     async def flush(self) -> None: ...
 
 
