@@ -1,9 +1,13 @@
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.controller.router import Router
+from tests.controller.virtual_time import run_virtually
 from trimaran.errors import UnavailableError
 from trimaran.types import PolicyVersion, Replica, Routing, VersionId
 
@@ -105,3 +109,51 @@ def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up() ->
         raise ZeroDivisionError
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.booleans()), max_size=30),
+    st.lists(st.tuples(st.integers(1, 12), st.sets(st.sampled_from("abc"))), max_size=4),
+)
+def test_every_lease_gets_the_least_loaded_replica_and_none_is_forgotten(
+    leases: list[tuple[int, int, bool]], changes: list[tuple[int, set[str]]]
+) -> None:
+    """Virtual time fails where everybody waits and nobody will wake any of them."""
+    limit = 8
+    load: Counter[str] = Counter()
+    routable = set("abc")
+
+    async def body() -> None:
+        nobody: Any = None
+        clients: Any = lambda address: None  # noqa: E731
+        router = Router(
+            *(nobody, clients, limit, 1e6),
+            on_lost=lambda name, fault: None,
+            on_back=lambda name: None,
+            on_busy=lambda name, start, end: None,
+        )
+
+        async def route(names: set[str]) -> None:
+            nonlocal routable
+            routable = names
+            replicas = tuple(Replica(name, f"127.0.0.1:{ord(name)}") for name in sorted(names))
+            await router.update(Routing(live(1), replicas))
+
+        async def use(seconds: int, samples: int, avoids: bool) -> None:
+            avoid = {"a"} if avoids else set[str]()
+            async with router.lease(samples, avoid) as lease:
+                choice = (routable - avoid) or routable
+                assert load[lease.name] == min(load[name] for name in choice) < limit
+                load[lease.name] += samples
+                await asyncio.sleep(seconds)
+                load[lease.name] -= samples
+
+        async def change() -> None:
+            for seconds, names in changes:
+                await asyncio.sleep(seconds)
+                await route(names or {"a"})
+
+        await route(set("abc"))
+        await asyncio.gather(change(), *(use(*lease) for lease in leases))
+
+    run_virtually(body())
