@@ -70,10 +70,10 @@ class TrainerClient(Client):
         """
         request = pb.TrainBatchRequest(
             caller=self._caller,
-            batch=wire.encode_batch(batch),
             lineage=lineage,
             proofs=[wire.encode_proof(proof) for proof in proofs],
         )
+        wire.write_batch(request.batch, batch)
         answer: pb.TrainBatchResponse = await rpc.call(self._stub.TrainBatch, request, timeout)
         version = wire.decode_policy(answer.version)
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
