@@ -24,7 +24,6 @@ from tests.faults_runs.moves import Case, Done
 from tests.faults_runs.plants import PLANTS
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
 from trimaran import rpc
-from trimaran.errors import TrimaranError
 
 RECOVERY_SECONDS = 90.0
 """For the next step to be trained and every process to be back. Longer is a hang."""
@@ -186,11 +185,13 @@ class Driver:
                 )
             await asyncio.sleep(POLL_SECONDS)
             await self._site.look()
+        self._note(case.kind, done)
+
+    def _note(self, kind: str, done: Done) -> None:
         seconds = time.monotonic() - done.begun
-        self._report.recoveries.setdefault(case.kind, []).append(round(seconds, 2))
-        print(
-            f"  {self._report.num_faults:4d} {case.kind}: {done.what}; {seconds:.2f} s", flush=True
-        )
+        self._report.recoveries.setdefault(kind, []).append(round(seconds, 2))
+        number = self._report.num_faults
+        print(f"  {number:4d} {kind}: {done.what}; {seconds:.2f} s", flush=True)
 
     def _missing(self, run: DrivenRun) -> set[str]:
         return {"manager", *run.processes} - set(self._site.alive(run))
@@ -207,14 +208,12 @@ class Driver:
             *endpoints.trainer,
             *endpoints.rollout[: run.setting.num_replicas],
         ]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(rpc.wait_until_serving(self._site.address, 1.0))
-                for address in addresses:
-                    tasks.create_task(rpc.wait_until_serving(str(address), 1.0, run.context.trust))
-        except* TrimaranError:
-            return False
-        return True
+        trust = run.context.trust
+        answers = await asyncio.gather(
+            rpc.is_serving(self._site.address, 1.0),
+            *(rpc.is_serving(str(address), 1.0, trust) for address in addresses),
+        )
+        return all(answers)
 
     async def until(
         self, condition: Callable[[], bool], what: str, seconds: float = RECOVERY_SECONDS
