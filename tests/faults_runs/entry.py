@@ -36,6 +36,8 @@ PARENTS = ("launch", "up")
 """Commands that start processes."""
 ORDERS = "TRIMARAN_FAULTS_ORDERS"
 """Environment variable: the folder of the driver's orders. A process's is RUN_FOLDER_NAME.NAME."""
+PACE = "TRIMARAN_FAULTS_PACE"
+"""Environment variable: the file that says how many seconds a token takes."""
 
 
 def preload() -> None:
@@ -88,4 +90,8 @@ def _stand_in(arguments: list[str], orders: Orders) -> None:
         from services.rollout import server as rollout
 
         module = rollout
-        module.create_engine = lambda config, device: StandInEngine(orders)
+        pace = Path(os.environ[PACE])
+        # With more batches under way at a time, each takes longer: steps come as fast as without.
+        module.create_engine = lambda config, device: StandInEngine(
+            orders, lambda: float(pace.read_text()) * (config.run.max_lag + 1)
+        )

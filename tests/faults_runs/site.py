@@ -30,6 +30,8 @@ from trimaran.store import Store, entries, find_store
 GROUPS_PER_STEP = 2
 FROZEN_SECONDS = 3.0
 """frozen_timeout."""
+TOKEN_SECONDS, MAX_TOKENS = 0.03, 32
+"""So that a step takes a second."""
 START_SECONDS = 30.0
 END_SECONDS = 40.0
 """For every process of a site to be gone once its runs have ended."""
@@ -133,6 +135,8 @@ class Site:
         os.environ[born.NOTES] = str(folder / "notes")
         os.environ[entry.ORDERS] = str(folder / "orders")
         os.environ["TMPDIR"] = str(folder / "temporary")
+        os.environ[entry.PACE] = str(folder / "pace")
+        self.set_pace(TOKEN_SECONDS)
         self._model = house.write_model(folder / "model", MODEL)
         row = json.dumps({"prompt": "What is 1 + 2?", "answer": "3"}) + "\n"
         (folder / "train.jsonl").write_text(64 * row)
@@ -156,6 +160,12 @@ class Site:
         }
         (self.folder / "manager.yaml").write_text(yaml.safe_dump(settings))
         self.start_manager()
+
+    def set_pace(self, seconds: float) -> None:
+        """Of a token, from now on."""
+        part = self.folder / "pace.part"
+        part.write_text(str(seconds))
+        part.rename(self.folder / "pace")
 
     def start_manager(self) -> None:
         """As an operator's supervisor does, whenever it has ended."""
@@ -241,7 +251,7 @@ class Site:
                 "replicas": setting.num_replicas,
                 "device": "cpu",
                 "group_size": 2,
-                "max_tokens": 32,
+                "max_tokens": MAX_TOKENS,
                 "max_prompt_tokens": 64,
                 "max_concurrency": 8,
                 "idle_timeout": 2,
