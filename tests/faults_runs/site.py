@@ -144,6 +144,7 @@ class Site:
         self.address = _free_address()
         self.client = AsyncRunClient(self.address, timeout=2.0)
         self.runs: list[DrivenRun] = []
+        self._looking = asyncio.Lock()
         self._ours = {process.pid for process in marked(os.environ[MARK])}
         """The driver and its zygote."""
 
@@ -196,13 +197,14 @@ class Site:
 
     async def look(self) -> None:
         """Brings `runs` up to date, as far as somebody answers."""
-        for driven in self.runs:
-            try:
-                async with asyncio.timeout(1):
-                    driven.run = await self.client.get_run(driven.name)
-            except (TrimaranError, TimeoutError):
-                pass  # the manager is away: what was known stays
-            await driven.read()
+        async with self._looking:
+            for driven in self.runs:
+                try:
+                    async with asyncio.timeout(1):
+                        driven.run = await self.client.get_run(driven.name)
+                except (TrimaranError, TimeoutError):
+                    pass  # the manager is away: what was known stays
+                await driven.read()
 
     def alive(self, run: DrivenRun) -> dict[str, Life]:
         """The manager's process and the run's, by name."""
