@@ -16,7 +16,7 @@ from trimaran.store import open_store
 
 
 def run_on(server: RedisServer, folder: Path) -> RunContext:
-    run = RunContext("addition-1", folder / "run", server.url("run/addition-1"))
+    run = RunContext("run", folder / "run", server.url("run/addition-1"))
     run.folder.mkdir()
     run.write()
     return run
