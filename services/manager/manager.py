@@ -47,7 +47,7 @@ from trimaran.store import ConflictError, Lease, Store
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-PREPARED_SECONDS = 2.0
+PREPARED_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 MOST_FAILURES = 20
@@ -333,6 +333,8 @@ class Manager:
         await self.stores.forget(run.store_url)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
+        self._prepared.discard(run.run_id)  # a run of the same second may be called so again
+        self._told.pop(run.run_id, None)
 
 
 def taken_over() -> StaleEpochError:
