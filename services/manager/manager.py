@@ -37,7 +37,7 @@ from trimaran.store import ConflictError, Lease
 
 logger = logging.getLogger(__name__)
 
-PREPARED_SECONDS = 2.0
+PREPARED_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 MOST_FAILURES = 20
@@ -261,6 +261,7 @@ class Manager:
         self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
+        self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 
 def taken_over() -> StaleEpochError:
