@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,21 @@ from services.manager.results import list_checkpoints, validation_samples, valid
 from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
 from services.manager.watchers import Watchers, paced
+from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
-from trimaran.runs import EventKind, Goal, Run, RunEvent, RunState, event_from_tree, events_stream
+from trimaran.run_context import RunContext
+from trimaran.runs import (
+    EventKind,
+    Goal,
+    Run,
+    RunEvent,
+    RunState,
+    endpoints_key,
+    event_from_tree,
+    events_stream,
+)
 from trimaran.store import entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
 
@@ -217,9 +229,8 @@ class Runs:
 
         self._of(client, run_id)
         await self._records.change(run_id, make)
-        deadline = self._clock() + DELETE_SECONDS  # what is left is removed later
-        while self._clock() < deadline and any(r.run_id == run_id for r in self._records.all()):
-            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):  # what is left by then is removed later
+            await self._records.wait_until_removed(run_id, DELETE_SECONDS)
 
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)
@@ -285,6 +296,29 @@ class Runs:
             else:
                 await asyncio.sleep(FOLLOW_SECONDS)
 
+    async def processes(self, client: ClientIdentity, run_id: str) -> Mapping[str, str]:
+        """Those that listen at the moment: their names and addresses."""
+        run = self._of(client, run_id)
+        if not run.state.has_processes:
+            return {}
+        try:
+            async with self._stores.of(run.store_url) as store:
+                record = await store.get(endpoints_key(run_id))
+        except NotFoundError:
+            return {}  # it has just started
+        return record.value if record else {}
+
+    async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
+        """What a process counts, in Prometheus' text format. Raises NotFoundError."""
+        addresses = await self.processes(client, run_id)
+        if process not in addresses:
+            known = ", ".join(sorted(addresses)) or "none at the moment"
+            raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
+        folder = Path(self._of(client, run_id).folder)
+        trust = (await asyncio.to_thread(RunContext.in_folder, folder)).trust
+        async with MetricsClient(addresses[process], trust) as asked:
+            return await asked.get_metrics()
+
     async def ledger_group(self, client: ClientIdentity, run_id: str, group: int) -> LedgerAnswer:
         run = self._of(client, run_id)
         _check_sequence("group", group)
@@ -342,7 +376,7 @@ class Runs:
     ) -> Run:
         self._of(client, run_id)
         run = await self._records.change(run_id, make)
-        await self._manager.say_once(run)
+        await self._manager.links.say_once(run)
         return run.view
 
     def _of(self, client: ClientIdentity, run_id: str) -> Managed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import torch
 
@@ -27,8 +27,10 @@ TOKEN_SECONDS = 0.02
 
 
 class StandInEngine:
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
+    def __init__(
+        self, orders: Orders, token_seconds: Callable[[], float] = lambda: TOKEN_SECONDS
+    ) -> None:
+        self._orders, self._token_seconds = orders, token_seconds
         self._loaded: dict[str, torch.Tensor] = {}
         self._live: VersionId | None = None
         self._running = asyncio.Event()
@@ -63,7 +65,7 @@ class StandInEngine:
                         yield Ended(index, "length")
                         del made[index]
                         self._num_running -= 1
-                await asyncio.sleep(TOKEN_SECONDS)
+                await asyncio.sleep(self._token_seconds())
         finally:
             self._num_running -= len(made)
 

@@ -8,6 +8,7 @@ from typing import Any
 from trimaran.clients import RolloutClient, TrainerClient, WeightSyncClient
 from trimaran.config import Endpoints
 from trimaran.errors import StaleEpochError, TrimaranError
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller
 
 CALL_SECONDS = 20.0
@@ -28,13 +29,15 @@ async def expect(error: type[TrimaranError], call: Awaitable[Any], what: str) ->
     raise Broken(f"{what}: obeyed, with {answer!r}")
 
 
-async def refuse_replaced(endpoints: Endpoints, old: Caller, index: int) -> None:
+async def refuse_replaced(
+    endpoints: Endpoints, old: Caller, index: int, trust: Trust = NO_TRUST
+) -> None:
     """`old` asks weight sync, replica `index` and the trainer. Raises Broken when one obeys."""
     assert endpoints.weight_sync
     async with (
-        WeightSyncClient(endpoints.weight_sync, old) as weight_sync,
-        RolloutClient(endpoints.rollout[index], old) as replica,
-        TrainerClient(endpoints.trainer[0], old) as trainer,
+        WeightSyncClient(endpoints.weight_sync, old, trust) as weight_sync,
+        RolloutClient(endpoints.rollout[index], old, trust) as replica,
+        TrainerClient(endpoints.trainer[0], old, trust) as trainer,
     ):
         live = (await weight_sync.list_versions(1))[0].policy
         name = f"rollout-{index}"

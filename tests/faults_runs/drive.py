@@ -24,7 +24,6 @@ from tests.faults_runs.moves import Case, Done
 from tests.faults_runs.plants import PLANTS
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
 from trimaran import rpc
-from trimaran.errors import TrimaranError
 
 RECOVERY_SECONDS = 90.0
 """For the next step to be trained and every process to be back. Longer is a hang."""
@@ -34,6 +33,8 @@ POLL_SECONDS = 0.1
 MAX_DEATHS = 3
 """Of one kind of process in one run: who dies again and again is given up."""
 DEADLY = ("kill", "freeze", "frozen", "corrupt", "stale")
+STEPS_PER_FAULT = 8
+"""More than there are between two faults: a run must not end before the last of them."""
 CANCELLED = 0.15
 """Share of the sites where a run is cancelled in the end."""
 PATIENCE = 0.75
@@ -71,7 +72,7 @@ async def drive(report: Report, arguments: argparse.Namespace, folder: Path) -> 
         num_runs = min(dice.choice((1, 1, 2)), arguments.runs - report.num_runs)
         place, before = folder / f"site-{seed}", len(report.wrong)
         await drive_site(report, arguments, place, seed, dice, num_runs)
-        if len(report.wrong) == before:
+        if len(report.wrong) == before and not arguments.keep:
             shutil.rmtree(place)
         number += 1
 
@@ -95,11 +96,12 @@ async def drive_site(
                 Setting(lag, ranks, replicas),
                 dice.choice(("", "drop", "lose", "twice")),
             )
-            run = await site.submit(setting, 3 * arguments.faults + 2, harm)
+            run = await site.submit(setting, STEPS_PER_FAULT * arguments.faults + 2, harm)
             print(f"site {seed}: {run.name}: {report.store}, {run.setting}", flush=True)
         driver = Driver(site, dice, report, arguments.only)
         await driver.until(lambda: all(run.step for run in site.runs), "the first steps")
         await driver.harm(arguments.faults * num_runs)
+        site.set_pace(0)
         if dice.random() < CANCELLED:
             await driver.cancel(dice.choice(site.runs))
         await driver.until(
@@ -186,11 +188,13 @@ class Driver:
                 )
             await asyncio.sleep(POLL_SECONDS)
             await self._site.look()
+        self._note(case.kind, done)
+
+    def _note(self, kind: str, done: Done) -> None:
         seconds = time.monotonic() - done.begun
-        self._report.recoveries.setdefault(case.kind, []).append(round(seconds, 2))
-        print(
-            f"  {self._report.num_faults:4d} {case.kind}: {done.what}; {seconds:.2f} s", flush=True
-        )
+        self._report.recoveries.setdefault(kind, []).append(round(seconds, 2))
+        number = self._report.num_faults
+        print(f"  {number:4d} {kind}: {done.what}; {seconds:.2f} s", flush=True)
 
     def _missing(self, run: DrivenRun) -> set[str]:
         return {"manager", *run.processes} - set(self._site.alive(run))
@@ -207,14 +211,12 @@ class Driver:
             *endpoints.trainer,
             *endpoints.rollout[: run.setting.num_replicas],
         ]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(rpc.wait_until_serving(self._site.address, 1.0))
-                for address in addresses:
-                    tasks.create_task(rpc.wait_until_serving(str(address), 1.0, run.context.trust))
-        except* TrimaranError:
-            return False
-        return True
+        trust = run.context.trust
+        answers = await asyncio.gather(
+            rpc.is_serving(self._site.address, 1.0),
+            *(rpc.is_serving(str(address), 1.0, trust) for address in addresses),
+        )
+        return all(answers)
 
     async def until(
         self, condition: Callable[[], bool], what: str, seconds: float = RECOVERY_SECONDS
@@ -241,6 +243,7 @@ def main(folder: Path) -> int:
     parser.add_argument(
         "--plant", choices=PLANTS, help="a breakage of the code, which must be found"
     )
+    parser.add_argument("--keep", action="store_true", help="the folders with all logs")
     parser.add_argument("--results", type=Path, help="a JSON file to which the figures are added")
     arguments = parser.parse_args()
     if arguments.plant:
@@ -261,5 +264,6 @@ def main(folder: Path) -> int:
     if report.wrong:
         print(f"see {folder}")
         return 1
-    shutil.rmtree(folder)
+    if not arguments.keep:
+        shutil.rmtree(folder)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from importlib import import_module
@@ -14,6 +15,7 @@ from tests.faults.engine import StandInEngine
 from tests.faults.orders import Orders
 from tests.faults_runs import born, calls
 from tests.faults_runs.standins import LearningPolicy
+from tests.marked import MARK
 from trimaran.launch.environment import process_name
 
 PRELOAD = (
@@ -36,6 +38,8 @@ PARENTS = ("launch", "up")
 """Commands that start processes."""
 ORDERS = "TRIMARAN_FAULTS_ORDERS"
 """Environment variable: the folder of the driver's orders. A process's is RUN_FOLDER_NAME.NAME."""
+PACE = "TRIMARAN_FAULTS_PACE"
+"""Environment variable: the file that says how many seconds a token takes."""
 
 
 def preload() -> None:
@@ -46,6 +50,8 @@ def preload() -> None:
 
 def live(arguments: list[str]) -> NoReturn:
     torch.set_num_threads(1)
+    config: Any = multiprocessing.current_process()
+    config._config["semprefix"] = f"/{Path(os.environ[MARK]).name}"
     if arguments[0] in PARENTS:
         born.bear_from(born.split_off(live))
     orders = Orders(Path(os.environ[ORDERS]), who(arguments))
@@ -88,4 +94,8 @@ def _stand_in(arguments: list[str], orders: Orders) -> None:
         from services.rollout import server as rollout
 
         module = rollout
-        module.create_engine = lambda config, device: StandInEngine(orders)
+        pace = Path(os.environ[PACE])
+        # With more batches under way at a time, each takes longer: steps come as fast as without.
+        module.create_engine = lambda config, device: StandInEngine(
+            orders, lambda: float(pace.read_text()) * (config.run.max_lag + 1)
+        )

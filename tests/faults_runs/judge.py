@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tests.faults_runs.audit import audit
 from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
+from tests.marked import MARK
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import is_free
 from trimaran.launch.run_folder import locked
@@ -17,6 +18,8 @@ from trimaran.runs import RunState
 if TYPE_CHECKING:
     from tests.faults_runs.drive import Report
 
+MOST = 10
+"""Faults of one run that are told: the first ones say what the others follow from."""
 PARTIAL = (".partial", ".part", ".tmp")
 """Ends of the names of files that are not whole yet."""
 
@@ -41,7 +44,8 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
     report.num_steps += len(found.steps)
     report.num_tokens += found.num_tokens
     report.num_reissued += found.num_reissued
-    return [f"{run.name}: {what}" for what in wrong]
+    more = [f"and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
+    return [f"{run.name}: {what}" for what in wrong[:MOST] + more]
 
 
 def find_left(site: Site) -> list[str]:
@@ -57,10 +61,5 @@ def find_left(site: Site) -> list[str]:
                 pass
         except InputError as error:
             left.append(str(error))
-    left += [str(path) for path in Path("/dev/shm").iterdir() if _is_ours(path, site)]
+    left += [str(path) for path in Path("/dev/shm").glob(f"*{Path(os.environ[MARK]).name}*")]
     return [f"left: {what}" for what in left]
-
-
-def _is_ours(path: Path, site: Site) -> bool:
-    """Made since the site was."""
-    return path.stat().st_ctime > site.folder.stat().st_ctime and path.stat().st_uid == os.getuid()

@@ -169,7 +169,8 @@ async def speak_as_replaced(
         await asyncio.sleep(0.1)
         await site.look()
     index = dice.randrange(run.setting.num_replicas)
-    await refuse_replaced(run.config.endpoints, Caller(run.name, epoch), index)
+    caller, context = Caller(run.name, epoch), run.context
+    await refuse_replaced(run.config.endpoints, caller, index, context.trust)
     return Done(f"epoch {epoch} speaks in the time of {run.epoch}", begun)
 
 

@@ -30,6 +30,8 @@ from trimaran.store import Store, entries, find_store
 GROUPS_PER_STEP = 2
 FROZEN_SECONDS = 3.0
 """frozen_timeout."""
+TOKEN_SECONDS, MAX_TOKENS = 0.03, 32
+"""So that a step takes a second."""
 START_SECONDS = 30.0
 END_SECONDS = 40.0
 """For every process of a site to be gone once its runs have ended."""
@@ -133,6 +135,8 @@ class Site:
         os.environ[born.NOTES] = str(folder / "notes")
         os.environ[entry.ORDERS] = str(folder / "orders")
         os.environ["TMPDIR"] = str(folder / "temporary")
+        os.environ[entry.PACE] = str(folder / "pace")
+        self.set_pace(TOKEN_SECONDS)
         self._model = house.write_model(folder / "model", MODEL)
         row = json.dumps({"prompt": "What is 1 + 2?", "answer": "3"}) + "\n"
         (folder / "train.jsonl").write_text(64 * row)
@@ -140,6 +144,7 @@ class Site:
         self.address = _free_address()
         self.client = AsyncRunClient(self.address, timeout=2.0)
         self.runs: list[DrivenRun] = []
+        self._looking = asyncio.Lock()
         self._ours = {process.pid for process in marked(os.environ[MARK])}
         """The driver and its zygote."""
 
@@ -156,6 +161,12 @@ class Site:
         }
         (self.folder / "manager.yaml").write_text(yaml.safe_dump(settings))
         self.start_manager()
+
+    def set_pace(self, seconds: float) -> None:
+        """Of a token, from now on."""
+        part = self.folder / "pace.part"
+        part.write_text(str(seconds))
+        part.rename(self.folder / "pace")
 
     def start_manager(self) -> None:
         """As an operator's supervisor does, whenever it has ended."""
@@ -186,13 +197,14 @@ class Site:
 
     async def look(self) -> None:
         """Brings `runs` up to date, as far as somebody answers."""
-        for driven in self.runs:
-            try:
-                async with asyncio.timeout(1):
-                    driven.run = await self.client.get_run(driven.name)
-            except (TrimaranError, TimeoutError):
-                pass  # the manager is away: what was known stays
-            await driven.read()
+        async with self._looking:
+            for driven in self.runs:
+                try:
+                    async with asyncio.timeout(1):
+                        driven.run = await self.client.get_run(driven.name)
+                except (TrimaranError, TimeoutError):
+                    pass  # the manager is away: what was known stays
+                await driven.read()
 
     def alive(self, run: DrivenRun) -> dict[str, Life]:
         """The manager's process and the run's, by name."""
@@ -241,7 +253,7 @@ class Site:
                 "replicas": setting.num_replicas,
                 "device": "cpu",
                 "group_size": 2,
-                "max_tokens": 32,
+                "max_tokens": MAX_TOKENS,
                 "max_prompt_tokens": 64,
                 "max_concurrency": 8,
                 "idle_timeout": 2,
