@@ -78,7 +78,7 @@ async def launch_here(
     assert address, "endpoints are filled"
 
     async def set_goal(goal: Goal) -> None:
-        async with ControllerClient(address, run.run_id) as client:
+        async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 
     services = run_services(config, run.folder, place(config, read_machine(os.environ)))
