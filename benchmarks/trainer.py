@@ -40,7 +40,7 @@ def measure_trainer(model: Path, work: Path, rounds: int) -> tuple[list[Row], st
     from trimaran.device import pick
 
     config = _config(model)
-    policy = build_policy(config, work, pick("cpu"), 0)
+    policy = build_policy(config, None, pick("cpu"), 0)
     batch = make_batch()
     plain_step = _plain_step(model, batch)
     sides: dict[str, Callable[[], Any]] = {

@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.redis_server import redis_program, redis_server, shared_redis
+
+__all__ = ["redis_program", "redis_server", "shared_redis"]
+
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 

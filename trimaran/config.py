@@ -51,7 +51,8 @@ def _check_interface(address: str) -> str:
 
 
 def _check_payloads_url(url: str) -> str:
-    if "@" in url.partition("://")[2].partition("/")[0]:
+    user, at, _ = url.partition("://")[2].partition("/")[0].partition("@")
+    if at and ":" in user:
         raise ValueError("holds credentials; give them in the environment")
     return url if "://" in url else str(Path(url).resolve())
 

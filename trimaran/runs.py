@@ -185,7 +185,8 @@ def endpoints_key(run_id: str) -> str:
 def replicas_key(run_id: str) -> str:
     """Store record {"wanted": 3, "devices": {"2": ["4", "5"]}}: what the launcher follows.
 
-    `devices`: by index, of the replicas beyond those of the configuration; none on a CPU.
+    `devices`: by index; an empty list on a CPU. Where it is given, these are the replicas that the
+    run shall have; without it the highest index goes first, and the next free one comes.
     """
     return f"replicas/{run_id}"
 

@@ -131,7 +131,7 @@ class Trust:
         if not is_loopback(host) and not self.is_network_trusted:
             raise InputError(
                 f"{key}: {host} is beyond loopback, and what travels there is not encrypted; use"
-                " 127.0.0.1, or say that everybody may read it (network: trusted)"
+                " 127.0.0.1, or say that everybody may read it (--network trusted)"
             )
 
     def identify(self, method: str, token: str) -> ClientIdentity:

@@ -289,6 +289,18 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """How far a run's ledger had come when somebody outside its store noted it.
+
+    Example: LedgerEnd(records=812, hash="9c41…")
+    """
+
+    records: int
+    hash: str
+    """Of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class VersionRecord:
     """What weight sync remembers of a version.
 
@@ -334,6 +346,8 @@ class Routing:
 
     The text is empty while a replica has no fault and is only about to take the version.
     """
+    drained: frozenset[str] = frozenset()
+    """Those that have deregistered, because they are about to end in order."""
 
     @property
     def faults(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from trimaran.errors import InputError
 from trimaran.packed import Logprobs, TokenIds
 from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
-from trimaran.v1 import reward_pb2, rollout_pb2, types_pb2, weight_sync_pb2
+from trimaran.v1 import reward_pb2, rollout_pb2, trainer_pb2, types_pb2, weight_sync_pb2
 
 INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
 
@@ -341,6 +341,7 @@ def encode_routing(routing: types.Routing) -> weight_sync_pb2.Routing:
         live=encode_policy(routing.live) if routing.live else None,
         routable=[encode_replica(replica) for replica in routing.routable],
         unroutable=routing.unroutable,
+        drained=sorted(routing.drained),
     )
 
 
@@ -349,6 +350,7 @@ def decode_routing(message: weight_sync_pb2.Routing) -> types.Routing:
         live=decode_policy(message.live) if message.HasField("live") else None,
         routable=tuple(decode_replica(replica) for replica in message.routable),
         unroutable=dict(message.unroutable),
+        drained=frozenset(message.drained),
     )
 
 
@@ -408,13 +410,18 @@ def decode_segment(message: types_pb2.Segment) -> types.Segment:
 
 
 def encode_completion(completion: types.Completion) -> types_pb2.Completion:
-    return types_pb2.Completion(
-        token_ids=encode_token_ids(completion.token_ids_T),
-        logprobs=encode_logprobs(completion.logprobs_T),
-        text=completion.text,
-        finish_reason=completion.finish_reason,
-        segments=[encode_segment(segment) for segment in completion.segments],
-    )
+    message = types_pb2.Completion()
+    _write_completion(message, completion)
+    return message
+
+
+def _write_completion(message: types_pb2.Completion, completion: types.Completion) -> None:
+    """Into its place in a larger message: to put a message into another one copies it."""
+    message.token_ids = encode_token_ids(completion.token_ids_T)
+    message.logprobs = encode_logprobs(completion.logprobs_T)
+    message.text = completion.text
+    message.finish_reason = completion.finish_reason
+    message.segments.extend(map(encode_segment, completion.segments))
 
 
 def decode_completion(message: types_pb2.Completion) -> types.Completion:
@@ -428,13 +435,18 @@ def decode_completion(message: types_pb2.Completion) -> types.Completion:
 
 
 def encode_group(group: types.Group) -> types_pb2.Group:
-    return types_pb2.Group(
-        number=group.number,
-        attempt=group.attempt,
-        prompt=encode_prompt(group.prompt),
-        prompt_token_ids=encode_token_ids(group.prompt_token_ids),
-        completions=[encode_completion(completion) for completion in group.completions_G],
-    )
+    message = types_pb2.Group()
+    _write_group(message, group)
+    return message
+
+
+def _write_group(message: types_pb2.Group, group: types.Group) -> None:
+    message.number = group.number
+    message.attempt = group.attempt
+    message.prompt.CopyFrom(encode_prompt(group.prompt))
+    message.prompt_token_ids = encode_token_ids(group.prompt_token_ids)
+    for completion in group.completions_G:
+        _write_completion(message.completions.add(), completion)
 
 
 def decode_group(message: types_pb2.Group) -> types.Group:
@@ -507,10 +519,14 @@ def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
 
 
 def encode_scored_group(scored: types.ScoredGroup) -> types_pb2.ScoredGroup:
-    return types_pb2.ScoredGroup(
-        group=encode_group(scored.group),
-        verdicts=[encode_verdict(verdict) for verdict in scored.verdicts_G],
-    )
+    message = types_pb2.ScoredGroup()
+    _write_scored_group(message, scored)
+    return message
+
+
+def _write_scored_group(message: types_pb2.ScoredGroup, scored: types.ScoredGroup) -> None:
+    _write_group(message.group, scored.group)
+    message.verdicts.extend(map(encode_verdict, scored.verdicts_G))
 
 
 def decode_scored_group(message: types_pb2.ScoredGroup) -> types.ScoredGroup:
@@ -520,15 +536,30 @@ def decode_scored_group(message: types_pb2.ScoredGroup) -> types.ScoredGroup:
 
 
 def encode_batch(batch: types.TrainingBatch) -> types_pb2.TrainingBatch:
-    return types_pb2.TrainingBatch(
-        step=batch.step, groups=[encode_scored_group(group) for group in batch.groups]
-    )
+    message = types_pb2.TrainingBatch()
+    write_batch(message, batch)
+    return message
+
+
+def write_batch(message: types_pb2.TrainingBatch, batch: types.TrainingBatch) -> None:
+    """Into its place in a request: it may be hundreds of megabytes."""
+    message.step = batch.step
+    for scored in batch.groups:
+        _write_scored_group(message.groups.add(), scored)
 
 
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
     return types.TrainingBatch(
         message.step, tuple(decode_scored_group(group) for group in message.groups)
     )
+
+
+def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:
+    return trainer_pb2.LedgerEnd(records=end.records, hash=end.hash)
+
+
+def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
+    return types.LedgerEnd(message.records, message.hash)
 
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:

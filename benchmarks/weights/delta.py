@@ -35,7 +35,7 @@ def measure_delta(model: Path, work: Path) -> tuple[list[Row], str]:
     config = run_config(
         model, run={"groups_per_step": GROUPS_PER_STEP}, trainer={"threads": THREADS}
     )
-    policy = build_policy(config, work, pick("cpu"), 0)
+    policy = build_policy(config, None, pick("cpu"), 0)
     initial = {name: tensor.clone() for name, tensor in policy.state().items()}
     rows: list[Row] = []
     for rate in LEARNING_RATES:

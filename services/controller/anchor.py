@@ -9,25 +9,14 @@ of records and the last hash, written after each append; each checkpoint of the 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from services.controller.disk import Disk, write_durably
 from trimaran.errors import InputError
+from trimaran.types import LedgerEnd
 
 ANCHOR_NAME = "ledger-head.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """How far the ledger had come.
-
-    Example: Anchor(records=812, hash="9c41…")
-    """
-
-    records: int
-    hash: str
-    """Of the last of them."""
 
 
 class AnchorFile:
@@ -35,18 +24,18 @@ class AnchorFile:
 
     Example:
         file = AnchorFile(run_folder)
-        await file.write(Anchor(812, "9c41…"))
-        file.read() == Anchor(812, "9c41…")
+        await file.write(LedgerEnd(812, "9c41…"))
+        file.read() == LedgerEnd(812, "9c41…")
     """
 
     def __init__(self, run_folder: Path) -> None:
         self.path = run_folder / ANCHOR_NAME
         self._disk = Disk(self.path)
 
-    def read(self) -> Anchor | None:
+    def read(self) -> LedgerEnd | None:
         """None before the first. Raises InputError when it is damaged."""
         try:
-            return Anchor(**json.loads(self.path.read_text(encoding="utf-8")))
+            return LedgerEnd(**json.loads(self.path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
@@ -55,7 +44,7 @@ class AnchorFile:
                 " check that the ledger's last records are there"
             ) from None
 
-    async def write(self, anchor: Anchor) -> None:
+    async def write(self, anchor: LedgerEnd) -> None:
         """On the disk when it returns. A crash may leave the one before, which is true as well."""
         data = (json.dumps(asdict(anchor)) + "\n").encode()
         await self._disk.do(lambda: write_durably(self.path, data))

@@ -56,7 +56,7 @@ class Chain:
     def follow(self, sequence: int, tree: Tree) -> Record:
         """The record. Raises LedgerError where it does not follow."""
         if self.last == 0 and sequence > 1 and tree.get("kind") == "compacted":
-            self.last, self.head = sequence - 1, tree["before"]
+            self.last, self.head = sequence - 1, tree.get("before", "")
         if sequence != self.last + 1 or tree.get("hash") != chain_hash(self.head, tree):
             raise LedgerError(
                 f"run {self.run_id}: the ledger's chain breaks at record {sequence}"

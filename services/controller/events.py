@@ -41,6 +41,9 @@ class RunLog:
         """`patience`: `outage_timeout`, for which a store that is away is asked again."""
         self.run = run
         self._store, self._epoch, self._patience = store, epoch, patience
+        self.step: Mapping[str, float] = {}
+        """Metrics of the last one, as of the last validation."""
+        self.validation: Mapping[str, float] = {}
         self._stream = FencedStream(store, events_stream(run.run_id), run.run_id, epoch)
         self._waiting: list[dict[str, Any]] = []
         self._changed, self._idle = asyncio.Event(), asyncio.Event()
@@ -59,6 +62,10 @@ class RunLog:
         held: str | None = None,
     ) -> None:
         state = state or self.run.state
+        if kind is EventKind.STEP:
+            self.step = values or {}
+        elif kind is EventKind.VALIDATION:
+            self.validation = values or {}
         self.run = replace(
             self.run,
             step=self.run.step if step is None else step,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from services.controller.proofs import ProofCheck
 from services.controller.records import Reissue
-from services.controller.router import Router
+from services.controller.router import DrainedError, Router
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -104,7 +104,8 @@ class GroupMaker:
     ) -> Group:
         """Try one replica after another. Raises PromptSkipped when the prompt fails too often.
 
-        After a failure the next replica goes on from the tokens that have arrived. A group with
+        After a failure, or when its replica is drained, which is no failure, the next replica goes on
+        from the tokens that have arrived. A group with
         unproven tokens is reissued from scratch. `on_issue(attempt, reissue)` is called before each
         attempt; its `reissue` is None for the group's first attempt, and else says why the group is
         reissued. A group that comes here for another attempt already brings `first_attempt` and
@@ -136,6 +137,9 @@ class GroupMaker:
                     )
                 except StaleEpochError:
                     raise
+                except DrainedError as error:
+                    reissue = Reissue(str(error), lease.name)
+                    continue
                 except PromptTooLongError as error:
                     raise PromptSkipped(str(error)) from None
                 except TrimaranError as error:

@@ -10,10 +10,11 @@ store for the archive (`archive.py`). `anchor.py` notes outside the store how fa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from services.controller.anchor import Anchor, AnchorFile
+from services.controller.anchor import AnchorFile
 from services.controller.archive import PREFIX, read_archive
 from services.controller.chain import Chain, fold
 from services.controller.disk import NoRoomError
@@ -29,8 +30,11 @@ from services.controller.records import (
     encode,
 )
 from services.controller.room import Room
-from trimaran.errors import OutOfOrderError, StaleEpochError
+from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
 from trimaran.store import Store, TrimmedError, entries
+from trimaran.types import LedgerEnd
+
+logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 GIB = 1 << 30
@@ -130,7 +134,7 @@ class RunLedger:
         self._store, self._payloads, self._chain = store, payloads, chain
         self._anchor, self._retention, self._room = anchor, retention, room
         self._stream = stream_of(chain.run_id)
-        self._written = chain.last
+        self._written, self._written_hash = chain.last, chain.head
         self._new_trees: list[Tree] = []
         self._new_payloads: dict[str, bytes] = {}
         self._num_bytes: int | None = None
@@ -143,9 +147,14 @@ class RunLedger:
         return self._chain.state
 
     @property
-    def anchor(self) -> Anchor:
+    def anchor(self) -> LedgerEnd:
         """How far the ledger has come, with what is not yet flushed."""
-        return Anchor(self._chain.last, self._chain.head)
+        return LedgerEnd(self._chain.last, self._chain.head)
+
+    @property
+    def durable(self) -> LedgerEnd:
+        """How far it has come on the disk."""
+        return LedgerEnd(self._written, self._written_hash)
 
     @property
     def is_nearly_full(self) -> bool:
@@ -155,15 +164,15 @@ class RunLedger:
             return False
         return self._num_bytes > 0.75 * quota * GIB
 
-    async def check_anchor(self, anchor: Anchor, place: str) -> None:
+    async def check_anchor(self, anchor: LedgerEnd, place: str) -> None:
         """Raises LedgerError when the store does not hold what `anchor`, kept at `place`, saw."""
         last, run_id = self._chain.last, self._chain.run_id
         if anchor.records > last:
             raise LedgerError(
                 f"run {run_id}: ledger records {last + 1} to {anchor.records} are missing: the store"
                 f" ends at record {last}, and {place} has seen them. Bring back a copy of the store"
-                f" that has them. Or remove {place} to go on without them: what they recorded is"
-                " then made again"
+                " that has them, or remove what has seen them to go on without: what they recorded"
+                " is then made again"
             )
         try:
             found = await self._store.read(self._stream, anchor.records - 1, 1)
@@ -210,9 +219,15 @@ class RunLedger:
         await self._in_turn(self._write)
 
     async def collect(self) -> None:
-        """After a checkpoint: drop the payloads that no resume needs, and archive old records."""
+        """After a checkpoint: drop the payloads that no resume needs, and archived records.
+
+        What cannot be dropped now is dropped after the next one.
+        """
         await self.flush()
-        await self._in_turn(self._collect)
+        try:
+            await self._in_turn(self._collect)
+        except UnavailableError as error:
+            logger.warning("what no resume needs stays until the next checkpoint: %s", error)
 
     async def close(self) -> None:
         """Waits for the writes under way, and gives up one that is held."""
@@ -231,8 +246,13 @@ class RunLedger:
 
         task = asyncio.create_task(carry_out(), name="write the ledger")
         self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(self._written_or_not)
         await asyncio.shield(task)
+
+    def _written_or_not(self, task: asyncio.Task[None]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # of interest to those who wait, if they still do
 
     async def _write(self) -> None:
         """Who waits for its turn here finds its records written with the others'."""
@@ -245,7 +265,7 @@ class RunLedger:
             start = self._written
             await self._room.until_written(lambda: self._append(trees, start))
             if self._anchor:
-                anchor, file = Anchor(self._written, trees[-1]["hash"]), self._anchor
+                anchor, file = self.durable, self._anchor
                 await self._room.until_written(lambda: file.write(anchor))
 
     async def _write_payloads(self, payloads: dict[str, bytes]) -> None:
@@ -274,6 +294,7 @@ class RunLedger:
             except OutOfOrderError:
                 num_written = await self._num_standing(rest)
             self._written += num_written
+            self._written_hash = rest[num_written - 1]["hash"]
             del self._new_trees[:num_written]
 
     async def _num_standing(self, trees: list[Tree]) -> int:
@@ -286,8 +307,8 @@ class RunLedger:
                 " had acknowledged them and lost them; bring back a copy of it that has them"
             )
         found = await self._store.read(self._stream, self._written, len(trees) + 1)
-        standing = [tree for _, tree in found]
-        if not standing or standing != trees[: len(standing)]:
+        standing = [tree["hash"] for _, tree in found]
+        if not standing or standing != [tree["hash"] for tree in trees[: len(standing)]]:
             raise StaleEpochError(
                 f"run {run_id}: another controller writes to the ledger; stop this one"
             )

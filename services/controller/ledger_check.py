@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from services.controller.anchor import Anchor
 from services.controller.chain import Chain
 from services.controller.ledger import read_trees
 from services.controller.ledger_state import LedgerState
@@ -14,6 +13,7 @@ from services.controller.payloads import PayloadStore
 from services.controller.records import Committed, LedgerError
 from trimaran.errors import InputError
 from trimaran.store import Store
+from trimaran.types import LedgerEnd
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ async def check_ledger(
     store: Store,
     payloads: PayloadStore,
     run_id: str,
-    anchors: dict[str, Anchor],
+    anchors: dict[str, LedgerEnd],
     every_payload: bool = False,
 ) -> Findings:
     """`anchors`: what was noted outside the store, by where it stands. `every_payload`: the run
@@ -116,7 +116,7 @@ def _at_the_end_of(chain: Chain, found: Findings) -> Findings:
     return found
 
 
-def _check_anchors(found: Findings, anchors: dict[str, Anchor], hashes: dict[int, str]) -> None:
+def _check_anchors(found: Findings, anchors: dict[str, LedgerEnd], hashes: dict[int, str]) -> None:
     for place, anchor in anchors.items():
         if anchor.records > found.num_records:
             found.faults.append(

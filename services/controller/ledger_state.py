@@ -10,6 +10,7 @@ up to the first open group are one. Steps before the oldest kept checkpoint leav
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -150,6 +151,11 @@ class LedgerState:
 
     def with_stage(self, *stages: Stage) -> list[int]:
         return sorted(n for n, entry in self.groups.items() if entry.stage in stages)
+
+    def count_stages(self) -> dict[str, float]:
+        """Groups that have not ended, by stage."""
+        counts = Counter(entry.stage for entry in self.groups.values())
+        return {stage.value: counts[stage] for stage in (*OPEN, Stage.CONSUMED)}
 
     def root_at(self, step: int) -> str:
         """Raises LedgerError for a step before the oldest kept checkpoint."""

@@ -193,7 +193,7 @@ class Loop:
         payload = ledger.keep(serialize_scored_group(scored))
         rewards_G = tuple(v.reward if isinstance(v, Score) else None for v in scored.verdicts_G)
         ledger.record(Scored(number, group.attempt, payload, rewards_G))
-        await self._flush()
+        await ledger.flush()
         self.num_skips_in_a_row = 0
         return scored
 
@@ -212,7 +212,7 @@ class Loop:
         """From here on the batch trains, also in a replay, with the proofs that it has now."""
         groups = tuple((scored.group.number, scored.group.attempt) for scored in batch.groups)
         self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))
-        await self._flush()
+        await self.ledger.flush()
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
         """Train a consumed batch and commit it."""
@@ -225,12 +225,8 @@ class Loop:
         )
         policy = answer.version
         self.ledger.record(Committed(policy.version, policy.root, answer.nonfinite))
-        await self._flush()
+        await self.ledger.flush()
         return answer
-
-    async def _flush(self) -> None:
-        """A store that is away is waited for, as a service is."""
-        await patiently(self.ledger.flush, self.config.outage_timeout, "the run's store")
 
     def report(
         self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]
@@ -276,7 +272,7 @@ class Loop:
         # The parts of all ranks, then the whole.
         timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
         try:
-            path = await self.trainer.save_checkpoint(step, timeout)
+            path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable)
         except StaleEpochError:
             raise
         except TrimaranError as error:

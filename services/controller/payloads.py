@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from services.controller.disk import DISK_SECONDS, Disk, NoRoomError, sync_folde
 from trimaran.errors import InputError
 
 MIB = 1 << 20
+NUM_WRITERS = 8
 RESERVE_BYTES = 64 * MIB
 """Left free for the store, the logs and whoever else writes to that disk."""
 
@@ -66,8 +68,12 @@ def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStor
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":
         return FolderPayloads(Path(rest or url) / run_id)
-    # Late: few runs use a bucket, and its library is an extra.
-    from services.controller.bucket import BucketPayloads
+    try:  # late: few runs use a bucket, and its library is an extra
+        from services.controller.bucket import BucketPayloads
+    except ImportError as error:
+        raise InputError(
+            f"run.payloads: {url}: {error.name} is missing; pip install 'trimaran[bucket]'"
+        ) from None
 
     return BucketPayloads(url, run_id)
 
@@ -100,6 +106,8 @@ class FolderPayloads:
         """`reserve`: bytes that stay free on the disk. `timeout`: seconds, of one call."""
         self._folder, self._reserve = folder, reserve
         self._disk = Disk(folder, timeout)
+        # A disk that waits for one file to be safe takes in others meanwhile.
+        self._writers = ThreadPoolExecutor(NUM_WRITERS, "payloads")
 
     async def write(self, payloads: Mapping[str, bytes]) -> None:
         if payloads:
@@ -124,12 +132,13 @@ class FolderPayloads:
 
     async def close(self) -> None:
         self._disk.close()
+        self._writers.shutdown(wait=False)
 
     def _write(self, payloads: Mapping[str, bytes]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_room(sum(map(len, payloads.values())))
-        for name, data in payloads.items():
-            write_durably(self._folder / name, data)
+        paths = [self._folder / name for name in payloads]
+        list(self._writers.map(write_durably, paths, payloads.values()))
         sync_folder(self._folder)
 
     def _check_room(self, num_bytes: int) -> None:

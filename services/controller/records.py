@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, get_args
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, cast, get_args
 
 from trimaran.errors import TrimaranError
 from trimaran.types import Proof, VersionId
@@ -264,7 +265,9 @@ def encode(record: Record) -> dict[str, Any]:
     Example:
         encode(Opened(3)) == {"kind": "opened", "epoch": 3}
     """
-    return {"kind": type(record).__name__.lower(), **asdict(record)}
+    kind = type(record)
+    values = {name: _plain(getattr(record, name)) for name in _names(kind)[1]}
+    return {"kind": kind.__name__.lower(), **values}
 
 
 def chain_hash(before: str, tree: Tree) -> str:
@@ -287,9 +290,24 @@ def decode(tree: Tree) -> Record:
 
 def _fits(content: Tree, kind: type[Record]) -> bool:
     """Fields that came later have a default: older ledgers are without them."""
-    known = {field.name for field in fields(kind)}
-    needed = {field.name for field in fields(kind) if field.default is MISSING}
-    return needed <= content.keys() <= known
+    needed, known = _names(kind)
+    return needed <= content.keys() <= known.keys()
+
+
+@cache
+def _names(kind: type[Record]) -> tuple[frozenset[str], dict[str, None]]:
+    """Of the fields: those without a default, and all of them in order."""
+    needed = frozenset(field.name for field in fields(kind) if field.default is MISSING)
+    return needed, {field.name: None for field in fields(kind)}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, tuple):
+        return [_plain(part) for part in cast(tuple[Any, ...], value)]
+    return value
 
 
 def decode_proof(tree: Tree) -> Proof:

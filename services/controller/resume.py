@@ -8,13 +8,14 @@ was consumed but not committed is trained as step n+1.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.controller.ledger import RunLedger
 from services.controller.ledger_state import OPEN, Stage
-from services.controller.patience import patiently
 from services.controller.records import Began, Branched, Reissue, Replayed
 from services.controller.retraining import (
     DivergedError,
@@ -24,11 +25,13 @@ from services.controller.retraining import (
 )
 from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
-from trimaran.errors import OutOfOrderError
+from trimaran.errors import DeadlineError, OutOfOrderError
 from trimaran.types import PolicyVersion, ScoredGroup, TrainingBatch
 from trimaran.wire import parse_scored_group
 
 logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ async def replay(
     Raises OutOfOrderError when trainer and ledger do not belong together, DivergedError when a
     deterministic run reaches another root.
     """
-    policy, _ = await trainer.get_policy_version(config.trainer.step_timeout)
+    policy = await _stand_of(trainer, config.trainer.step_timeout)
+    if noted := await trainer.get_ledger_end(config.trainer.step_timeout):
+        await ledger.check_anchor(noted, "the trainer's newest checkpoint")
     state, start, lineage = ledger.state, policy.version.step, ledger.state.lineage
     if state.began is None:
         _begin(ledger, policy)
@@ -77,8 +82,24 @@ async def replay(
         batch, answer = await _train_again(ledger, trainer, config, step, diverged)
         on_step(batch, answer)
         policy = answer.version
-    await patiently(ledger.flush, config.outage_timeout, "the run's store")
+    await ledger.flush()
     return policy, pending
+
+
+async def _stand_of(trainer: TrainerClient, timeout: float) -> PolicyVersion:
+    """The trainer's version. The step that the last controller began may still be under way, and for
+    a part of it there is no version: it is waited for, `timeout` seconds at most."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            policy, _ = await trainer.get_policy_version(timeout)
+            return policy
+        except OutOfOrderError as error:
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"the trainer holds no version for {timeout:g} s (trainer.step_timeout): {error}"
+                ) from None
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def open_groups(ledger: RunLedger, config: RunConfig) -> OpenGroups:

@@ -89,7 +89,7 @@ async def recorded_steps(
 class Replayable:
     """What can be trained again of a ledger.
 
-    Example: (await find_replayable(store, payloads, "demo", start=0)).num_steps
+    Example: (await find_replayable(trees, payloads, start=0)).num_steps
     """
 
     num_steps: int

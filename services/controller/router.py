@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from services.controller.busy_time import BusyTime
@@ -24,6 +24,10 @@ Answer = TypeVar("Answer")
 POLL_SECONDS = 1.0
 
 
+class DrainedError(UnavailableError):
+    """The replica is about to end in order. That is nobody's fault: its groups go on elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A replica for one group, from `Router.lease`."""
@@ -31,11 +35,12 @@ class Lease:
     name: str
     client: RolloutClient
     live: VersionId
-    lost: asyncio.Future[str]
-    """Done, with the reason, once weight sync says that the replica is gone."""
+    lost: asyncio.Future[UnavailableError]
+    """Done once weight sync says that the replica is gone, or is drained."""
 
     async def unless_lost(self, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """The call's answer. Raises UnavailableError when the replica is lost before.
+        """The call's answer. Raises UnavailableError when the replica is lost before, DrainedError
+        when it is drained.
 
         A frozen replica is so left behind after its last heartbeats, not after a stream's silence.
         """
@@ -43,7 +48,7 @@ class Lease:
         try:
             await asyncio.wait({task, self.lost}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise UnavailableError(f"{self.name}: {self.lost.result()}")
+                raise self.lost.result()
             return task.result()
         finally:
             task.cancel()
@@ -87,7 +92,7 @@ class Router:
         """(completions in flight, name) of each routable replica, ascending."""
         self._activities: dict[str, BusyTime] = {}
         self._clients: dict[str, tuple[str, RolloutClient]] = {}
-        self._leases: defaultdict[str, set[asyncio.Future[str]]] = defaultdict(set)
+        self._leases: defaultdict[str, set[asyncio.Future[UnavailableError]]] = defaultdict(set)
         lock = asyncio.Lock()
         self._changed = asyncio.Condition(lock)
         self._choosy = asyncio.Condition(lock)
@@ -106,7 +111,7 @@ class Router:
             replica, live = await self._wait_for_replica(avoid, waiting)
             self._add_load(replica.name, num_samples)
             self._wake()
-        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        lost: asyncio.Future[UnavailableError] = asyncio.get_running_loop().create_future()
         self._leases[replica.name].add(lost)
         try:
             with self._activity(replica.name):
@@ -144,7 +149,7 @@ class Router:
                 return
             others = tuple(r for r in self._routing.routable if r.name != name)
             unroutable = {**self._routing.unroutable, name: reason}
-            await self.update(Routing(self._routing.live, others, unroutable))
+            await self.update(replace(self._routing, routable=others, unroutable=unroutable))
             try:
                 await self._weight_sync.report_replica(name, reason)
             except (UnavailableError, DeadlineError) as error:
@@ -174,10 +179,12 @@ class Router:
                 logger.warning("weight sync does not answer: %s", error)
 
     def _cut_lost(self, routing: Routing) -> None:
-        for name, fault in routing.faults.items():
+        ends = {name: UnavailableError(f"{name}: {why}") for name, why in routing.faults.items()}
+        ends |= {name: DrainedError(f"{name}: drained") for name in routing.drained}
+        for name, end in ends.items():
             for lost in self._leases[name]:
                 if not lost.done():
-                    lost.set_result(fault)
+                    lost.set_result(end)
 
     def cut_activities(self) -> None:
         """Close the open spans, so that no span on the timeline crosses a step."""

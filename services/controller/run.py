@@ -41,8 +41,10 @@ from trimaran.clients import (
 )
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError
+from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, RunState, endpoints_key
+from trimaran.series import CONTROLLER_GROUPS
 from trimaran.store import Store
 from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
 from trimaran.trust import Trust
@@ -69,6 +71,7 @@ async def conduct(
     store: Store,
     log: RunLog,
     goals: Goals,
+    metrics: Exposition,
 ) -> RunState:
     """Run to the goal. Returns SUCCEEDED, CANCELLED or PAUSED; every failure is raised."""
     began = time.monotonic()
@@ -81,6 +84,7 @@ async def conduct(
         ledger = await _open_ledger(config, run, store, room, stack)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
+        metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
         await ledger.flush()
         services = await _connect(config, caller, run.trust, stack)
         loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, caller)

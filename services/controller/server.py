@@ -14,6 +14,7 @@ from trimaran.errors import InputError, StaleEpochError, TrimaranError, first_er
 from trimaran.launch.exits import TRY_AGAIN, exit_code
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Goal, Run, RunState, goal_key, run_from_tree, run_key
+from trimaran.series import CONTROLLER_HELD, CONTROLLER_STEP, CONTROLLER_STEPS
 from trimaran.store import Store, open_store
 from trimaran.types import Caller
 from trimaran.v1 import controller_pb2 as pb
@@ -71,12 +72,17 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
     add = controller_pb2_grpc.add_ControllerServiceServicer_to_server
     servicer = ControllerServicer(caller.epoch, log, goals)
     server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, servicer)], trust=run.trust)
+    metrics = server.metrics
+    metrics.show(CONTROLLER_STEP, lambda: log.run.step)
+    metrics.show(CONTROLLER_STEPS, lambda: log.run.num_steps)
+    metrics.show(CONTROLLER_HELD, lambda: bool(log.run.held))
+    metrics.show_step(lambda: {**log.validation, **log.step})
     await server.start()
     try:
         async with log.writing():
             log.emit(EventKind.STATE, text="waiting for the services")
             try:
-                state = await conduct(config, run, caller, store, log, goals)
+                state = await conduct(config, run, caller, store, log, goals, metrics)
             except Exception as error:
                 cause = first_error(error) if isinstance(error, ExceptionGroup) else error
                 _tell_failure(log, cause, run)

@@ -13,10 +13,12 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from services.manager.http_forms import Health
+from services.manager.http_metrics import MetricsRoutes
 from services.manager.http_problems import add_handlers, responses
 from services.manager.http_routes import Routes
 from services.manager.http_safety import Safety
 from trimaran.errors import UnavailableError
+from trimaran.exposition import Exposition
 
 HEARTBEAT_SECONDS = 15.0
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
@@ -29,15 +31,16 @@ ForbiddenError."""
 def make_app(
     runs: Any,
     identify: Identify,
+    own: Exposition,
     *,
     is_ready: Callable[[], bool] = lambda: True,
     hosts: frozenset[str] = LOOPBACK,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> FastAPI:
-    """`hosts`: the names under which the manager may be asked; empty: any.
+    """`own`: the manager's numbers. `hosts`: the names under which the manager may be asked; empty: any.
 
     Example:
-        app = make_app(runs, lambda method, token: LOCAL)
+        app = make_app(runs, lambda method, token: LOCAL, Exposition())
         await uvicorn.Server(uvicorn.Config(app, port=7980)).serve()
     """
     app = FastAPI(
@@ -57,6 +60,7 @@ def make_app(
     probes.get("/readyz", responses=responses(403, 500, 503))(readiness(is_ready))
     app.include_router(probes)
     app.include_router(Routes(runs, heartbeat_seconds).router())
+    app.include_router(MetricsRoutes(runs, own).router())
     return app
 
 

@@ -142,9 +142,10 @@ class Routes:
         after = int(last_event_id or after)
         run = await self._runs.get(client, run_id)
         events = self._runs.events(client, run_id, after, follow=not until_now)
-        if run.state.has_ended and (first := await anext(events, None)) is None:
-            return Response(status_code=204)  # a browser that comes back stays away then
-        elif run.state.has_ended:
+        if run.state.has_ended:
+            first = await anext(events, None)
+            if first is None:
+                return Response(status_code=204)  # a browser that comes back stays away then
             events = _with_first(first, events)
         return StreamingResponse(
             server_sent(events, self._heartbeat_seconds),

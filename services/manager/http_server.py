@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 import uvicorn
 
 from trimaran.errors import InputError
+from trimaran.tls import http_context
 from trimaran.trust import TlsFiles
 
 STOP_SECONDS = 2
-REREAD_SECONDS = 30.0
-"""After which a connection is made by today's certificate."""
 
 
 class _Server(uvicorn.Server):
@@ -45,34 +43,15 @@ async def http_server(app: Any, address: str, tls: TlsFiles | None) -> AsyncGene
         server_header=False,
         ws="none",
         timeout_graceful_shutdown=STOP_SECONDS,
-        **_tls_options(tls),
     )
+    config.load()
+    config.ssl = http_context(tls) if tls else None
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    rereading = asyncio.create_task(_reread(config, tls)) if tls else None
     try:
         yield f"{host}:{listening.getsockname()[1]}"
     finally:
-        if rereading:
-            rereading.cancel()
         server.should_exit = True
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * STOP_SECONDS):
                 await serving
-
-
-def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
-    if tls is None:
-        return {}
-    options: dict[str, Any] = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
-    if tls.authorities:
-        options |= {"ssl_ca_certs": str(tls.authorities), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return options
-
-
-async def _reread(config: uvicorn.Config, tls: TlsFiles) -> None:
-    while True:
-        await asyncio.sleep(REREAD_SECONDS)
-        assert config.ssl and tls.certificate
-        with suppress(OSError, ssl.SSLError):  # half written: the next time it is whole
-            config.ssl.load_cert_chain(tls.certificate, tls.key)

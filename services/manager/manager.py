@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any
 from services.manager.folders import prepare, remove_folder, write_run_files
 from services.manager.log_files import last_words
 from services.manager.pools import Grant, Pool
-from services.manager.reconcile import Action, Seen, Times, decide, ended
+from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
+from services.manager.run_links import RunLinks
 from services.manager.run_stores import RunStores
-from services.manager.scheduler import Holding, Plan, Policy, make_plan
+from services.manager.scheduler import POLICY, Holding, Plan, Policy, make_plan
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -31,22 +32,12 @@ from trimaran.errors import (
 )
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
-from trimaran.runs import (
-    EventKind,
-    Run,
-    RunEvent,
-    RunState,
-    event_from_tree,
-    event_to_tree,
-    events_stream,
-    goal_key,
-    run_from_tree,
-)
-from trimaran.store import ConflictError, Lease, Store
+from trimaran.runs import EventKind, RunState
+from trimaran.store import ConflictError, Lease
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+PREPARED_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 MOST_FAILURES = 20
@@ -66,16 +57,15 @@ class Manager:
         stores: RunStores,
         launcher: Launcher,
         pools: Sequence[Pool],
-        policy: Policy = Policy(),
-        times: Times = Times(),
+        policy: Policy = POLICY,
+        times: Times = TIMES,
     ) -> None:
         self.records, self.stores, self.pools = records, stores, pools
+        self.links = RunLinks(stores)
         self._lease, self._launcher = lease, launcher
         self._policy, self._times = policy, times
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
-        self._told: dict[str, Any] = {}
-        """What stands in the run's own store: its goal and its replicas."""
         self._failures: dict[str, int] = {}
         self.is_ready = False
         """It has looked at every run once."""
@@ -112,7 +102,7 @@ class Manager:
             except UnavailableError as error:
                 logger.warning("the manager's store does not answer: %s", error)
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(self._times.look):
                     await self.records.changed.wait()
             except TimeoutError:
                 continue
@@ -126,7 +116,7 @@ class Manager:
                 look = self._look(run, presences[run.run_id])
                 self._looks[run.run_id] = asyncio.create_task(look)
         if self._looks:
-            await asyncio.wait(self._looks.values(), timeout=LOOK_SECONDS)
+            await asyncio.wait(self._looks.values(), timeout=self._times.look)
         for run_id in [run_id for run_id, task in self._looks.items() if task.done()]:
             self._settle(run_id, self._looks.pop(run_id))
         await self._share_out()
@@ -145,7 +135,6 @@ class Manager:
             return
         if isinstance(error, StaleEpochError):
             raise error
-        self._told.pop(run_id, None)
         count = self._failures[run_id] = self._failures.get(run_id, 0) + 1
         if count <= 1 or count % MOST_FAILURES == 0:
             trace = None if isinstance(error, TrimaranError) else error
@@ -159,53 +148,58 @@ class Manager:
             await self._prepare(run)
         if not run.state.has_processes:
             return
-        seen = await self._see(run, presence)
+        reported, version = await self.links.reported(run)
+        seen = Seen(
+            presence,
+            await self.links.has_lease(run),
+            reported,
+            await self.links.replicas(run) if run.leaving else None,
+            await asyncio.to_thread(last_words, Path(run.folder))
+            if presence is Presence.GONE
+            else "",
+        )
         decision = decide(run, seen, time.time(), self._times)
+        wanted = decision.run
         if decision.note:
             logger.info("run %s: %s", run.run_id, decision.note)
-        if not decision.run.state.has_processes:
-            await self.say_once(decision.run)
+            await self.links.say(run, EventKind.PROCESS, decision.note)
+        if not wanted.state.has_processes:
+            wanted = replace(wanted, seen=version)
+            await self.links.say_once(wanted)
 
         # Somebody may have asked for a pause meanwhile: then we look again.
         def make(now: Managed) -> Managed:
-            return decision.run if now == run else now
+            return wanted if now == run else now
 
         after = await self.records.change(run.run_id, make)
-        if after != decision.run:
-            return
-        if decision.note:
-            await self._emit(after, EventKind.PROCESS, decision.note)
-        await self._act(after, decision.action)
-        if after.state.has_processes:
-            await self._tell(after)
+        if after == wanted:
+            await self._act(after, decision.action)
+            if after.state.has_processes:
+                await self.links.tell(after)
 
     async def _act(self, run: Managed, action: Action) -> None:
         if action is Action.START:
+            await self.links.say_once(run)
             await asyncio.to_thread(write_run_files, run)
-            self._told.pop(run.run_id, None)
-            await self._tell(run)
+            await self.links.tell(run, again=True)
             await self.records.check()
             await self._launcher.start(context_of(run))
         elif action is Action.KILL:
             await self.records.check()
             await self._launcher.kill(context_of(run))
 
-    async def _see(self, run: Managed, presence: Presence) -> Seen:
-        async with self.stores.of(run.store_url, make=True) as store:
-            lease = await store.holder(f"launcher/{run.run_id}")
-            reported = await self._reported(store, run)
-            listening = await store.get(f"endpoints/{run.run_id}") if run.leaving else None
-        words = ""
-        if presence is Presence.GONE:
-            words = await asyncio.to_thread(last_words, Path(run.folder))
-        replicas = None if listening is None else _replicas_of(listening.value)
-        return Seen(presence, lease is not None, reported, replicas, words)
-
-    async def _reported(self, store: Store, run: Managed) -> Run | None:
-        record = await store.get(f"run/{run.run_id}")
-        return None if record is None or record.version <= run.seen else run_from_tree(record.value)
+    async def prepared(self, run_id: str) -> None:
+        """Until the loop has made the folder and the store of a run that was added, so that who
+        added it may watch or cancel it at once. A disk that hangs holds nobody up for long."""
+        with suppress(TimeoutError, NotFoundError):  # or somebody has deleted it already
+            async with asyncio.timeout(PREPARED_SECONDS):
+                while (  # noqa: ASYNC110 - an event for each run would be more to keep
+                    run_id not in self._prepared and not self.records.get(run_id).state.has_ended
+                ):
+                    await asyncio.sleep(0.01)
 
     async def _prepare(self, run: Managed) -> None:
+        """What creation does, also where a manager died in its middle."""
         try:
             await asyncio.to_thread(prepare, run)
         except InputError as error:
@@ -218,38 +212,8 @@ class Manager:
             await self.records.change(run.run_id, give_up)
             raise
         if run.state is RunState.QUEUED:
-            await self.say_once(run)
+            await self.links.say_once(run)
         self._prepared.add(run.run_id)
-
-    async def _tell(self, run: Managed) -> None:
-        """The run's processes what is wanted of them."""
-        wanted = {
-            goal_key(run.run_id): {"goal": run.goal.value},
-            f"replicas/{run.run_id}": wanted_replicas(run),
-        }
-        if self._told.get(run.run_id) == wanted:
-            return
-        async with self.stores.of(run.store_url, make=True) as store:
-            for key, value in wanted.items():
-                await store.put(key, value)
-        self._told[run.run_id] = wanted
-
-    async def say_once(self, run: Managed) -> None:
-        """An event for the state, unless the run's own processes have said it."""
-        kind = EventKind.FINISHED if run.state.has_ended else EventKind.STATE
-        async with self.stores.of(run.store_url, make=True) as store:
-            last = await store.last(events_stream(run.run_id))
-            found = await store.read(events_stream(run.run_id), last - 1) if last else ()
-        for sequence, tree in found[-1:]:
-            event = event_from_tree(sequence, tree)
-            if event.run.state is run.state and event.kind is kind:
-                return
-        await self._emit(run, kind, run.folder if run.state.has_ended else "")
-
-    async def _emit(self, run: Managed, kind: EventKind, text: str) -> None:
-        event = RunEvent(0, kind, run.view, {}, text, time.time())
-        async with self.stores.of(run.store_url, make=True) as store:
-            await store.extend(events_stream(run.run_id), [event_to_tree(event)])
 
     async def _share_out(self) -> None:
         runs = [run for run in self.records.all() if not run.is_deleted]
@@ -261,43 +225,23 @@ class Manager:
         }
         plan = make_plan(self.pools, list(holdings.values()), queue, time.time(), self._policy)
         for run_id, grant in plan.starts.items():
-            await self._start(run_id, grant)
+            logger.info("run %s: has %d devices", run_id, len(grant.devices))
+            now = {"state": RunState.STARTING, "grant": grant, "start_at": time.time()}
+            await self._change_if_queued(run_id, **now)
         for run_id in plan.adds.keys() | plan.takes.keys():
             await self._scale(holdings[run_id], plan)
         for run_id, why in plan.waits.items():
             await self._change_if_queued(run_id, waiting_for=why)
 
-    async def _start(self, run_id: str, grant: Grant) -> None:
-        run = self.records.get(run_id)
-        try:
-            async with self.stores.of(run.store_url) as store:
-                record = await store.get(f"run/{run_id}")
-        except NotFoundError:
-            record = None
-        run = await self._change_if_queued(
-            run_id,
-            state=RunState.STARTING,
-            grant=grant,
-            start_at=time.time(),
-            deaths=0,
-            seen=record.version if record else 0,
-            ended_at=0.0,
-            error="",
-            remedy="",
-        )
-        if run.state is RunState.STARTING:
-            logger.info("run %s: starts on %d devices", run_id, len(grant.devices))
-            await self._emit(run, EventKind.STATE, "it has its devices")
-
-    async def _change_if_queued(self, run_id: str, **changes: Any) -> Managed:
+    async def _change_if_queued(self, run_id: str, **changes: Any) -> None:
         def make(run: Managed) -> Managed:
             return replace(run, **changes) if run.state is RunState.QUEUED else run
 
-        return await self.records.change(run_id, make)
+        await self.records.change(run_id, make)
 
     async def _scale(self, holding: Holding, plan: Plan) -> None:
         run_id = holding.ask.run_id
-        added, taken = plan.adds.get(run_id, {}), plan.takes.get(run_id, frozenset())
+        added, taken = plan.adds.get(run_id, {}), plan.takes.get(run_id, frozenset[int]())
 
         def make(run: Managed) -> Managed:
             if run.grant != holding.grant or run.state is not RunState.RUNNING:
@@ -305,16 +249,8 @@ class Manager:
             grant = Grant(run.grant.trainer, {**run.grant.replicas, **added})
             return replace(run, grant=grant, leaving=run.leaving | taken)
 
-        run = await self.records.change(run_id, make)
-        what = [
-            f"replicas {_names(added)} are added, on devices that were idle" if added else "",
-            f"replicas {_names(taken)} are taken away; their groups go on elsewhere"
-            if taken
-            else "",
-        ]
-        for text in filter(None, what):
-            logger.info("run %s: %s", run_id, text)
-            await self._emit(run, EventKind.PROCESS, text)
+        logger.info("run %s: replicas %s are added, %s leave", run_id, [*added], sorted(taken))
+        await self.records.change(run_id, make)
 
     async def _delete(self, run: Managed) -> None:
         await self.records.check()
@@ -322,8 +258,10 @@ class Manager:
             async with self.stores.of(run.store_url) as store:
                 await store.delete_all()
         await self.stores.forget(run.store_url)
+        self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
+        self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 
 def taken_over() -> StaleEpochError:
@@ -334,24 +272,3 @@ def taken_over() -> StaleEpochError:
 
 def context_of(run: Managed) -> RunContext:
     return RunContext(run.run_id, Path(run.folder), run.store_url)
-
-
-def wanted_replicas(run: Managed) -> Mapping[str, Any]:
-    """How many replicas the run shall have, and the devices of each: none have numbers on a CPU."""
-    staying = [index for index in sorted(run.grant.replicas) if index not in run.leaving]
-    numbered = run.replica.kind != "cpu"
-    devices = {
-        str(index): [device.name for device in run.grant.replicas[index] if numbered]
-        for index in staying
-    }
-    return {"wanted": len(staying), "devices": devices}
-
-
-def _replicas_of(endpoints: Mapping[str, str]) -> frozenset[int]:
-    """Indices of those that have a process."""
-    start = "rollout-"
-    return frozenset(int(name.removeprefix(start)) for name in endpoints if name.startswith(start))
-
-
-def _names(indices: Mapping[int, Any] | frozenset[int]) -> str:
-    return ", ".join(f"rollout-{index}" for index in sorted(indices))

@@ -22,13 +22,13 @@ def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
     )
 
 
-def check_fits(ask: Ask, pools: Sequence[Pool]) -> None:
-    """Raises InputError for a run that could not start if it were the only one."""
+def check_fits(ask: Ask, pools: Sequence[Pool], key: str = "rollout.replicas") -> None:
+    """Raises InputError that names `key` for a run that could not start if it were the only one."""
     by_name = {pool.name: pool for pool in pools}
     if find_fit(ask, by_name, {pool.name: len(pool.devices) for pool in pools}) is None:
         sizes = ", ".join(f"{pool.name} has {len(pool.devices)} {pool.kind}" for pool in pools)
         raise InputError(
-            f"the run needs {ask.trainer.count} {ask.trainer.kind} for its trainer and"
+            f"{key}: the run needs {ask.trainer.count} {ask.trainer.kind} for its trainer and"
             f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind}, each replica in one pool,"
             f" and the pools never have that ({sizes}); lower trainer.data_parallel,"
             " rollout.replicas or a tensor_parallel"

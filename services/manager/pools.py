@@ -87,6 +87,9 @@ class Grant:
         return self.trainer + tuple(d for devices in self.replicas.values() for d in devices)
 
 
+NO_GRANT = Grant()
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """How many devices of which pools a run would have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from services.manager.pools import Grant
+from services.manager.pools import NO_GRANT, Grant
 from services.manager.records import Managed
 from trimaran.launch.launchers import Presence
 from trimaran.runs import TRANSITIONS, Goal, Run, RunState
@@ -34,6 +34,8 @@ class Seen:
 class Times:
     """Seconds. Example: Times(first_pause=1.0)"""
 
+    look: float = 0.5
+    """Between two looks at every run."""
     first_lease: float = 60.0
     """For a new launcher to take its lease: it loads Python first, on a busy machine."""
     first_pause: float = 2.0
@@ -43,6 +45,9 @@ class Times:
     """A launcher that lived that long has started well."""
     max_deaths: int = 5
     """In a row; then the run fails."""
+
+
+TIMES = Times()
 
 
 class Action(StrEnum):
@@ -60,7 +65,7 @@ class Decision:
     """What its watchers shall know."""
 
 
-def decide(run: Managed, seen: Seen, now: float, times: Times = Times()) -> Decision:
+def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decision:
     """For a run that has devices: follow what it reports, start its launcher, end it, give it up."""
     if seen.presence is Presence.THERE:
         return _while_there(run, seen, now, times)
@@ -122,7 +127,7 @@ def ended(run: Managed, state: RunState, now: float) -> Managed:
     """Without processes: its devices are free."""
     at = now if state.has_ended else 0.0
     return run.go(
-        state, grant=Grant(), leaving=frozenset(), start_at=0.0, deaths=0, held="", ended_at=at
+        state, grant=NO_GRANT, leaving=frozenset(), start_at=0.0, deaths=0, held="", ended_at=at
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from services.manager.pools import Ask, Device, Grant, Need
+from services.manager.pools import NO_GRANT, Ask, Device, Grant, Need
 from trimaran.errors import NotFoundError, StateError, UnavailableError
 from trimaran.runs import TRANSITIONS, Goal, Replicas, Run, RunState
 from trimaran.store import Lease, Store
@@ -46,7 +46,7 @@ class Managed:
     queued_at: float
     state: RunState = RunState.QUEUED
     goal: Goal = Goal.RUN
-    grant: Grant = Grant()
+    grant: Grant = NO_GRANT
     leaving: frozenset[int] = frozenset()
     starts: int = 0
     """How often a launcher was started."""
@@ -160,6 +160,7 @@ class Records:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._unsure: set[str] = set()
         """Runs of which a write was not answered: the store may have it or not."""
+        self._removals: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.changed = asyncio.Event()
         """Set at each change; who waits for it clears it."""
 
@@ -226,6 +227,13 @@ class Records:
             await self.store.delete(f"managed/{run_id}")
             self._forget(run_id)
         del self._locks[run_id]
+        self._removals.pop(run_id, asyncio.Event()).set()
+
+    async def wait_until_removed(self, run_id: str, timeout: float) -> None:
+        """Raises TimeoutError."""
+        if run_id in self._runs:
+            async with asyncio.timeout(timeout):
+                await self._removals[run_id].wait()
 
     async def check(self) -> None:
         """Raises StaleEpochError when another manager has taken over."""

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,21 @@ from services.manager.results import list_checkpoints, validation_samples, valid
 from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
 from services.manager.watchers import Watchers, paced
+from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
-from trimaran.runs import EventKind, Goal, Run, RunEvent, RunState, event_from_tree, events_stream
+from trimaran.run_context import RunContext
+from trimaran.runs import (
+    EventKind,
+    Goal,
+    Run,
+    RunEvent,
+    RunState,
+    endpoints_key,
+    event_from_tree,
+    events_stream,
+)
 from trimaran.store import entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
 
@@ -87,6 +99,7 @@ class Runs:
         checked = await asyncio.to_thread(self._admit, config, overrides)
         async with self._creating:
             known = await self._records.find_request(client.owner, request_id)
+            is_new = known is None
             if known is None:
                 self._check_number(client)
                 known = self._make(client, request_id, checked, priority)
@@ -96,6 +109,8 @@ class Runs:
                     f"request_id: {request_id} is that of {known.run_id}, which has another"
                     " specification or priority; choose a new one"
                 )
+        if is_new:
+            await self._manager.prepared(known.run_id)
         return known.view
 
     async def get(self, client: ClientIdentity, run_id: str) -> Run:
@@ -113,7 +128,7 @@ class Runs:
         if not 0 <= page_size <= MAX_PAGE:
             raise InputError(f"page_size: {page_size} is not between 0 and {MAX_PAGE}")
         if owner:
-            client.check_owner(owner, "runs")
+            client.check_owner(owner, f"owner {owner!r}")
         elif client.role is not Role.OPERATOR:
             owner = client.owner
         before = _read_token(page_token)
@@ -140,6 +155,7 @@ class Runs:
         """Every event behind `after` until the run ends, or (not `follow`) until now. Raises
         LimitError for more watchers of one client than the operator allows."""
         run = self._of(client, run_id)
+        _check_sequence("after_sequence", after)
         over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
         with self._watchers.one_more(client.name):
             async for event in paced(watch(self._tails, run_id, run.store_url, after, over)):
@@ -197,7 +213,7 @@ class Runs:
             if run.state.has_ended:
                 raise StateError(f"run {run_id}: has {run.state}; resume it before it is scaled")
             scaled = replace(run, min_replicas=min_replicas, max_replicas=max_replicas)
-            check_fits(scaled.ask, self._manager.pools)
+            check_fits(scaled.ask, self._manager.pools, "min_replicas")
             return scaled
 
         self._of(client, run_id)
@@ -213,9 +229,8 @@ class Runs:
 
         self._of(client, run_id)
         await self._records.change(run_id, make)
-        deadline = self._clock() + DELETE_SECONDS  # what is left is removed later
-        while self._clock() < deadline and any(r.run_id == run_id for r in self._records.all()):
-            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):  # what is left by then is removed later
+            await self._records.wait_until_removed(run_id, DELETE_SECONDS)
 
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)
@@ -281,8 +296,32 @@ class Runs:
             else:
                 await asyncio.sleep(FOLLOW_SECONDS)
 
+    async def processes(self, client: ClientIdentity, run_id: str) -> Mapping[str, str]:
+        """Those that listen at the moment: their names and addresses."""
+        run = self._of(client, run_id)
+        if not run.state.has_processes:
+            return {}
+        try:
+            async with self._stores.of(run.store_url) as store:
+                record = await store.get(endpoints_key(run_id))
+        except NotFoundError:
+            return {}  # it has just started
+        return record.value if record else {}
+
+    async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
+        """What a process counts, in Prometheus' text format. Raises NotFoundError."""
+        addresses = await self.processes(client, run_id)
+        if process not in addresses:
+            known = ", ".join(sorted(addresses)) or "none at the moment"
+            raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
+        folder = Path(self._of(client, run_id).folder)
+        trust = (await asyncio.to_thread(RunContext.in_folder, folder)).trust
+        async with MetricsClient(addresses[process], trust) as asked:
+            return await asked.get_metrics()
+
     async def ledger_group(self, client: ClientIdentity, run_id: str, group: int) -> LedgerAnswer:
         run = self._of(client, run_id)
+        _check_sequence("group", group)
         async with self._stores.of(run.store_url) as store:
             return await ask_group(store, run, group)
 
@@ -337,7 +376,7 @@ class Runs:
     ) -> Run:
         self._of(client, run_id)
         run = await self._records.change(run_id, make)
-        await self._manager.say_once(run)
+        await self._manager.links.say_once(run)
         return run.view
 
     def _of(self, client: ClientIdentity, run_id: str) -> Managed:
@@ -381,3 +420,9 @@ def _secrets(folder: Path) -> tuple[str, ...]:
     """That stand in files of the run, and shall stand in no answer."""
     path = folder / TOKEN_NAME
     return (path.read_text(encoding="ascii").strip(),) if path.is_file() else ()
+
+
+def _check_sequence(field: str, number: int) -> None:
+    """Stores count in int64."""
+    if not 0 <= number < 2**63:
+        raise InputError(f"{field}: {number} is not between 0 and {2**63 - 1}")

@@ -38,6 +38,9 @@ class Policy:
     """Runs of one owner at a time; 0: as many as fit."""
 
 
+POLICY = Policy()
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """A run that has devices."""
@@ -72,7 +75,7 @@ def make_plan(
     holdings: Sequence[Holding],
     queue: Sequence[Ask],
     now: float,
-    policy: Policy = Policy(),
+    policy: Policy = POLICY,
 ) -> Plan:
     """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
     return _Round(pools, holdings, now, policy).run(queue)

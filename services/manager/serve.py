@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
-from services.manager.reconcile import Times
+from services.manager.reconcile import TIMES, Times
 from services.manager.records import LEASE, Records
 from services.manager.run_stores import RunStores
 from services.manager.runs import Runs
@@ -49,7 +50,7 @@ class Serving:
 async def serving(
     settings: ManagerSettings,
     launcher: Launcher | None = None,
-    times: Times = Times(),
+    times: Times = TIMES,
     wait_seconds: float = WAIT_SECONDS,
     say: Callable[[str], None] = lambda line: None,
 ) -> AsyncGenerator[Serving]:
@@ -91,9 +92,14 @@ async def serving(
         )
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
+        numbers.show(server.metrics, manager)
         hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
         app = make_app(
-            runs, identify or trust.identify, is_ready=lambda: manager.is_ready, hosts=hosts
+            runs,
+            identify or trust.identify,
+            server.metrics,
+            is_ready=lambda: manager.is_ready,
+            hosts=hosts,
         )
         await server.start()
         stack.push_async_callback(server.stop)

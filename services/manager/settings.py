@@ -195,7 +195,7 @@ class ManagerSettings(Section):
 
 def pools_in_sight(machine: Machine) -> tuple[Pool, ...]:
     """A pool for each kind of device, named as the kind."""
-    seen = [kind for kind in KINDS if not find_missing(kind, machine)]
+    seen: list[Kind] = [kind for kind in KINDS if not find_missing(kind, machine)]
     slots = max(os.cpu_count() or 1, LEAST_SLOTS)
     return (
         *(Pool(kind, kind, find_visible(kind, machine)) for kind in seen),

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trimaran import rpc
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, TrimaranError
@@ -17,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS = 5.0
 RETRY_SECONDS = 0.5
+DEREGISTER_SECONDS = 0.5
+"""Of one try."""
+DEREGISTER_TRIES = 16
 
 
 async def stay_registered(
@@ -26,6 +30,7 @@ async def stay_registered(
     peer: Peer,
     live: Callable[[], PolicyVersion | None],
     pause: float = RETRY_SECONDS,
+    on_registered: Callable[[Registration], None] = lambda registration: None,
     trust: Trust = NO_TRUST,
 ) -> None:
     """Registers and then gives signs of life, for ever; at least `pause` seconds between two calls.
@@ -40,9 +45,31 @@ async def stay_registered(
         registration = await _register(client, replica, peer, pause, config.start_timeout)
         logger.info("%s is registered with weight sync", replica.name)
         while True:
+            on_registered(registration)
             await _beat(client, replica, registration, live, pause)
             registration = await _register(client, replica, peer, pause)
             logger.info("%s is registered with weight sync again", replica.name)
+
+
+async def deregister(
+    address: str, caller: Caller, name: str, registration: Registration, trust: Trust
+) -> None:
+    """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know.
+
+    Asked again and again, because a call to a server that ends just then may be left unanswered.
+    """
+    async with WeightSyncClient(address, caller, trust) as client:
+        for _ in range(DEREGISTER_TRIES):
+            try:
+                await client.deregister_replica(name, registration.incarnation, DEREGISTER_SECONDS)
+                logger.info("%s is drained: it takes no more groups", name)
+                return
+            except DeadlineError:  # a publication under way ends first
+                if not await rpc.is_serving(address, DEREGISTER_SECONDS, trust):
+                    break
+            except TrimaranError:
+                break
+    logger.info("%s could not deregister: weight sync is away", name)
 
 
 async def _register(

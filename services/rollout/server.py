@@ -24,10 +24,11 @@ import grpc
 
 from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
 from services.rollout.life import with_signs_of_life
-from services.rollout.registration import stay_registered
+from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
 from trimaran import rpc, wire
+from trimaran.clients import Registration
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
@@ -39,6 +40,9 @@ from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
 CHECK_SECONDS = 1.0
 """How often is asked whether the engine lives and whether weights can be loaded."""
+DRAIN_SECONDS = 10.0
+"""For the groups under way to be taken elsewhere."""
+IDLE_POLL_SECONDS = 0.05
 SIGNS_PER_DEADLINE = 4
 """Signs of life within one idle timeout, while a request waits for its turn."""
 
@@ -251,12 +255,31 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(server.stop)
         await server.start()
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
-        await _until_first_end(
-            _watch(engine, weights),
-            stay_registered(
-                *(config, caller, replica, receiver.peer, lambda: weights.live), trust=run.trust
-            ),
-        )
+        registered: list[Registration] = []
+        try:
+            await _until_first_end(
+                _watch(engine, weights),
+                stay_registered(
+                    *(config, caller, replica, receiver.peer, lambda: weights.live),
+                    on_registered=registered.append,
+                    trust=run.trust,
+                ),
+            )
+        except asyncio.CancelledError:  # SIGTERM: an orderly end
+            if config.endpoints.weight_sync and registered:
+                await deregister(
+                    *(config.endpoints.weight_sync, caller, name, registered[-1], run.trust)
+                )
+                await _until_idle(engine)
+            raise
+
+
+async def _until_idle(engine: Engine) -> None:
+    """The controller takes its groups elsewhere once it hears that we are drained."""
+    for _ in range(round(DRAIN_SECONDS / IDLE_POLL_SECONDS)):
+        if not engine.num_running:
+            return
+        await asyncio.sleep(IDLE_POLL_SECONDS)
 
 
 async def _watch(engine: Engine, weights: ReplicaWeights) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.trainer.meeting import Meeting
 from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
 
 
-def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int) -> MegatronPolicy:
+def build_policy(
+    config: RunConfig, meeting: Meeting | None, device: Device, rank: int
+) -> MegatronPolicy:
     """Call it in the thread that will compute: it makes the device current there, which is the
     first in sight on every rank (trimaran/launch/devices.py).
 
@@ -57,7 +59,7 @@ def build_policy(config: RunConfig, run_folder: Path, device: Device, rank: int)
         device.backend,
         rank,
         config.num_trainer_ranks,
-        run_folder,
+        meeting,
         join_timeout=config.start_timeout,
         collective_timeout=section.step_timeout,
     )

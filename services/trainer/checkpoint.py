@@ -30,6 +30,7 @@ from xxhash import xxh3_128
 from services.trainer.finite import is_finite
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
+from trimaran.types import LedgerEnd
 
 FOLDER = "checkpoints"
 STATE = "state.json"
@@ -75,6 +76,8 @@ class TrainerState:
     model: Model
     shards: tuple[str, ...]
     """The digest of each tensor-parallel rank's tensors."""
+    ledger: LedgerEnd | None = None
+    """How far the run's ledger had come."""
 
 
 def folder_of(run_folder: Path, step: int) -> Path:
@@ -180,7 +183,9 @@ def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
 def _parse_state(tree: dict[str, Any]) -> TrainerState:
     model = Model(tree["model"]["name"], ModelFacts(**tree["model"]["facts"]))
     layout, shards = RankLayout(**tree["layout"]), tuple(tree["shards"])
-    return TrainerState(**{**tree, "layout": layout, "model": model, "shards": shards})
+    ledger = tree.get("ledger")
+    parsed = {"layout": layout, "model": model, "shards": shards}
+    return TrainerState(**{**tree, **parsed, "ledger": ledger and LedgerEnd(**ledger)})
 
 
 def _flat(model: Model) -> dict[str, object]:

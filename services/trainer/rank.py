@@ -18,7 +18,6 @@ import torch
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from services.trainer.held import HeldShard, ShardedWeights
-from services.trainer.history import VersionHistory
 from services.trainer.learner import Policy, StepResult, check_algorithm, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
@@ -30,6 +29,7 @@ from trimaran.errors import InputError, InternalError, OutOfOrderError, Unavaila
 from trimaran.model_folder import read_model_folder
 from trimaran.run_context import RunContext
 from trimaran.types import (
+    LedgerEnd,
     Manifest,
     Offer,
     Peer,
@@ -95,18 +95,20 @@ class TrainerRank:
         self._model: Model
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
-        self._history = VersionHistory(run.folder)
         self._saver = Saver(config.trainer.save_timeout)
         self._step = 0
         self._lineage = 0
         self._metrics: dict[str, float] = {}
         self._nonfinite = ""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
+        self.ledger: LedgerEnd | None = None
+        """As the newest checkpoint holds it."""
         self._written: TrainerState | None = None
         """Of the last `write_shard`, still without digests."""
         # A save reads the weights that a step would change.
         self._weights = asyncio.Lock()
         self._failure = ""
+        self._failed = asyncio.Event()
 
     async def start(self, build: Callable[[], ExportablePolicy]) -> None:
         """Build the policy, load the newest checkpoint if there is one, take the snapshot."""
@@ -130,14 +132,19 @@ class TrainerRank:
         """What this rank can send through its door `peer`."""
         return self.version, self._own_shard.offer(peer)
 
-    def check_proofs(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
+    def check_proofs(
+        self,
+        batch: TrainingBatch,
+        proofs: Sequence[Proof],
+        recorded_roots: Callable[[VersionId], frozenset[str]],
+    ) -> None:
         """Raises UnprovenError for tokens that must not train.
 
         Ask rank 0, before any rank hears of the batch. A step that is under way or done was checked.
         """
         under_way = self._training is not None and self._training[0] == batch.step
         if batch.step != self._step and not under_way:
-            check_proofs(batch, proofs, self._history.roots)
+            check_proofs(batch, proofs, recorded_roots)
 
     async def train(self, batch: TrainingBatch, lineage: int = 0) -> TrainAnswer:
         """The next step runs; the same step answers again; any other raises OutOfOrderError.
@@ -150,7 +157,7 @@ class TrainerRank:
             return await asyncio.shield(self._training[1])
         if batch.step == self._step and self._metrics:
             self._lineage = max(self._lineage, lineage)
-            return await self._answer()
+            return self._answer()
         under_way = self._training is not None
         if batch.step != self._step + 1 or under_way:
             state = f"step {self._step + 1} is under way" if under_way else "none is under way"
@@ -176,14 +183,18 @@ class TrainerRank:
             return ""
         return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
 
-    async def publish_checkpoint(self, shards: Sequence[str]) -> Path:
+    async def publish_checkpoint(
+        self, shards: Sequence[str], ledger: LedgerEnd | None = None
+    ) -> Path:
         """On rank 0, once all ranks have written their parts, with their digests. Training may have
         gone on since."""
         assert self._written, "write_shard comes first"
-        state = replace(self._written, shards=tuple(shards))
+        state = replace(self._written, shards=tuple(shards), ledger=ledger)
         folder, keep = self._run_folder, self._config.run.keep_checkpoints
         what = f"checkpoint of step {state.step}"
-        return await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
+        path = await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
+        self.ledger = ledger
+        return path
 
     async def discard_checkpoint(self) -> None:
         """On rank 0, after a failure: what was written of it goes, what stood before stays."""
@@ -224,6 +235,12 @@ class TrainerRank:
     def fail(self, reason: str) -> None:
         """After a failure in the middle of a step the ranks no longer agree: refuse all work."""
         self._failure = self._failure or reason
+        self._failed.set()
+
+    async def until_failed(self) -> str:
+        """Returns the reason once `fail` was called: only another start helps then."""
+        await self._failed.wait()
+        return self._failure
 
     def _check(self, batch: TrainingBatch) -> None:
         want = self._config.run.groups_per_step
@@ -265,7 +282,7 @@ class TrainerRank:
             self._nonfinite = result.nonfinite
             self._adopt(snapshot)
             self._lineage = max(self._lineage, lineage)
-            return await self._answer()
+            return self._answer()
         finally:
             self._training = None
 
@@ -273,12 +290,8 @@ class TrainerRank:
         result = train_step(self._policy, batch, self._config)
         return result, self._take_snapshot()
 
-    async def _answer(self) -> TrainAnswer:
-        """Recorded before anybody hears of it."""
-        answer = TrainAnswer(self.version, dict(self._metrics), self._nonfinite)
-        if self.rank == 0:
-            await asyncio.to_thread(self._history.add, answer.version)
-        return answer
+    def _answer(self) -> TrainAnswer:
+        return TrainAnswer(self.version, dict(self._metrics), self._nonfinite)
 
     def _take_snapshot(self) -> Snapshot | None:
         return self._held.take() if self._held else None
@@ -316,14 +329,13 @@ class TrainerRank:
             self._policy.load_state(shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
+            self.ledger = state.ledger
             logger.info("continuing from %s", folder)
         self._adopt(self._take_snapshot())
         if state and self._held and self._held.root != state.root:
             raise InternalError(
                 f"{folder}: the weights have root {self._held.root}, recorded is {state.root}"
             )
-        if self.rank == 0:
-            self._history.add(self.version)
 
     @property
     def _layout(self) -> RankLayout:

@@ -1,26 +1,24 @@
 """How the trainer's ranks find each other: torch's default process group, on loopback.
 
-Rank 0 hosts the store on a port that the system chooses and publishes it in the
-run folder with a nonce, so that a file left by an earlier run misleads nobody.
+Rank 0 hosts torch's store on a port that the system chooses and announces it with a
+nonce, so that what earlier ranks of the run announced misleads nobody.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
-from trimaran.errors import DeadlineError
+from services.trainer.meeting import Meeting
+from trimaran.errors import DeadlineError, UnavailableError
 
 LOOPBACK = "127.0.0.1"
-RENDEZVOUS = "trainer-rendezvous.json"
 NONCE_KEY = "trimaran/nonce"
 POLL_SECONDS = 0.1
 CONNECT_SECONDS = 5.0
@@ -30,23 +28,23 @@ def join_ranks(
     backend: str,
     rank: int,
     size: int,
-    run_folder: Path,
+    meeting: Meeting | None,
     join_timeout: float,
     collective_timeout: float,
 ) -> None:
     """Make the default process group; returns when all ranks are in it. Seconds.
 
-    Raises DeadlineError when a rank does not come within `join_timeout`.
+    A single rank needs no `meeting`. Raises DeadlineError when a rank does not come within `join_timeout`.
     """
     # gloo would otherwise listen on whatever address the host's name has.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     deadline = time.monotonic() + join_timeout
-    if size == 1:
+    if meeting is None or size == 1:
         store: Store = HashStore()
     elif rank == 0:
-        store = _host(run_folder, join_timeout)
+        store = _host(meeting, join_timeout)
     else:
-        store = _find(run_folder, rank, deadline)
+        store = _find(meeting, rank, deadline)
     timeout = timedelta(seconds=collective_timeout)
     try:
         if size > 1:
@@ -64,7 +62,7 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
     store.wait([f"trimaran/here/{other}" for other in range(size)], timeout)
 
 
-def _host(run_folder: Path, timeout: float) -> TCPStore:
+def _host(meeting: Meeting, timeout: float) -> TCPStore:
     listener = socket.create_server((LOOPBACK, 0))
     port = listener.getsockname()[1]
     store = TCPStore(
@@ -77,27 +75,28 @@ def _host(run_folder: Path, timeout: float) -> TCPStore:
     )
     nonce = secrets.token_hex(16)
     store.set(NONCE_KEY, nonce)
-    temporary = run_folder / f"{RENDEZVOUS}.tmp"
-    temporary.write_text(json.dumps({"port": port, "nonce": nonce}), encoding="utf-8")
-    temporary.rename(run_folder / RENDEZVOUS)
+    meeting.announce({"port": port, "nonce": nonce})
     return store
 
 
-def _find(run_folder: Path, rank: int, deadline: float) -> TCPStore:
+def _find(meeting: Meeting, rank: int, deadline: float) -> TCPStore:
     while time.monotonic() < deadline:
-        store = _try(run_folder / RENDEZVOUS)
+        store = _try(meeting)
         if store is not None:
             return store
         time.sleep(POLL_SECONDS)
     raise DeadlineError(
-        f"trainer rank {rank}: rank 0 did not open {RENDEZVOUS} in time; see the log of trainer-0"
+        f"trainer rank {rank}: rank 0 did not announce itself in the run's store in time;"
+        " see the log of trainer-0"
     )
 
 
-def _try(path: Path) -> TCPStore | None:
-    """The store that the file names, if it is there and has the file's nonce."""
+def _try(meeting: Meeting) -> TCPStore | None:
+    """The store that was announced, if it is there and has the nonce that was announced with it."""
     try:
-        published = json.loads(path.read_text(encoding="utf-8"))
+        published = meeting.find()
+        if published is None:
+            return None
         # TCPStore waits long for a closed port; a plain connection knows at once.
         socket.create_connection((LOOPBACK, published["port"]), CONNECT_SECONDS).close()
         store = TCPStore(
@@ -108,5 +107,5 @@ def _try(path: Path) -> TCPStore | None:
             wait_for_workers=False,
         )
         return store if store.get(NONCE_KEY).decode() == published["nonce"] else None
-    except (OSError, ValueError, KeyError, RuntimeError):
-        return None  # not yet, or of an earlier run: look again
+    except (OSError, KeyError, RuntimeError, UnavailableError):
+        return None  # not yet, or of earlier ranks: look again

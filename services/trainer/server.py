@@ -12,6 +12,8 @@ from typing import TypeVar
 import grpc
 
 from services.trainer.backend import build_policy
+from services.trainer.history import VersionHistory
+from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.sender import WeightSender
 from trimaran import rpc, wire
@@ -26,7 +28,7 @@ from trimaran.errors import (
 )
 from trimaran.run_context import RunContext
 from trimaran.series import TRAINER_STEP
-from trimaran.store import open_store
+from trimaran.store import Store, open_store
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
@@ -93,9 +95,15 @@ class OtherRanks:
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     def __init__(
-        self, rank: TrainerRank, others: OtherRanks, sender: WeightSender, section: TrainerSection
+        self,
+        rank: TrainerRank,
+        others: OtherRanks,
+        sender: WeightSender,
+        history: VersionHistory,
+        section: TrainerSection,
     ) -> None:
         self._rank = rank
+        self._history = history
         self._others = others
         self._sender = sender
         self._timeout = section.step_timeout
@@ -108,10 +116,13 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         batch = wire.decode_batch(request.batch)
         if self._rank.rank == 0:
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
-            self._rank.check_proofs(batch, proofs)
+            self._rank.check_proofs(batch, proofs, self._history.roots)
         answer = await self._together(
             "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
         )
+        if self._rank.rank == 0:
+            # Before anybody hears of it. Where the store is away, the same step is asked for again.
+            await self._history.add(answer.version)
         return trainer_pb2.TrainBatchResponse(
             version=wire.encode_policy(answer.version),
             metrics=answer.metrics,
@@ -135,7 +146,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             try:
                 own = self._rank.write_shard(step)
                 shards = await self._others.save_everywhere(request, own, timeout)
-                return await self._rank.publish_checkpoint(shards)
+                ledger = (
+                    wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
+                )
+                return await self._rank.publish_checkpoint(shards, ledger)
             except Exception as error:
                 await self._discard_checkpoint()
                 if isinstance(error, TrimaranError):
@@ -161,6 +175,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.GetPolicyVersionResponse(
             version=wire.encode_policy(self._rank.version),
             manifest=wire.encode_manifest(self._rank.manifest),
+            ledger=self._rank.ledger and wire.encode_ledger_end(self._rank.ledger),
         )
 
     async def GetOffer(
@@ -203,36 +218,48 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
-    """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded."""
+    """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded.
+
+    Raises InternalError once a step has failed in the middle: all ranks must be started again.
+    """
     addresses = config.endpoints.trainer
     if index >= len(addresses):
         raise InputError(
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
     run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
-    device = pick(config.trainer.device)
+    store = await open_store(run.store_url)
+    try:
+        await _serve(config, run, store, index)
+    finally:
+        await store.close()
+
+
+async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -> None:
+    addresses, device = config.endpoints.trainer, pick(config.trainer.device)
     sender = WeightSender(device, 0, config.weight_sync)
     rank = TrainerRank(config, run, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else (), run.trust)
-    servicer = TrainerServicer(rank, others, sender, config.trainer)
+    history, meeting = await VersionHistory.open(store, run), Meeting(store, run.run_id)
+    servicer = TrainerServicer(rank, others, sender, history, config.trainer)
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     service = rpc.service(trainer_pb2.DESCRIPTOR, add, servicer)
     # Bound first: a port in use is known before a model is loaded.
-    store = await open_store(run.store_url)
     server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
     server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
     try:
         if rank.exports:
             await asyncio.to_thread(sender.start)
-        await rank.start(lambda: build_policy(config, run.folder, device, index))
+        await rank.start(lambda: build_policy(config, meeting, device, index))
+        if index == 0:
+            await history.add(rank.version)
         for other in addresses[1:] if index == 0 else ():
             await rpc.wait_until_serving(other, config.start_timeout, run.trust)
         await server.start()
         logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
-        await asyncio.Event().wait()
+        raise InternalError(await rank.until_failed())
     finally:
         await server.stop()
         await asyncio.to_thread(sender.close)
         await others.close()
         await rank.close()
-        await store.close()

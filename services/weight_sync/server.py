@@ -35,6 +35,12 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
             incarnation=registration.incarnation, heartbeat_seconds=registration.heartbeat_seconds
         )
 
+    async def DeregisterReplica(
+        self, request: pb.DeregisterReplicaRequest, context: Any
+    ) -> pb.DeregisterReplicaResponse:
+        await self._coordinator.deregister(request.run_id, request.name, request.incarnation)
+        return pb.DeregisterReplicaResponse()
+
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         live = wire.decode_policy(request.live) if request.HasField("live") else None
         known = await self._coordinator.heartbeat(

@@ -108,6 +108,8 @@ def test_a_run_is_named_by_its_beginning_or_as_the_latest(
         assert capsys.readouterr().out.splitlines()[0] == found
     assert main(["show", "add"]) == 2
     assert "add: begins several runs: addition-12, addition-1" in capsys.readouterr().err
+    assert main(["show", "8k"]) == 2
+    assert "8k: not a run" in capsys.readouterr().err
     assert main(["show", "x"]) == 2
     assert "x: not a run of this manager: gsm8k-1, addition-12" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trimaran.errors import InputError, NotFoundError, StateError
+from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
 
@@ -188,3 +188,14 @@ class FakeRuns:
     async def ledger_verify(self, client: Any, run_id: str) -> LedgerAnswer:
         self._find(run_id)
         return LedgerAnswer(("the chain is broken at record 7",), {"broken_at": 7}, sound=False)
+
+    async def processes(self, client: Any, run_id: str) -> Mapping[str, str]:
+        return {"rollout-0": "here:1", "controller": "here:2"} if run_id == "run" else {}
+
+    async def process_metrics(self, client: Any, run_id: str, process: str) -> str:
+        self._find(run_id)
+        if process == "controller":
+            raise UnavailableError("here:2: nobody answers")
+        if process not in await self.processes(client, run_id):
+            raise NotFoundError(f"process: {run_id} has no {process!r}")
+        return "up 1\n"

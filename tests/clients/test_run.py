@@ -19,6 +19,7 @@ from trimaran.clients.access import Access
 from trimaran.config import load_config, parse_config
 from trimaran.errors import DeadlineError, InputError, NotFoundError, StateError, UnavailableError
 from trimaran.runs import EventKind, RunState
+from trimaran.trust import TlsFiles, Trust
 
 TREE = {
     "model": {"path": "model"},
@@ -211,31 +212,38 @@ def test_nobody_there_is_told_with_the_remedy() -> None:
 
 
 def test_the_token_travels_with_every_call(manager: ThreadedManager, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").write_text("secret" * 5 + "\n")
+    (tmp_path / "token").chmod(0o600)
     manager.do(manager.runs.add, "run")
     with RunClient(manager.address, token=tmp_path / "token") as client:
         client.get_run("run")
         list(client.watch_run("run", until_now=True))
-    assert manager.manager.tokens == ["Bearer secret"] * 2
+    assert manager.manager.tokens == ["Bearer " + "secret" * 5] * 2
 
 
 def test_access_comes_from_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").write_text("secret" * 5 + "\n")
+    (tmp_path / "token").chmod(0o600)
     (tmp_path / "ca.pem").write_text("PEM")
     files = {
         "TRIMARAN_MANAGER": "10.0.0.7:7900",
         "TRIMARAN_TOKEN_FILE": str(tmp_path / "token"),
         "TRIMARAN_CA": str(tmp_path / "ca.pem"),
     }
-    assert Access.find(None, None, None, files) == Access("10.0.0.7:7900", "secret", b"PEM")
-    assert Access.find(None, None, None, {**files, "TRIMARAN_TOKEN": "other"}).token == "other"
-    assert Access.find("localhost:1", "mine", None, {}) == Access("localhost:1", "mine")
+    trust = Trust("secret" * 5, TlsFiles(authorities=tmp_path / "ca.pem"))
+    assert Access.find(None, None, None, files) == Access("10.0.0.7:7900", trust)
+    mine = Trust("mine" * 5)
+    assert Access.find("localhost:1", "mine" * 5, None, {}) == Access("localhost:1", mine)
     assert Access.find(None, None, None, {}) == Access("127.0.0.1:7900")
-    with pytest.raises(InputError, match="unencrypted"):
-        Access.find("10.0.0.7:7900", "secret", None, {})
+    own = {"TRIMARAN_CERTIFICATE": "cert.pem", "TRIMARAN_KEY": "key.pem"}
+    tls = TlsFiles(Path("cert.pem"), Path("key.pem"))
+    assert Access.find(None, None, None, own) == Access("127.0.0.1:7900", Trust(tls=tls))
+    with pytest.raises(InputError, match="is beyond loopback"):
+        Access.find("10.0.0.7:7900", "secret" * 5, None, {})
+    Access.find("10.0.0.7:7900", "secret" * 5, None, {"TRIMARAN_NETWORK": "trusted"})
     with pytest.raises(InputError, match="cannot be read"):
         Access.find(None, tmp_path / "nothing", None, {})
-    with pytest.raises(InputError, match="characters"):
+    with pytest.raises(InputError, match="16 to 256 characters"):
         Access.find(None, "two words", None, {})
 
 

@@ -20,6 +20,7 @@ from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
 from services.controller.records import Filtered, Record, Skipped, decode_proof
 from services.controller.resume import replay
+from services.controller.room import Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from trimaran.clients import GroupAssembly, TrainAnswer
@@ -29,6 +30,7 @@ from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
     Group,
+    LedgerEnd,
     Manifest,
     Message,
     PolicyVersion,
@@ -82,6 +84,10 @@ class FakeTrainer:
         self.nonfinite: Callable[[int], str] = lambda step: ""
         """By step, why its update is left out."""
         self.save_fault: Exception | None = None
+        self.ledger: LedgerEnd | None = None
+        """As the newest checkpoint holds it."""
+        self.num_busy = 0
+        """Questions that come while the next version is being made."""
 
     @property
     def policy(self) -> PolicyVersion:
@@ -89,6 +95,9 @@ class FakeTrainer:
         return PolicyVersion(RUN_ID, version, self.root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
+        if self.num_busy:
+            self.num_busy -= 1
+            raise OutOfOrderError("the weights are being replaced by those of the next step")
         return self.policy, Manifest("fake", (), self.root)
 
     async def train_batch(
@@ -122,11 +131,14 @@ class FakeTrainer:
             self.root = digest(self.root, self.salt, contents)
         return TrainAnswer(self.policy, {"trainer/loss": 0.5}, fault)
 
-    async def save_checkpoint(self, step: int, timeout: float) -> str:
+    async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
+        return self.ledger
+
+    async def save_checkpoint(self, step: int, timeout: float, ledger: LedgerEnd) -> str:
         assert step == self.step
         if self.save_fault:
             raise self.save_fault
-        self.checkpoints[step] = self.root
+        self.checkpoints[step], self.ledger = self.root, ledger
         self.events.append(("checkpoint", step))
         return f"checkpoints/step-{step:05d}"
 
@@ -304,6 +316,7 @@ class World:
                 RUN_ID,
                 anchor=AnchorFile(folder),
                 retention=Retention(keep_all=config.run.keep_payloads == "all"),
+                room=Room(config.run.hold_timeout),
             )
         )
         self.recorded: list[Record] = []

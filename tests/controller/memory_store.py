@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from services.controller.anchor import Anchor
 from services.controller.payloads import MissingPayloadError, checked
 from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.store import TrimmedError
+from trimaran.types import LedgerEnd
 
 
 class CrashError(BaseException):
@@ -35,7 +36,7 @@ class MemoryStore:
             raise OutOfOrderError(f"{stream}: ends at {self.end}, not at {after}")
         for value in values:
             self.end += 1
-            self.rows[self.end] = value
+            self.rows[self.end] = json.loads(json.dumps(value))
         if fault == "crash after":
             raise CrashError
         if fault == "answer lost":
@@ -70,6 +71,7 @@ class MemoryPayloads:
         self.data: dict[str, bytes] = {}
         self.faults: list[str] = []
         """What the next calls of `write` do: "crash after" or "away"."""
+        self.deletes = True
 
     async def write(self, payloads: Mapping[str, bytes]) -> None:
         fault = self.faults.pop(0) if self.faults else ""
@@ -88,6 +90,8 @@ class MemoryPayloads:
         return {name: len(data) for name, data in self.data.items()}
 
     async def delete(self, names: Set[str]) -> None:
+        if not self.deletes:
+            raise UnavailableError("the bucket is away")
         for name in names:
             self.data.pop(name, None)
 
@@ -100,10 +104,10 @@ class MemoryAnchor:
     path = Path("ledger-head.json")
 
     def __init__(self) -> None:
-        self.noted: Anchor | None = None
+        self.noted: LedgerEnd | None = None
 
-    def read(self) -> Anchor | None:
+    def read(self) -> LedgerEnd | None:
         return self.noted
 
-    async def write(self, anchor: Anchor) -> None:
+    async def write(self, anchor: LedgerEnd) -> None:
         self.noted = anchor

@@ -430,3 +430,10 @@ def test_a_flush_whose_caller_is_cancelled_is_finished(tmp_path: Path) -> None:
         assert (await disks.check()).faults == []
 
     asyncio.run(body())
+
+
+def test_an_altered_record_that_names_the_archive_is_found() -> None:
+    disks = whole()
+    first = min(disks.store.rows)
+    disks.store.rows[first] = {**disks.store.rows[first], "first": "one"}
+    assert "it was altered" in asyncio.run(disks.check()).faults[0]

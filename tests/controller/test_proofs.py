@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,3 +210,24 @@ def test_good_proofs_are_remembered_until_a_batch_trains(tmp_path: Path) -> None
         asyncio.run(body())
     finally:
         world.close()
+
+
+def test_the_groups_of_a_new_version_ask_with_one_question() -> None:
+    questions: list[tuple[VersionId, ...]] = []
+
+    class WeightSync:
+        async def list_proofs(self, versions: tuple[VersionId, ...]) -> tuple[Proof, ...]:
+            questions.append(versions)
+            await asyncio.sleep(0.01)
+            return tuple(Proof(START, f"rollout-{i}", "root", 4, 1) for i in range(50))
+
+    async def body() -> None:
+        weight_sync: Any = WeightSync()
+        prover = ProofCheck(weight_sync, 5.0)
+        groups = [group_of((START, f"rollout-{i}")) for i in range(50)]
+        assert not any(await asyncio.gather(*map(prover.find_unproven, groups)))
+        assert questions == [(START,)]
+        await prover.prove([ScoredGroup(groups[0], ())])
+        assert len(questions) == 2  # a fault may have been found since
+
+    asyncio.run(body())

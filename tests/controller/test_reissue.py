@@ -18,6 +18,7 @@ from services.controller.records import (
     Scored,
     Skipped,
 )
+from services.controller.router import DrainedError
 from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import InputError, InternalError
@@ -52,6 +53,28 @@ def test_a_try_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert (first.attempt, first.reissue) == (1, None)
     assert (second.attempt, second.reissue) == (2, cause)
     assert reissue_lines(caplog) == [f"group 5 is reissued, attempt 2: {failed[0]}: CUDA error"]
+
+
+def test_a_drained_replica_costs_its_group_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often: a drain is no strike, and names no culprit."""
+    world = World(tmp_path, make_config(run={"max_attempts": 1}))
+    drained: list[str] = []
+
+    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
+        if number == 5 and attempt <= 4:
+            drained.append(replica)
+            raise DrainedError(f"{replica}: drained")
+
+    world.faults = faults
+    run(world)
+    first, *others = issued(tmp_path, 5)
+    assert first.reissue is None
+    assert [o.attempt for o in others] == [2, 3, 4, 5]
+    assert [o.reissue for o in others] == [Reissue(f"{r}: drained", r) for r in drained]
+    assert 5 in world.trained_numbers()
+    assert not world.lost and not world.weight_sync.reports
 
 
 def test_unproven_tokens_as_a_group_arrives(
@@ -122,7 +145,8 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
     assert life.step == 2
     tree = json.loads(json.dumps(life.tree()))
     assert tree["records"][1]["reissue"]["cause"].endswith(": CUDA error")
-    assert tree["completions"] == [{"reward": 1.0, "terms": {}, "indigestible": False}] * 2
+    rewards = [completion["reward"] for completion in tree["completions"]]
+    assert rewards == tree["records"][3]["rewards"]
     with pytest.raises(InputError, match="knows no group 500"):
         life_of(tmp_path / RUN_ID, 500)
 

@@ -12,12 +12,14 @@ from services.controller.anchor import ANCHOR_NAME
 from services.controller.ledger import RunLedger, read_records
 from services.controller.payloads import FolderPayloads
 from services.controller.records import (
+    Began,
     Branched,
     Checkpointed,
     Committed,
     Consumed,
     Generated,
     Issued,
+    LedgerError,
     Record,
     Scored,
 )
@@ -26,7 +28,7 @@ from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.store.sqlite import SqliteStore
-from trimaran.types import Completion, Group, Score, ScoredGroup, Segment, VersionId
+from trimaran.types import Completion, Group, LedgerEnd, Score, ScoredGroup, Segment, VersionId
 from trimaran.wire import serialize_scored_group
 
 
@@ -36,9 +38,11 @@ def run_world(
     checkpoints: dict[int, str] | None = None,
     salt: str = "",
     nonfinite: frozenset[int] = frozenset(),
+    num_busy: int = 0,
 ) -> World:
-    """`nonfinite`: steps whose update the trainer leaves out."""
+    """`nonfinite`: steps whose update the trainer leaves out. `num_busy`: as in FakeTrainer."""
     world = World(folder, config, checkpoints)
+    world.trainer.num_busy = num_busy
     world.trainer.salt = salt
     world.trainer.nonfinite = lambda step: f"bad step {step}" if step in nonfinite else ""
     try:
@@ -148,15 +152,17 @@ def test_otherwise_a_difference_opens_a_new_lineage(finished: Path, tmp_path: Pa
     assert sum(isinstance(r, Branched) for r in records(tmp_path / "crash")) == 1
 
 
+@pytest.mark.parametrize("num_busy", [0, 2])
 def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
-    finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path, num_busy: int
 ) -> None:
+    """Also when it is still about to make that version as the new controller asks."""
     config = make_config(run={"steps": 3, "checkpoint_every": 100})
     rows = records(finished)
     place = next(i for i, r in enumerate(rows, 1) if isinstance(r, Consumed) and r.step == 2)
     cut_ledger(finished, tmp_path / "crash", place)
     roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
-    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})
+    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]}, num_busy=num_busy)
     assert [e for e in resumed.events if e[0] in ("train", "live")][:2] == [
         ("live", 2),
         ("train", 3),
@@ -172,6 +178,35 @@ def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path
     (tmp_path / "new").mkdir()
     with pytest.raises(OutOfOrderError, match="ledger is empty"):
         run_world(tmp_path / "new", config, {0: "root-0", 3: "x"})
+
+
+def test_a_checkpoint_that_has_seen_more_of_the_ledger_is_believed(
+    finished: Path, tmp_path: Path
+) -> None:
+    """The store and the run folder went back together; the checkpoint did not."""
+    config = make_config(run={"steps": 3, "checkpoint_every": 100})
+    crash_after_step(finished, config, 2, tmp_path / "crash")
+    world = World(tmp_path / "crash", config)
+    last = world.ledger.durable.records
+    world.trainer.ledger = LedgerEnd(last + 2, "9c41")
+    missing = rf"records {last + 1} to {last + 2} are missing: .* the trainer's newest checkpoint"
+    with pytest.raises(LedgerError, match=missing):
+        asyncio.run(world.run())
+    world.close()
+
+
+def test_a_number_that_was_given_out_and_not_issued_is_issued_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    config = make_config(run={"steps": 2, "groups_per_step": 2})
+    world = World(tmp_path, config)
+    world.ledger.record(Began(VersionId(0, 0), "root-0"))
+    world.ledger.record(Issued(1, 1, "p"))  # the controller died before it issued 0
+    asyncio.run(world.ledger.flush())
+    world.close()
+    resumed = run_world(tmp_path, config)
+    assert resumed.trained_numbers() == [0, 1, 2, 3]
+    assert [r.attempt for r in records(tmp_path) if isinstance(r, Issued) and r.group == 0] == [1]
 
 
 @pytest.mark.parametrize(("max_lag", "reused"), [(0, []), (1, [3, 5]), (2, [3, 4, 5])])

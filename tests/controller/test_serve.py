@@ -13,8 +13,9 @@ from services.controller import server as controller
 from services.controller.faulted import PausedTooLongError
 from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
+from tests.trimaran.test_exposition import values
 from trimaran import rpc, wire
-from trimaran.clients import ControllerClient
+from trimaran.clients import ControllerClient, MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import (
     InputError,
@@ -384,6 +385,31 @@ def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
     asyncio.run(serve(tmp_path, pool))
     tries = [(attempt, starts) for number, attempt, starts in pool.starts if number == 1]
     assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 1, 1: 0, 2: 0})]
+
+
+def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
+    pool, told = Pool(), {}
+
+    async def body() -> None:
+        (tmp_path / "run").mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+
+        async def look(step: int) -> None:
+            async with MetricsClient(endpoints["controller"]) as process:
+                told[step] = values(await process.get_metrics())
+
+        pool.trainer.during_step = look
+        config = configure(tmp_path, endpoints, steps=2)
+        await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
+        await pool.stop()
+
+    asyncio.run(body())
+    assert [told[step]["trimaran_controller_step",] for step in (1, 2)] == [0, 1]
+    assert told[2]["trimaran_controller_wanted_steps",] == 2
+    assert told[2]["trimaran_controller_held",] == 0
+    assert told[2]["trimaran_controller_groups", "consumed"] > 0
+    assert ("trimaran_step_reward_completion_mean",) not in told[1]
+    assert told[2]["trimaran_step_reward_completion_mean",] >= 0
 
 
 @pytest.mark.parametrize("may_pass", [False, True])

@@ -20,7 +20,7 @@ import yaml
 from services.controller.group_life import read_life
 from tests.e2e import runs
 from tests.extending.recipes import RECIPES
-from trimaran.run_context import RunContext
+from trimaran.cli.ledger import recorded
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -65,7 +65,12 @@ def test_a_run_with_a_package_from_outside(
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["reward/term/style.words/mean"] > 0 for row in rows)
     assert all(row["rollout/completion/length/mean"] == 4 for row in rows)
-    life = asyncio.run(read_life(RunContext.in_folder(folder), 0))
-    assert life[0]["prompt"].startswith("train.csv:")
+    assert asyncio.run(first_prompt(folder)).startswith("train.csv:")
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
     assert runs.survivors(tmp_path) == []
+
+
+async def first_prompt(folder: Path) -> str:
+    async with recorded(str(folder)) as record:
+        life = await read_life(record.store, record.payloads, record.run.run_id, 0)
+    return life.tree()["records"][0]["prompt"]

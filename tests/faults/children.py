@@ -34,6 +34,7 @@ from tests.faults.engine import StandInEngine, flip_bit
 from tests.faults.orders import Orders
 from tests.faults.policy import StandInPolicy
 from trimaran.config import load_config
+from trimaran.run_context import RunContext
 from trimaran.telemetry import setup_logging
 from trimaran.types import Peer, TrainingBatch, TransferGroup
 
@@ -45,7 +46,9 @@ Door = str
 
 def serve_trainer(config_path: Path, run_folder: Path, index: int, door: Door) -> None:
     orders = _begin(run_folder, f"trainer-{index}")
-    trainer.build_policy = lambda config, folder, device, rank: StandInPolicy(config, folder, rank)
+    trainer.build_policy = lambda config, meeting, device, rank: StandInPolicy(
+        config, meeting, rank
+    )
     trainer_rank.train_step = lambda policy, batch, config: policy.advance(batch.step)
     _announce(WeightSender, run_folder / f"trainer-{index}.relay", door)
     _wrap_hold(orders)
@@ -99,7 +102,7 @@ def _serve(
         task = asyncio.current_task()
         assert task
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await serve(load_config(config_path), run_folder, index)
+        await serve(load_config(config_path), RunContext.in_folder(run_folder), index)
 
     try:
         asyncio.run(until_stopped())

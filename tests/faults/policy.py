@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from services.trainer.learner import StepResult
+from services.trainer.meeting import Meeting
 from services.trainer.ranks import join_ranks
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.snapshot import Part
@@ -24,11 +24,11 @@ DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32"}
 class StandInPolicy:
     """Tensor-parallel as a real one: of each tensor that is cut, a rank has an equal share."""
 
-    def __init__(self, config: RunConfig, run_folder: Path, rank: int) -> None:
+    def __init__(self, config: RunConfig, meeting: Meeting, rank: int) -> None:
         self.device, self.data_rank = torch.device("cpu"), 0
         self._rank, self._size = rank, config.num_trainer_ranks
         # The default group, in which the ranks tell each other their digests.
-        join_ranks("gloo", rank, self._size, run_folder, config.start_timeout, config.start_timeout)
+        join_ranks("gloo", rank, self._size, meeting, config.start_timeout, config.start_timeout)
         facts = read_model_folder(config.model.path)
         shapes = llama_shapes(facts)
         dtype = config.model.dtype

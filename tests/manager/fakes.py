@@ -30,7 +30,14 @@ from trimaran.runs import (
 from trimaran.store import Lease, Store, open_store
 
 DEADLINE = 30.0
-FAST = Times(first_lease=DEADLINE, first_pause=0.01, longest_pause=0.05, steady=300.0, max_deaths=3)
+FAST = Times(
+    look=0.05,
+    first_lease=DEADLINE,
+    first_pause=0.01,
+    longest_pause=0.05,
+    steady=300.0,
+    max_deaths=3,
+)
 
 
 @dataclass

@@ -29,6 +29,8 @@ def test_a_token_leads_to_its_client_and_stands_nowhere(tmp_path):
     found = clients.identify(PATH + "GetRun", anna)
     assert found == ClientIdentity("anna", "team-a", Role.SUBMITTER)
     assert clients.identify(PATH + "GetRun", bob).name == "bob"
+    with pytest.raises(ForbiddenError, match="CreateRun: bob is viewer; it takes submitter"):
+        clients.identify(PATH + "CreateRun", bob)
     assert anna not in path.read_text(encoding="utf-8")
     assert hashlib.sha256(anna.encode()).hexdigest() in path.read_text(encoding="utf-8")
 

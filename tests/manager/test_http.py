@@ -16,6 +16,7 @@ from services.manager.http import make_app
 from services.manager.http_events import with_pauses
 from tests.clients.fake_runs import FakeRuns
 from trimaran.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from trimaran.exposition import CONTENT_TYPE, Exposition
 from trimaran.runs import EventKind, RunEvent, RunState
 
 Body = Callable[[httpx.AsyncClient, FakeRuns], Awaitable[None]]
@@ -36,7 +37,7 @@ def ask(body: Body, token: str = "writer", **options: Any) -> None:
     async def run() -> None:
         runs = FakeRuns()
         runs.add("run")
-        transport = httpx.ASGITransport(make_app(runs, identify, **options))
+        transport = httpx.ASGITransport(make_app(runs, identify, Exposition(), **options))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1:7980", headers=headers
@@ -140,6 +141,33 @@ def test_probes_tell_life_from_readiness() -> None:
     ask(body, is_ready=lambda: False)
 
 
+def test_prometheus_finds_every_process_and_its_numbers() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        runs.add("ended", RunState.SUCCEEDED)
+        runs.add("young", RunState.STARTING)
+        targets = (await client.get("/metrics/targets")).json()
+        assert targets == [
+            {
+                "targets": ["127.0.0.1:7980"],
+                "labels": {
+                    "__metrics_path__": f"/metrics/runs/run/{process}",
+                    "run": "run",
+                    "process": process,
+                },
+            }
+            for process in ("controller", "rollout-0")
+        ]
+        told = await client.get(targets[1]["labels"]["__metrics_path__"])
+        assert (told.text, told.headers["content-type"]) == ("up 1\n", CONTENT_TYPE)
+        lost = await client.get(targets[0]["labels"]["__metrics_path__"])
+        assert problem(lost)[:2] == (503, "UNAVAILABLE")
+        assert problem(await client.get("/metrics/runs/run/x")) == (404, "NOT_FOUND", "process")
+        own = await client.get("/metrics")
+        assert "process_resident_memory_bytes" in own.text
+
+    ask(body)
+
+
 def test_no_web_page_steers_a_manager() -> None:
     async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
@@ -165,7 +193,9 @@ def test_a_failure_of_the_manager_is_a_problem_too() -> None:
             raise UnavailableError("the store does not answer") if run_id else KeyError("x")
 
     async def run() -> None:
-        transport = httpx.ASGITransport(make_app(Broken(), identify), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(
+            make_app(Broken(), identify, Exposition()), raise_app_exceptions=False
+        )
         headers = {"Authorization": "Bearer writer"}
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost", headers=headers
@@ -215,7 +245,7 @@ class Served:
     """A manager on a socket: httpx' transport without one waits for the end of an answer."""
 
     def __init__(self, runs: FakeRuns, **options: Any) -> None:
-        app = make_app(runs, lambda method, token: None, **options)
+        app = make_app(runs, lambda method, token: None, Exposition(), **options)
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
 
     async def __aenter__(self) -> str:
@@ -299,7 +329,7 @@ def test_an_error_on_the_way_is_told_as_an_event() -> None:
     async def body() -> None:
         runs = Breaking()
         runs.add("run")
-        transport = httpx.ASGITransport(make_app(runs, lambda method, token: None))
+        transport = httpx.ASGITransport(make_app(runs, lambda method, token: None, Exposition()))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             events = parse((await client.get("/v1/runs/run/events")).text)
         assert [event["event"] for event in events] == ["state", "problem"]

@@ -17,12 +17,13 @@ from schemathesis.specs.openapi.checks import (
 
 from services.manager.http import make_app
 from tests.clients.fake_runs import FakeRuns
+from trimaran.exposition import Exposition
 from trimaran.runs import RunState
 
 runs = FakeRuns()
 for number, state in enumerate(RunState):
     runs.add(f"run-{number}", state)
-app = make_app(runs, lambda method, token: None, hosts=frozenset())
+app = make_app(runs, lambda method, token: None, Exposition(), hosts=frozenset())
 refusals = {"checks": {"negative_data_rejection": {"expected-statuses": [401, 404, 405, 413, 422]}}}
 schema = schemathesis.openapi.from_asgi(
     "/openapi.json", app, config=schemathesis.Config.from_dict(refusals)

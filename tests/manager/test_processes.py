@@ -79,9 +79,9 @@ def marked(folder: Path, word: str = "") -> list[int]:
         if entry.name.isdecimal():
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes()
-                if f"TRIMARAN_LAUNCHED={folder}/".encode() in environment:
-                    if word.encode() in (entry / "cmdline").read_bytes():
-                        found.append(int(entry.name))
+                is_ours = f"TRIMARAN_LAUNCHED={folder}/".encode() in environment
+                if is_ours and word.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,11 @@ async def test_an_unanswered_write_is_looked_up(tmp_path: Path) -> None:
         store.put_fenced = refused
         with pytest.raises(UnavailableError):
             await create(served, tmp_path, "other")
-        other = await create(served, tmp_path, "other")
+        again = [create(served, tmp_path, "other") for _ in range(5)]
+        [other] = set(await asyncio.gather(*again))
         assert {run.run_id for run in served.manager.records.all()} == {run_id, other}
+        stored = await store.list_records("managed/")
+        assert {key for key, _ in stored} == {f"managed/{run_id}", f"managed/{other}"}
 
 
 @asynchronous
@@ -240,6 +244,23 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
 
 
 @asynchronous
+async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Path) -> None:
+    """It had failed. Its new launcher dies before it says anything, and is started again."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.FAILED, error="nan")
+        launcher.there[run_id] = Presence.GONE
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        launcher.dies_at_once = True
+        await served.runs.resume(ANN, run_id)
+        await until(lambda: len(launcher.events) == 3)
+        assert (await served.runs.get(ANN, run_id)).error == ""
+        await processes.store.close()
+
+
+@asynchronous
 async def test_a_frozen_launcher_is_killed_and_started_again(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher, replace(FAST, first_lease=0.3)) as served:
@@ -307,7 +328,7 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
     outside = tmp_path / "precious"
     outside.mkdir()
     (outside / "file").write_text("keep")
-    async with managing(tmp_path / "runs", FakeLauncher()) as served:
+    async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
         run_id = await create(served, tmp_path)
         with pytest.raises(StateError, match="cancel it"):
             await served.runs.delete(ANN, run_id)
@@ -316,7 +337,6 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / run_id
         (folder / "link").symlink_to(outside)
         (folder / "file-link").symlink_to(outside / "file")
-        served.manager._launcher.there.clear()  # type: ignore[attr-defined]
         await until(lambda: state_of(served, run_id) is RunState.CANCELLED)
         await served.runs.delete(ANN, run_id)
         assert not folder.exists() and (outside / "file").read_text() == "keep"
@@ -328,17 +348,23 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
 
 @asynchronous
 async def test_a_folder_that_is_another_runs_by_now_stays(tmp_path: Path) -> None:
-    async with managing(tmp_path / "runs", FakeLauncher()) as served:
+    async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
         run_id = await create(served, tmp_path, trainer={"data_parallel": 4})
         other = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
         await until((tmp_path / "runs" / other / "context.json").exists)
         await served.runs.cancel(ANN, other)
         folder = tmp_path / "runs" / other
         folder.rename(tmp_path / "moved")
-        folder.symlink_to(tmp_path / "runs" / run_id)
+        folder.symlink_to(tmp_path / "moved")
         await served.runs.delete(ANN, other)
-        assert (tmp_path / "runs" / run_id / "context.json").exists()
-        assert (tmp_path / "moved" / "context.json").exists()
+        assert (tmp_path / "moved" / "context.json").exists() and folder.is_symlink()
+        await served.runs.cancel(ANN, run_id)
+        await until(lambda: state_of(served, run_id) is RunState.CANCELLED)
+        own = tmp_path / "runs" / run_id
+        shutil.rmtree(own)
+        shutil.copytree(tmp_path / "moved", own)
+        await served.runs.delete(ANN, run_id)
+        assert (own / "context.json").exists()
 
 
 @asynchronous

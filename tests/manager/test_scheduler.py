@@ -99,7 +99,8 @@ def test_idle_devices_go_to_running_runs_and_come_back() -> None:
     assert "give their devices back" in plan.waits["b"]
     # While they leave, nothing more is taken, and nobody else gets what is meant for b.
     leaving = holding(running, 0, 4, 2, 3)
-    plan = make_plan([POOL], [leaving], [ask("b", trainer=4)], 0.0)
+    queue = [ask("b", trainer=4), ask("c", queued_at=1.0)]
+    plan = make_plan([POOL], [leaving], queue, 1.0)
     assert plan.takes == {} and plan.starts == {} and plan.adds == {}
     plan = make_plan([POOL], [holding(running, 0, 2)], [ask("b", trainer=4)], 0.0)
     assert list(plan.starts) == ["b"]
@@ -182,8 +183,8 @@ def test_every_run_starts_and_no_device_is_shared(jobs: list[Job], drain: int) -
 
 def test_a_large_run_does_not_starve_among_small_ones() -> None:
     """Small ones come faster than they end: four at a time, 30 s each. Some 210 of them stand before
-    the large one for good; without aging and patience all 2,000 do, for 15,000 s."""
-    small = [Job(float(i), 30.0, "bob", 0, 1, 1, 1, 2) for i in range(2000)]
+    the large one for good; without aging and patience all 600 do, for 4,500 s."""
+    small = [Job(float(i), 30.0, "bob", 0, 1, 1, 1, 2) for i in range(600)]
     large = Job(10.0, 50.0, "ann", -2, 7, 1, 1, 0)
     policy = Policy(aging_seconds=100, patience_seconds=50)
     done = simulate(Simulation([POOL], policy, 3.0), [large, *small], until_started="job-0")

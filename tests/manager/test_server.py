@@ -34,12 +34,12 @@ SERVICE = "trimaran.v1.RunService"
 class Stranger:
     """Knows an address, and learns the rest by reflection, as grpcurl does."""
 
-    def __init__(self, channel: grpc.aio.Channel, pool: descriptor_pool.DescriptorPool) -> None:
+    def __init__(self, channel: Any, pool: descriptor_pool.DescriptorPool) -> None:
         self._channel = channel
         self._service = pool.FindServiceByName(SERVICE)
 
     @classmethod
-    async def meet(cls, channel: grpc.aio.Channel) -> Stranger:
+    async def meet(cls, channel: Any) -> Stranger:
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
         pool = descriptor_pool.DescriptorPool()
@@ -100,13 +100,16 @@ async def test_a_stranger_uses_every_method(tmp_path: Path) -> None:
         assert await stranger.call("GetLogs", name) == [
             {"lines": ["hello"], "processes": ["launcher"]}
         ]
+
+        def paused() -> bool:
+            launcher.there.clear()  # its processes follow the goal
+            return served.manager.records.get(run["runId"]).state is RunState.PAUSED
+
         assert (await stranger.call("PauseRun", name))["run"]["state"] == "STATE_PAUSING"
-        launcher.there.clear()
-        await until(lambda: served.manager.records.get(run["runId"]).state is RunState.PAUSED)
+        await until(paused)
         assert (await stranger.call("ResumeRun", name))["run"]["state"] == "STATE_QUEUED"
         await stranger.call("PauseRun", name)
-        launcher.there.clear()
-        await until(lambda: served.manager.records.get(run["runId"]).state is RunState.PAUSED)
+        await until(paused)
         assert (await stranger.call("CancelRun", name))["run"]["state"] == "STATE_CANCELLED"
         events = await stranger.call("WatchRun", name)
         assert events[-1]["event"]["kind"] == "KIND_FINISHED"

@@ -13,8 +13,9 @@ from services.reward.allowed import ALLOW_VARIABLE
 from services.reward.server import serve
 from tests.first_epoch import draw_epoch
 from tests.reward.groups import group_of
+from tests.trimaran.test_exposition import values
 from trimaran import rpc
-from trimaran.clients import RewardClient
+from trimaran.clients import MetricsClient, RewardClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import free_address
@@ -58,6 +59,19 @@ def test_answers_with_one_verdict_a_completion(tmp_path: Path) -> None:
     async def use(client: RewardClient) -> None:
         verdicts = await client.score_group(group_of(["wrong", "right"]), SECONDS)
         assert verdicts == (Score(0.0, {"exact_match": 0.0}), Score(2.0, {"exact_match": 1.0}))
+
+    while_serving(configure({"exact_match": 2.0}), tmp_path, use)
+
+
+def test_prometheus_sees_calls_and_workers(tmp_path: Path) -> None:
+    async def use(client: RewardClient) -> None:
+        await client.score_group(group_of(["wrong", "right"]), SECONDS)
+        async with MetricsClient(client.address) as process:
+            told = values(await process.get_metrics())
+        assert told["trimaran_rpc_calls_total", "OK", "RewardService/ScoreGroup"] == 1
+        assert told["trimaran_reward_queued_batches",] == 0
+        assert told["trimaran_reward_workers", "busy"] == 0
+        assert told["trimaran_reward_workers", "idle"] == 1
 
     while_serving(configure({"exact_match": 2.0}), tmp_path, use)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
 from services.rollout import registration
 from tests.rollout.replicas import free_ports
 from trimaran import rpc, wire
+from trimaran.clients import Registration
 from trimaran.config import parse_config
 from trimaran.errors import DeadlineError
+from trimaran.trust import NO_TRUST
 from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId
 from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 
@@ -131,3 +134,57 @@ def test_nobody_takes_the_first_registration():
             await staying
 
     run(body, start_timeout=0.1)
+
+
+class Leaving(WeightSync):
+    """Lets the first calls wait, as while a publication is under way."""
+
+    def __init__(self, num_slow: float) -> None:
+        super().__init__(asyncio.Queue())
+        self.num_slow = num_slow
+        self.told: list[tuple[str, int]] = []
+
+    async def DeregisterReplica(self, request, context):
+        self.told.append((request.name, request.incarnation))
+        if len(self.told) <= self.num_slow:
+            await asyncio.Event().wait()
+        return weight_sync_pb2.DeregisterReplicaResponse()
+
+
+def leave(num_slow: float, stop_behind: int | None = None) -> tuple[list[tuple[str, int]], float]:
+    """What weight sync is told, and how long the replica waited. `stop_behind`: weight sync ends as
+    soon as it has been told so often."""
+
+    async def main():
+        (port,) = free_ports(1)
+        service = Leaving(num_slow)
+        server = rpc.Server(f"127.0.0.1:{port}", [service.service()])
+        await server.start()
+        began = asyncio.get_running_loop().time()
+        leaving = asyncio.create_task(
+            registration.deregister(
+                server.address, Caller("run", 0), "rollout-2", Registration(3, 1.0), NO_TRUST
+            )
+        )
+        while stop_behind is not None and len(service.told) < stop_behind:
+            await asyncio.sleep(0.01)
+        if stop_behind is not None:
+            await server.stop()
+        await leaving
+        seconds = asyncio.get_running_loop().time() - began
+        await server.stop()
+        return service.told, seconds
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_replica_that_leaves_waits_for_the_publication_under_way():
+    told, _ = leave(num_slow=2)
+    assert told == [("rollout-2", 3)] * 3
+
+
+def test_a_replica_that_leaves_does_not_wait_for_a_weight_sync_that_ends_too():
+    told, seconds = leave(num_slow=math.inf, stop_behind=1)
+    assert len(told) <= 2
+    tries = registration.DEREGISTER_TRIES * registration.DEREGISTER_SECONDS
+    assert seconds < tries

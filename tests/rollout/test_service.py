@@ -14,8 +14,9 @@ import transformers
 from services.weight_sync.data.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import generate, sampling
+from tests.trimaran.test_exposition import values
 from trimaran import rpc, wire
-from trimaran.clients import GroupAssembly
+from trimaran.clients import GroupAssembly, MetricsClient
 from trimaran.errors import (
     BehindError,
     InputError,
@@ -150,6 +151,23 @@ def test_temperature_zero_takes_the_most_likely_token(replica, reference, weight
         prompt = torch.tensor([group.prompt_token_ids])
         expected = reference.generate(prompt, do_sample=False, max_new_tokens=16, eos_token_id=END)
         assert first.token_ids_T == tuple(expected[0, prompt.shape[1] :].tolist())
+
+    with_client(replica, body)
+
+
+def test_prometheus_sees_the_tokens(replica, weights):
+    async def tokens(address):
+        async with MetricsClient(address) as process:
+            told = values(await process.get_metrics())
+        assert told["trimaran_rollout_running_completions",] == 0
+        return told["trimaran_rollout_tokens_total",]
+
+    async def body(client):
+        version = await replica.publish(client, weights)
+        before = await tokens(client.address)
+        group = await generate(client, sampling(2, 16), least=version)
+        made = sum(len(each.token_ids_T) for each in group.completions_G)
+        assert await tokens(client.address) == before + made
 
     with_client(replica, body)
 

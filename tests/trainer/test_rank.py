@@ -13,10 +13,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.history import FILE
+from services.trainer.history import VersionHistory
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.snapshot import Snapshot
+from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.test_policy import make_policy
 from trimaran.config import RunConfig
@@ -246,28 +247,25 @@ def test_only_tokens_of_versions_that_were_made_here_may_train(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        batch = random_batch(1)
+        store, run = MemoryStore(), RunContext.in_folder(tmp_path)
+        history, batch = await VersionHistory.open(store, run), random_batch(1)
         async with started(make_config(), tmp_path) as rank:
             root = rank.version.root
-            rank.check_proofs(batch, proofs_for(batch, root))
+            await history.add(rank.version)
+            rank.check_proofs(batch, proofs_for(batch, root), history.roots)
             with pytest.raises(UnprovenError, match="there is no proof"):
-                rank.check_proofs(batch, [])
+                rank.check_proofs(batch, [], history.roots)
             with pytest.raises(UnprovenError, match="held root of another"):
-                rank.check_proofs(batch, proofs_for(batch, "of another"))
-            answer = await rank.train(batch)
-            rank.check_proofs(batch, [])  # a repeated request: it was checked, and is answered
+                rank.check_proofs(batch, proofs_for(batch, "of another"), history.roots)
+            await history.add((await rank.train(batch)).version)
+            # A repeated request: it was checked, and is answered.
+            rank.check_proofs(batch, [], history.roots)
             await save(rank, 1)
         # A restarted trainer still knows the version before its checkpoint.
+        history = await VersionHistory.open(store, run)
         async with started(make_config(), tmp_path) as rank:
             again = random_batch(2)
-            rank.check_proofs(again, proofs_for(again, root))
-            await rank.train(batch, lineage=1)
-        records = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
-        assert [(r["lineage"], r["step"], r["root"]) for r in records] == [
-            (0, 0, root),
-            (0, 1, answer.version.root),
-            (1, 1, answer.version.root),
-        ]
+            rank.check_proofs(again, proofs_for(again, root), history.roots)
 
     asyncio.run(scenario())
 

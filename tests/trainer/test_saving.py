@@ -45,9 +45,9 @@ class Disk:
 
 
 def service(rank: TrainerRank, config: RunConfig) -> Callable[[int], Any]:
-    sender: Any = None
+    unused: Any = None
     context: Any = None
-    servicer = TrainerServicer(rank, OtherRanks(()), sender, config.trainer)
+    servicer = TrainerServicer(rank, OtherRanks(()), unused, unused, config.trainer)
 
     async def save(step: int) -> str:
         request = trainer_pb2.SaveCheckpointRequest(step=step)

@@ -3,52 +3,97 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.trainer.history import VersionHistory
 from services.trainer.provenance import check_proofs
 from services.trainer.server import OtherRanks, TrainerServicer
+from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
 from trimaran import wire
 from trimaran.clients import TrainAnswer
 from trimaran.config import TrainerSection
-from trimaran.errors import UnprovenError
-from trimaran.types import PolicyVersion, VersionId
+from trimaran.errors import UnavailableError, UnprovenError
+from trimaran.run_context import RunContext
+from trimaran.store import Store
+from trimaran.types import PolicyVersion, Proof, TrainingBatch, VersionId
 from trimaran.v1 import trainer_pb2
 
 ROOT = "root"
 
 
 class RecordingRank:
-    """Rank 0, all of whose versions have one root."""
+    """Rank 0, which says what it trained."""
 
     rank = 0
 
     def __init__(self) -> None:
         self.trained: list[int] = []
 
-    def check_proofs(self, batch: Any, proofs: Any) -> None:
-        check_proofs(batch, proofs, lambda version: frozenset({ROOT}))
+    def check_proofs(self, batch: Any, proofs: Any, recorded_roots: Any) -> None:
+        check_proofs(batch, proofs, recorded_roots)
 
     async def train(self, batch: Any, lineage: int) -> TrainAnswer:
         self.trained.append(batch.step)
-        return TrainAnswer(PolicyVersion("run", VersionId(0, batch.step), ROOT), {})
+        return TrainAnswer(PolicyVersion("run", VersionId(0, batch.step), f"root {batch.step}"), {})
 
 
-def test_a_batch_with_unproven_tokens_reaches_no_rank() -> None:
-    async def scenario() -> None:
-        batch = random_batch(1)
-        rank: Any = RecordingRank()
-        sender: Any = None  # nothing is sent
-        context: Any = None
-        servicer = TrainerServicer(rank, OtherRanks(()), sender, TrainerSection())
+async def serve(rank: RecordingRank, store: Store, folder: Path) -> tuple[Any, VersionHistory]:
+    """The service of rank 0 in a run whose first version has `ROOT`."""
+    history = await VersionHistory.open(store, RunContext("run", folder, ""))
+    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
+    unused: Any = None
+    ours: Any = rank
+    servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
+
+    async def train(batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
         request = trainer_pb2.TrainBatchRequest(batch=wire.encode_batch(batch))
+        request.proofs.extend(wire.encode_proof(proof) for proof in proofs)
+        await servicer.TrainBatch(request, unused)
+
+    return train, history
+
+
+def test_a_batch_with_unproven_tokens_reaches_no_rank(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        batch, rank = random_batch(1), RecordingRank()
+        train, _ = await serve(rank, MemoryStore(), tmp_path)
         with pytest.raises(UnprovenError, match="there is no proof"):
-            await servicer.TrainBatch(request, context)
+            await train(batch, [])
+        with pytest.raises(UnprovenError):
+            await train(batch, proofs_for(batch, "a root that was never made"))
         assert rank.trained == []
-        request.proofs.extend(wire.encode_proof(proof) for proof in proofs_for(batch, ROOT))
-        await servicer.TrainBatch(request, context)
+        await train(batch, proofs_for(batch, ROOT))
         assert rank.trained == [1]
+
+    asyncio.run(scenario())
+
+
+def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) -> None:
+    """A store that is away fails the call. The ranks stay as they are, and the step is asked again."""
+
+    class AwayStore(MemoryStore):
+        away = False
+
+        async def extend(self, stream: str, values: Any, after: int | None = None) -> int:
+            if self.away:
+                raise UnavailableError("the store is away")
+            return await super().extend(stream, values, after)
+
+    async def scenario() -> None:
+        store, batch, rank = AwayStore(), random_batch(1), RecordingRank()
+        train, history = await serve(rank, store, tmp_path)
+        store.away = True
+        with pytest.raises(UnavailableError, match="the store is away"):
+            await train(batch, proofs_for(batch, ROOT))
+        assert not history.roots(VersionId(0, 1))
+        store.away = False
+        await train(batch, proofs_for(batch, ROOT))
+        again = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
+        assert again.roots(VersionId(0, 1)) == {"root 1"}
 
     asyncio.run(scenario())

@@ -26,8 +26,9 @@ def trust_of(files):
 
 
 @asynccontextmanager
-async def serving(files):
-    server = rpc.Server("127.0.0.1:0", [reward_service(Reward())], trust=trust_of(files))
+async def serving(files, servicer=None):
+    services = [reward_service(servicer or Reward())]
+    server = rpc.Server("127.0.0.1:0", services, trust=trust_of(files))
     await server.start()
     try:
         yield server.address
@@ -121,14 +122,16 @@ def test_a_call_under_way_survives_a_change_of_certificates(tmp_path):
     files = replace(authority.write(tmp_path), connection_seconds=0.3)
 
     async def run():
-        server = rpc.Server("127.0.0.1:0", [reward_service(Slow())], trust=trust_of(files))
-        await server.start()
-        async with RewardClient(server.address, CALLER, trust_of(files)) as client:
+        async with (
+            serving(files, Slow()) as address,
+            RewardClient(address, CALLER, trust_of(files)) as client,
+        ):
             under_way = asyncio.create_task(score(client))
             await asyncio.sleep(0.3)
             authority.write(tmp_path)
-            await asyncio.gather(score(client), under_way)
-        await server.stop()
+            await score(client)
+            [result] = await asyncio.gather(under_way, return_exceptions=True)
+            assert not isinstance(result, BaseException)
 
     asyncio.run(run())
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from services.weight_sync import server as weight_sync
+from tests.trimaran.test_exposition import values
 from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, World, peer_of, take_over, version_of
-from trimaran.clients import Registration, WeightSyncClient
+from trimaran.clients import MetricsClient, Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
 from trimaran.rpc import wait_until_serving
@@ -70,6 +71,13 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
             assert routing.live and routing.live.version == VersionId(0, 1)
             assert metrics["weight_sync/replicas"] == 1
             assert await client.get_routing() == routing
+            async with MetricsClient(address) as process:
+                told = values(await process.get_metrics())
+            assert told["trimaran_weight_sync_live_step",] == 1
+            assert told["trimaran_weight_sync_live_lineage",] == 0
+            assert told["trimaran_weight_sync_routable_replicas",] == 1
+            pause = metrics["weight_sync/pause/seconds"]
+            assert told["trimaran_weight_sync_pause_seconds",] == pytest.approx(pause)
             assert await client.heartbeat("7001", 1, routing.live, 30)
             with pytest.raises(InputError, match="known: 7001"):
                 await client.report_replica("b", "gone")

@@ -36,7 +36,7 @@ class FoundRun:
     @property
     def caller(self) -> Caller:
         """Of an operator's question: no epoch, and no id where the address says which run."""
-        return Caller(self.folder.name if self.folder else "", 0)
+        return Caller(RunContext.in_folder(self.folder).run_id if self.folder else "", 0)
 
 
 def find_run(text: str | None, address: str | None) -> FoundRun:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.controller.anchor import Anchor, AnchorFile
+from services.controller.anchor import AnchorFile
 from services.controller.group_life import GroupLife, read_life
 from services.controller.group_words import tell
 from services.controller.ledger_check import Findings, check_ledger
@@ -21,6 +21,7 @@ from trimaran.errors import InputError
 from trimaran.launch.run_folder import open_run_folder
 from trimaran.run_context import RunContext
 from trimaran.store import Store, find_store
+from trimaran.types import LedgerEnd
 
 
 def ledger(options: argparse.Namespace) -> int:
@@ -78,11 +79,15 @@ class Recorded:
         numbers = (folder.name.removeprefix("step-") for folder in folders)
         return sorted(int(number) for number in numbers if number.isdecimal())
 
-    def anchors(self) -> dict[str, Anchor]:
+    def anchors(self) -> dict[str, LedgerEnd]:
         """What was noted outside the store, by where it stands."""
         file = AnchorFile(self.run.folder)
         noted = file.read()
-        return {str(file.path): noted} if noted else {}
+        found = {str(file.path): noted} if noted else {}
+        for path in self.run.folder.glob("checkpoints/step-*/state.json"):
+            if end := json.loads(path.read_text(encoding="utf-8")).get("ledger"):
+                found[str(path)] = LedgerEnd(**end)
+        return found
 
 
 @asynccontextmanager

@@ -42,10 +42,10 @@ def _dispatch(options: argparse.Namespace) -> int:
                     f"{options.config}: a resumed run keeps its configuration;"
                     " give --resume RUN alone"
                 )
-            return resume(options.resume)
+            return resume(options.resume, options.network)
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
-        return train(options.config, options.overrides)
+        return train(options.config, options.overrides, options.network)
     if options.command == "launch":
         from trimaran.cli.launch import launch_run
 

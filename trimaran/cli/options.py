@@ -117,6 +117,11 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
     )
     train.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+    train.add_argument(
+        "--network",
+        choices=("loopback", "trusted"),
+        help="trusted: everybody on it may read what travels (for weight_sync.address)",
+    )
     _add_allow(train)
 
     serve = commands.add_parser("serve", help="start one service alone, in this process")

@@ -33,7 +33,8 @@ from trimaran.launch.run_folder import locked, write_config
 from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine
 from trimaran.run_context import RunContext
-from trimaran.store import open_store
+from trimaran.store import entries, open_store
+from trimaran.trust import Trust, make_token
 from trimaran.types import Caller
 
 FOLDER = "replay"
@@ -59,7 +60,7 @@ async def _replay(run: str, start: int) -> int:
         with locked(record.run.folder):
             plan = await find_replayable(_trees(record), record.payloads, start)
             config, context = _prepare(record, start)
-            async with _trainer(config, context) as trainer:
+            async with _trainer(record, config, context) as trainer:
                 await _compare(record, trainer, plan, start)
     print(f"the same: {plan.num_steps - start} steps reached their recorded weights again")
     return 0
@@ -114,22 +115,25 @@ def _prepare(record: Recorded, start: int) -> tuple[RunConfig, RunContext]:
             raise InputError(f"--from {start}: no checkpoint of that step is kept (kept: {kept})")
         (folder / name).parent.mkdir()
         (folder / name).symlink_to(run / name)
-    versions = run / "versions.jsonl"
-    if versions.exists():  # which roots the versions behind the tokens had
-        shutil.copy(versions, folder)
     config = fill_endpoints(record.config, move_busy=True)
     write_config(folder, config)
     run_id = f"{record.run.run_id}-{FOLDER}"
-    context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}")
+    trust = Trust(make_token(folder))
+    context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}", trust)
     context.write()
     return config, context
 
 
 @asynccontextmanager
-async def _trainer(config: RunConfig, run: RunContext) -> AsyncGenerator[TrainerClient]:
+async def _trainer(
+    record: Recorded, config: RunConfig, run: RunContext
+) -> AsyncGenerator[TrainerClient]:
     """All ranks, started here and ended here; the client speaks to rank 0."""
     store = await open_store(run.store_url)
     try:
+        # The roots of the versions behind the tokens, as the run's trainers made them.
+        async for _, version in entries(record.store, f"versions/{record.run.run_id}"):
+            await store.extend(f"versions/{run.run_id}", [version])
         caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     finally:
         await store.close()
@@ -139,7 +143,7 @@ async def _trainer(config: RunConfig, run: RunContext) -> AsyncGenerator[Trainer
     async with Processes(ranks) as processes, asyncio.TaskGroup() as tasks:
         dying = tasks.create_task(processes.wait(print))  # raises when a rank dies
         for address in config.endpoints.trainer:
-            await rpc.wait_until_serving(address, config.start_timeout)
-        async with TrainerClient(config.endpoints.trainer[0], caller) as client:
+            await rpc.wait_until_serving(address, config.start_timeout, run.trust)
+        async with TrainerClient(config.endpoints.trainer[0], caller, run.trust) as client:
             yield client
         dying.cancel()

@@ -14,8 +14,8 @@ examples:
   trimaran logs addition-2026 rollout-0 -f
   trimaran scale latest 2:8                 at least 2 replicas, at most 8
 the manager is the one that `trimaran up` starts on this machine, or --manager HOST:PORT, or
-TRIMARAN_MANAGER; TRIMARAN_TOKEN or TRIMARAN_TOKEN_FILE hold your token, TRIMARAN_CA the certificates
-that TLS trusts
+TRIMARAN_MANAGER; TRIMARAN_TOKEN_FILE names a file with your token, TRIMARAN_CA one with the
+certificates that TLS trusts, TRIMARAN_CERTIFICATE and TRIMARAN_KEY your own where it asks for one
 exit codes: 1 when the work failed, also that of the run watched; 2 for bad input
 """
 FOLDER = "RUN may also be the folder of a run that `trimaran train` made."

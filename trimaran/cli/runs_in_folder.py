@@ -15,7 +15,7 @@ from trimaran.cli import runs_view as view
 from trimaran.errors import InputError
 from trimaran.run_answers import RunSample, RunSamples
 from trimaran.run_context import RunContext
-from trimaran.runs import Run, run_from_tree, run_to_tree
+from trimaran.runs import Run, run_from_tree, run_key, run_to_tree
 from trimaran.store import find_store
 from trimaran.telemetry import read_json_lines
 
@@ -68,7 +68,7 @@ def _read_run(folder: Path) -> Run:
         if store is None:
             return None
         try:
-            return await store.get(f"run/{context.run_id}")
+            return await store.get(run_key(context.run_id))
         finally:
             await store.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -33,14 +34,14 @@ LAST_EVENTS_SECONDS = 5.0
 """After the processes' end, for the events that are still on their way."""
 
 
-def train(config_path: str, overrides: Sequence[str]) -> int:
+def train(config_path: str, overrides: Sequence[str], network: str | None = None) -> int:
     config = load_config(config_path, overrides)
     check_run(config)
     config = fill_endpoints(config)
-    return _launch(config, make_run_folder(config))
+    return _launch(config, make_run_folder(config), network)
 
 
-def resume(run: str) -> int:
+def resume(run: str, network: str | None = None) -> int:
     folder, config = open_run_folder(run)
     make_token(folder)  # an older run has none
     if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
@@ -49,12 +50,16 @@ def resume(run: str) -> int:
         show_summary(folder, console)
         return 0
     check_run(config)
-    return _launch(fill_endpoints(config, move_busy=True), folder)
+    return _launch(fill_endpoints(config, move_busy=True), folder, network)
 
 
-def _launch(config: RunConfig, folder: Path) -> int:
+def _launch(config: RunConfig, folder: Path, network: str | None) -> int:
+    """`network` None: what the run had before."""
     console = Console()
     run = RunContext.in_folder(folder)
+    if network is not None:
+        run = replace(run, trust=replace(run.trust, is_network_trusted=network == "trusted"))
+    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
     with locked(folder):
         run.write()
         write_config(folder, config)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from pathlib import Path
 from typing import Any
 
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
-from trimaran.errors import TrimaranError
 from trimaran.telemetry import setup_logging
 
 
@@ -54,9 +52,6 @@ async def _until_stopped(settings: ManagerSettings) -> int:
     except asyncio.CancelledError:
         if not stopped:
             raise
-    except TrimaranError as error:
-        logging.getLogger(__name__).error("%s", error)
-        raise
     goes_on = "no run is going on"
     if num_going:
         goes_on = f"{num_going} run{'s go' if num_going > 1 else ' goes'} on without it"

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 
+from trimaran import rpc
 from trimaran.errors import InputError
-from trimaran.rpc import OPTIONS
+from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, read_token
 
 DEFAULT_MANAGER = "127.0.0.1:7900"
 MANAGER_VARIABLE = "TRIMARAN_MANAGER"
-TOKEN_VARIABLE = "TRIMARAN_TOKEN"
 TOKEN_FILE_VARIABLE = "TRIMARAN_TOKEN_FILE"
+"""The token itself stands in no variable: whatever a process starts inherits those."""
 CA_VARIABLE = "TRIMARAN_CA"
-
-RECONNECT = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-]
+CERTIFICATE_VARIABLE = "TRIMARAN_CERTIFICATE"
+KEY_VARIABLE = "TRIMARAN_KEY"
+"""Files of a client's own certificate, where the manager asks for one (mutual TLS)."""
+NETWORK_VARIABLE = "TRIMARAN_NETWORK"
+"""`trusted`: the token may travel without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +30,7 @@ class Access:
     """Example: Access.find("10.0.0.7:7900", token=Path("token"), ca=Path("ca.pem")).connect()"""
 
     address: str
-    token: str = ""
-    ca: bytes | None = None
-    """Certificates in PEM that TLS trusts; without them the connection is not encrypted."""
+    trust: Trust = NO_TRUST
 
     @classmethod
     def find(
@@ -45,73 +41,23 @@ class Access:
         environment: Mapping[str, str] = os.environ,
     ) -> Access:
         """What is None here comes from the environment. Raises InputError."""
+
+        def file(variable: str) -> Path | None:
+            return Path(environment[variable]) if environment.get(variable) else None
+
         address = address or environment.get(MANAGER_VARIABLE) or DEFAULT_MANAGER
-        if token is None:
-            token = environment.get(TOKEN_VARIABLE)
-        if token is None and (name := environment.get(TOKEN_FILE_VARIABLE)):
-            token = Path(name)
-        text = _read(token, "token").decode().strip() if isinstance(token, Path) else token or ""
-        if not text.isascii() or not text.isprintable() or " " in text:
-            raise InputError("token: holds characters that no token has; give it as it was made")
-        ca = ca or environment.get(CA_VARIABLE)
-        access = cls(address, text, _read(Path(ca), "ca") if ca else None)
-        if access.token and access.ca is None and not _is_loopback(address):
-            raise InputError(
-                f"{address}: the token would travel unencrypted; give the certificates that TLS"
-                f" trusts (ca=FILE, or {CA_VARIABLE})"
-            )
-        return access
+        token = file(TOKEN_FILE_VARIABLE) if token is None else token
+        text = read_token(token) if isinstance(token, Path) else token or ""
+        if text and not TOKEN.fullmatch(text):
+            raise InputError("token: 16 to 256 characters without spaces; give it as it was made")
+        authorities = Path(ca) if ca else file(CA_VARIABLE)
+        tls = TlsFiles(file(CERTIFICATE_VARIABLE), file(KEY_VARIABLE), authorities)
+        is_trusted = environment.get(NETWORK_VARIABLE) == "trusted"
+        trust = Trust(text, tls if tls.paths else None, is_trusted)
+        if text:
+            trust.check_address(address)
+        return cls(address, trust)
 
     def connect(self) -> grpc.aio.Channel:
-        """Call it where the event loop runs."""
-        options = [*OPTIONS, *RECONNECT]
-        metadata = [("authorization", f"Bearer {self.token}")] if self.token else []
-        interceptors = [_Metadata(metadata), _StreamMetadata(metadata)] if metadata else []
-        if self.ca is None:
-            return grpc.aio.insecure_channel(
-                self.address, options=options, interceptors=interceptors
-            )
-        credentials = grpc.ssl_channel_credentials(self.ca)
-        return grpc.aio.secure_channel(
-            self.address, credentials, options=options, interceptors=interceptors
-        )
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{what}: {path} cannot be read ({error.strerror})") from None
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class _WithMetadata:
-    """Adds the token to each call."""
-
-    def __init__(self, metadata: list[tuple[str, str]]) -> None:
-        self._metadata = metadata
-
-    def _add(self, details: Any) -> Any:
-        sent = [*(details.metadata or ()), *self._metadata]
-        return details._replace(metadata=grpc.aio.Metadata(*sent))
-
-
-class _Metadata(_WithMetadata, grpc.aio.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
-    ) -> Any:
-        return await continuation(self._add(client_call_details), request)
-
-
-class _StreamMetadata(_WithMetadata, grpc.aio.UnaryStreamClientInterceptor):
-    async def intercept_unary_stream(
-        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
-    ) -> Any:
-        return await continuation(self._add(client_call_details), request)
+        """Call it where the event loop runs. Raises InputError for files that cannot be used."""
+        return rpc.connect(self.address, self.trust)

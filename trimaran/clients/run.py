@@ -55,9 +55,10 @@ class AsyncRunClient:
     ) -> None:
         """`address`: host:port; else TRIMARAN_MANAGER, else 127.0.0.1:7900.
 
-        `token`: the token, or the Path of a file that holds it; else TRIMARAN_TOKEN, else the file
-        that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts; else
-        TRIMARAN_CA; without one the connection is not encrypted. `timeout`: seconds for a call with
+        `token`: the token, or the Path of a file that holds it and that only its owner reads; else
+        the file that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts;
+        else TRIMARAN_CA; without one the connection is not encrypted. TRIMARAN_CERTIFICATE and
+        TRIMARAN_KEY: for a manager that asks for a certificate. `timeout`: seconds for a call with
         all its tries. Raises InputError.
         """
         access = Access.find(address, token, ca)

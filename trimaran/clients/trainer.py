@@ -11,6 +11,7 @@ from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
+    LedgerEnd,
     Manifest,
     Offer,
     PolicyVersion,
@@ -69,10 +70,10 @@ class TrainerClient(Client):
         """
         request = pb.TrainBatchRequest(
             caller=self._caller,
-            batch=wire.encode_batch(batch),
             lineage=lineage,
             proofs=[wire.encode_proof(proof) for proof in proofs],
         )
+        wire.write_batch(request.batch, batch)
         answer: pb.TrainBatchResponse = await rpc.call(self._stub.TrainBatch, request, timeout)
         version = wire.decode_policy(answer.version)
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
@@ -120,9 +121,21 @@ class TrainerClient(Client):
         answer: pb.SendWeightsResponse = await rpc.call(self._stub.SendWeights, request, deadline)
         return answer.num_bytes
 
-    async def save_checkpoint(self, step: int, timeout: float) -> str:
+    async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
+        """As the newest checkpoint holds it; None before the first."""
+        request = pb.GetPolicyVersionRequest(caller=self._caller)
+        answer: pb.GetPolicyVersionResponse = await rpc.call(
+            self._stub.GetPolicyVersion, request, timeout
+        )
+        return wire.decode_ledger_end(answer.ledger) if answer.HasField("ledger") else None
+
+    async def save_checkpoint(
+        self, step: int, timeout: float, ledger: LedgerEnd | None = None
+    ) -> str:
         """Returns the checkpoint's path. Raises OutOfOrderError unless `step` is the trainer's own."""
-        request = pb.SaveCheckpointRequest(caller=self._caller, step=step)
+        request = pb.SaveCheckpointRequest(
+            caller=self._caller, step=step, ledger=ledger and wire.encode_ledger_end(ledger)
+        )
         answer: pb.SaveCheckpointResponse = await rpc.call(
             self._stub.SaveCheckpoint, request, timeout
         )

@@ -63,6 +63,13 @@ class WeightSyncClient(Client):
         )
         return Registration(answer.incarnation, answer.heartbeat_seconds)
 
+    async def deregister_replica(self, name: str, incarnation: int, timeout: float) -> None:
+        """The replica is about to end: nobody shall be sent to it any more."""
+        request = pb.DeregisterReplicaRequest(
+            run_id=self._caller.run_id, name=name, incarnation=incarnation
+        )
+        await rpc.call(self._stub.DeregisterReplica, request, timeout)
+
     async def heartbeat(
         self, name: str, incarnation: int, live: PolicyVersion | None, timeout: float
     ) -> bool:

@@ -9,6 +9,7 @@ from trimaran.errors import (
     TransferError,
     UnavailableError,
 )
+from trimaran.store import StoreError
 
 FAILED = 1
 """It has decided: another start would come to the same end."""
@@ -24,12 +25,10 @@ MAY_PASS = (UnavailableError, DeadlineError, TransferError, InternalError)
 def exit_code(error: BaseException) -> int:
     """Of a service that ends because of `error`.
 
-    A store that is damaged or has lost writes derives from InternalError and says of itself that no
-    retry helps (`is_final`).
-
     Example: exit_code(UnavailableError("reward: connection refused")) == TRY_AGAIN
     """
     if isinstance(error, InputError):
         return BAD_INPUT
-    may_pass = isinstance(error, MAY_PASS) and not getattr(error, "is_final", False)
+    # A store that is damaged needs a person.
+    may_pass = isinstance(error, MAY_PASS) and not isinstance(error, StoreError)
     return TRY_AGAIN if may_pass else FAILED

@@ -1,11 +1,16 @@
-"""How many replicas a run has, between rollout.replicas and rollout.max_replicas, while it goes on."""
+"""How many replicas a run has while it goes on.
+
+A wish that names replicas is followed as it is: who writes it, the manager, knows the bounds, which
+may change after the configuration was written. One that only counts them stays between
+rollout.replicas and rollout.max_replicas.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -16,7 +21,8 @@ from trimaran.launch.run_services import added_replica
 
 
 class Scaling:
-    """Adds the next free index, and takes the highest one first.
+    """Adds the next free index, and takes the highest one first, unless the record says which have
+    devices.
 
     Example:
         scaling = Scaling(config, folder, processes, print)
@@ -35,34 +41,39 @@ class Scaling:
         self._refused = ""
         """What was told already."""
 
-    async def scale(self, wish: Mapping[str, object]) -> None:
+    async def scale(self, wish: Mapping[str, Any]) -> None:
         """`wish`: what stands under `trimaran.runs.replicas_key`."""
-        rollout = self._config.rollout
-        wanted = int(str(wish.get("wanted", rollout.replicas)))
-        wanted = max(rollout.replicas, min(wanted, rollout.max_replicas))
-        devices = cast(Mapping[str, object], wish.get("devices", {}))
-        indices = self._indices()
-        surplus = sorted(indices)[wanted:]
-        if surplus:
-            names = [process_name("rollout", index) for index in reversed(surplus)]
+        there = self._indices()
+        devices: Mapping[str, Sequence[object]] = wish.get("devices") or {}
+        target = self._target(there, int(wish["wanted"]), {int(index) for index in devices})
+        if surplus := sorted(there - target, reverse=True):
+            names = [process_name("rollout", index) for index in surplus]
             self._note(f"{', '.join(names)}: taken from the run; groups under way go on elsewhere")
             await asyncio.gather(*map(self._processes.remove, names))
-        for _ in range(wanted - len(indices)):
-            if not await self._add(devices):
+        for index in sorted(target - there):
+            if not await self._add(index, tuple(map(str, devices.get(str(index), ())))):
                 return
+
+    def _target(self, there: set[int], wanted: int, named: set[int]) -> set[int]:
+        """Those that the wish names; or as many as are wanted of those that are there, and of the
+        next free ones."""
+        if named:
+            return named
+        rollout = self._config.rollout
+        wanted = max(rollout.replicas, min(wanted, rollout.max_replicas))
+        free = sorted(set(range(rollout.max_replicas)) - there)
+        return set([*sorted(there), *free][:wanted])
 
     def _indices(self) -> set[int]:
         """Of all replicas, also those that were given up: their place is not taken again."""
         names = (name for name in self._processes.services if name.startswith("rollout-"))
         return {int(name.removeprefix("rollout-")) for name in names}
 
-    async def _add(self, devices: Mapping[str, object]) -> bool:
-        index = min(set(range(self._config.rollout.max_replicas)) - self._indices())
-        listed = devices.get(str(index), ())
-        own = tuple(map(str, cast(Sequence[object], listed)))
+    async def _add(self, index: int, devices: tuple[str, ...]) -> bool:
         taken = {service.address for service in self._processes.services.values()}
         try:
-            service = added_replica(self._config, self._folder, index, free_address(taken), own)
+            address = free_address(taken)
+            service = added_replica(self._config, self._folder, index, address, devices)
             await self._processes.add(service)
         except (InputError, OSError) as error:
             if str(error) != self._refused:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trimaran.v1 import types_pb2 as trimaran_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/trainer.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\x98\x01\n\x11TrainBatchRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TrainingBatch\x12\x0f\n\x07lineage\x18\x03 \x01(\r\x12\"\n\x06proofs\x18\x04 \x03(\x0b\x32\x12.trimaran.v1.Proof\"\xc3\x01\n\x12TrainBatchResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12=\n\x07metrics\x18\x02 \x03(\x0b\x32,.trimaran.v1.TrainBatchResponse.MetricsEntry\x12\x11\n\tnonfinite\x18\x03 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\">\n\x17GetPolicyVersionRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"p\n\x18GetPolicyVersionResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x02 \x01(\x0b\x32\x15.trimaran.v1.Manifest\"6\n\x0fGetOfferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"b\n\x10GetOfferResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12!\n\x05offer\x18\x02 \x01(\x0b\x32\x12.trimaran.v1.Offer\"~\n\x13OpenTransferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05group\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\x12\x17\n\x0ftimeout_seconds\x18\x03 \x01(\x01\"A\n\x14OpenTransferResponse\x12)\n\x05group\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\"\xd9\x01\n\x12SendWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x10\n\x08group_id\x18\x03 \x01(\x04\x12#\n\x06\x62locks\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x11\n\tbase_root\x18\x05 \x01(\t\x12+\n\x06limits\x18\x06 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\"(\n\x13SendWeightsResponse\x12\x11\n\tnum_bytes\x18\x01 \x01(\x04\"J\n\x15SaveCheckpointRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\"6\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"G\n\x12\x45xportModelRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04path\x18\x02 \x01(\t\"#\n\x13\x45xportModelResponse\x12\x0c\n\x04path\x18\x01 \x01(\t2\xdd\x04\n\x0eTrainerService\x12M\n\nTrainBatch\x12\x1e.trimaran.v1.TrainBatchRequest\x1a\x1f.trimaran.v1.TrainBatchResponse\x12_\n\x10GetPolicyVersion\x12$.trimaran.v1.GetPolicyVersionRequest\x1a%.trimaran.v1.GetPolicyVersionResponse\x12G\n\x08GetOffer\x12\x1c.trimaran.v1.GetOfferRequest\x1a\x1d.trimaran.v1.GetOfferResponse\x12S\n\x0cOpenTransfer\x12 .trimaran.v1.OpenTransferRequest\x1a!.trimaran.v1.OpenTransferResponse\x12P\n\x0bSendWeights\x12\x1f.trimaran.v1.SendWeightsRequest\x1a .trimaran.v1.SendWeightsResponse\x12Y\n\x0eSaveCheckpoint\x12\".trimaran.v1.SaveCheckpointRequest\x1a#.trimaran.v1.SaveCheckpointResponse\x12P\n\x0b\x45xportModel\x12\x1f.trimaran.v1.ExportModelRequest\x1a .trimaran.v1.ExportModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/trainer.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\x98\x01\n\x11TrainBatchRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TrainingBatch\x12\x0f\n\x07lineage\x18\x03 \x01(\r\x12\"\n\x06proofs\x18\x04 \x03(\x0b\x32\x12.trimaran.v1.Proof\"\xc3\x01\n\x12TrainBatchResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12=\n\x07metrics\x18\x02 \x03(\x0b\x32,.trimaran.v1.TrainBatchResponse.MetricsEntry\x12\x11\n\tnonfinite\x18\x03 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\">\n\x17GetPolicyVersionRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"\x98\x01\n\x18GetPolicyVersionResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x02 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12&\n\x06ledger\x18\x03 \x01(\x0b\x32\x16.trimaran.v1.LedgerEnd\"*\n\tLedgerEnd\x12\x0f\n\x07records\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\"6\n\x0fGetOfferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"b\n\x10GetOfferResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12!\n\x05offer\x18\x02 \x01(\x0b\x32\x12.trimaran.v1.Offer\"~\n\x13OpenTransferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05group\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\x12\x17\n\x0ftimeout_seconds\x18\x03 \x01(\x01\"A\n\x14OpenTransferResponse\x12)\n\x05group\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\"\xd9\x01\n\x12SendWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x10\n\x08group_id\x18\x03 \x01(\x04\x12#\n\x06\x62locks\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x11\n\tbase_root\x18\x05 \x01(\t\x12+\n\x06limits\x18\x06 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\"(\n\x13SendWeightsResponse\x12\x11\n\tnum_bytes\x18\x01 \x01(\x04\"r\n\x15SaveCheckpointRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\x12&\n\x06ledger\x18\x03 \x01(\x0b\x32\x16.trimaran.v1.LedgerEnd\"6\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"G\n\x12\x45xportModelRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04path\x18\x02 \x01(\t\"#\n\x13\x45xportModelResponse\x12\x0c\n\x04path\x18\x01 \x01(\t2\xdd\x04\n\x0eTrainerService\x12M\n\nTrainBatch\x12\x1e.trimaran.v1.TrainBatchRequest\x1a\x1f.trimaran.v1.TrainBatchResponse\x12_\n\x10GetPolicyVersion\x12$.trimaran.v1.GetPolicyVersionRequest\x1a%.trimaran.v1.GetPolicyVersionResponse\x12G\n\x08GetOffer\x12\x1c.trimaran.v1.GetOfferRequest\x1a\x1d.trimaran.v1.GetOfferResponse\x12S\n\x0cOpenTransfer\x12 .trimaran.v1.OpenTransferRequest\x1a!.trimaran.v1.OpenTransferResponse\x12P\n\x0bSendWeights\x12\x1f.trimaran.v1.SendWeightsRequest\x1a .trimaran.v1.SendWeightsResponse\x12Y\n\x0eSaveCheckpoint\x12\".trimaran.v1.SaveCheckpointRequest\x1a#.trimaran.v1.SaveCheckpointResponse\x12P\n\x0b\x45xportModel\x12\x1f.trimaran.v1.ExportModelRequest\x1a .trimaran.v1.ExportModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,28 +42,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAINBATCHRESPONSE_METRICSENTRY']._serialized_end=418
   _globals['_GETPOLICYVERSIONREQUEST']._serialized_start=420
   _globals['_GETPOLICYVERSIONREQUEST']._serialized_end=482
-  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_start=484
-  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_end=596
-  _globals['_GETOFFERREQUEST']._serialized_start=598
-  _globals['_GETOFFERREQUEST']._serialized_end=652
-  _globals['_GETOFFERRESPONSE']._serialized_start=654
-  _globals['_GETOFFERRESPONSE']._serialized_end=752
-  _globals['_OPENTRANSFERREQUEST']._serialized_start=754
-  _globals['_OPENTRANSFERREQUEST']._serialized_end=880
-  _globals['_OPENTRANSFERRESPONSE']._serialized_start=882
-  _globals['_OPENTRANSFERRESPONSE']._serialized_end=947
-  _globals['_SENDWEIGHTSREQUEST']._serialized_start=950
-  _globals['_SENDWEIGHTSREQUEST']._serialized_end=1167
-  _globals['_SENDWEIGHTSRESPONSE']._serialized_start=1169
-  _globals['_SENDWEIGHTSRESPONSE']._serialized_end=1209
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1211
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1285
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1287
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1341
-  _globals['_EXPORTMODELREQUEST']._serialized_start=1343
-  _globals['_EXPORTMODELREQUEST']._serialized_end=1414
-  _globals['_EXPORTMODELRESPONSE']._serialized_start=1416
-  _globals['_EXPORTMODELRESPONSE']._serialized_end=1451
-  _globals['_TRAINERSERVICE']._serialized_start=1454
-  _globals['_TRAINERSERVICE']._serialized_end=2059
+  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_start=485
+  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_end=637
+  _globals['_LEDGEREND']._serialized_start=639
+  _globals['_LEDGEREND']._serialized_end=681
+  _globals['_GETOFFERREQUEST']._serialized_start=683
+  _globals['_GETOFFERREQUEST']._serialized_end=737
+  _globals['_GETOFFERRESPONSE']._serialized_start=739
+  _globals['_GETOFFERRESPONSE']._serialized_end=837
+  _globals['_OPENTRANSFERREQUEST']._serialized_start=839
+  _globals['_OPENTRANSFERREQUEST']._serialized_end=965
+  _globals['_OPENTRANSFERRESPONSE']._serialized_start=967
+  _globals['_OPENTRANSFERRESPONSE']._serialized_end=1032
+  _globals['_SENDWEIGHTSREQUEST']._serialized_start=1035
+  _globals['_SENDWEIGHTSREQUEST']._serialized_end=1252
+  _globals['_SENDWEIGHTSRESPONSE']._serialized_start=1254
+  _globals['_SENDWEIGHTSRESPONSE']._serialized_end=1294
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1296
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1410
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1412
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1466
+  _globals['_EXPORTMODELREQUEST']._serialized_start=1468
+  _globals['_EXPORTMODELREQUEST']._serialized_end=1539
+  _globals['_EXPORTMODELRESPONSE']._serialized_start=1541
+  _globals['_EXPORTMODELRESPONSE']._serialized_end=1576
+  _globals['_TRAINERSERVICE']._serialized_start=1579
+  _globals['_TRAINERSERVICE']._serialized_end=2184
 # @@protoc_insertion_point(module_scope)

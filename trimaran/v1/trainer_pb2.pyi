@@ -42,12 +42,22 @@ class GetPolicyVersionRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ...) -> None: ...
 
 class GetPolicyVersionResponse(_message.Message):
-    __slots__ = ("version", "manifest")
+    __slots__ = ("version", "manifest", "ledger")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
     version: _types_pb2.PolicyVersion
     manifest: _types_pb2.Manifest
-    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ...) -> None: ...
+    ledger: LedgerEnd
+    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., manifest: _Optional[_Union[_types_pb2.Manifest, _Mapping]] = ..., ledger: _Optional[_Union[LedgerEnd, _Mapping]] = ...) -> None: ...
+
+class LedgerEnd(_message.Message):
+    __slots__ = ("records", "hash")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    hash: str
+    def __init__(self, records: _Optional[int] = ..., hash: _Optional[str] = ...) -> None: ...
 
 class GetOfferRequest(_message.Message):
     __slots__ = ("caller",)
@@ -102,12 +112,14 @@ class SendWeightsResponse(_message.Message):
     def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
 
 class SaveCheckpointRequest(_message.Message):
-    __slots__ = ("caller", "step")
+    __slots__ = ("caller", "step", "ledger")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     step: int
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+    ledger: LedgerEnd
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., ledger: _Optional[_Union[LedgerEnd, _Mapping]] = ...) -> None: ...
 
 class SaveCheckpointResponse(_message.Message):
     __slots__ = ("path", "digest")

@@ -32,6 +32,20 @@ class RegisterReplicaResponse(_message.Message):
     heartbeat_seconds: float
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
 
+class DeregisterReplicaRequest(_message.Message):
+    __slots__ = ("run_id", "name", "incarnation")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    name: str
+    incarnation: int
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class DeregisterReplicaResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class HeartbeatRequest(_message.Message):
     __slots__ = ("run_id", "name", "incarnation", "live")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -59,7 +73,7 @@ class PublishVersionRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
 
 class Routing(_message.Message):
-    __slots__ = ("live", "routable", "unroutable")
+    __slots__ = ("live", "routable", "unroutable", "drained")
     class UnroutableEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -70,10 +84,12 @@ class Routing(_message.Message):
     LIVE_FIELD_NUMBER: _ClassVar[int]
     ROUTABLE_FIELD_NUMBER: _ClassVar[int]
     UNROUTABLE_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     live: _types_pb2.PolicyVersion
     routable: _containers.RepeatedCompositeFieldContainer[Replica]
     unroutable: _containers.ScalarMap[str, str]
-    def __init__(self, live: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., routable: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., unroutable: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    drained: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, live: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., routable: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., unroutable: _Optional[_Mapping[str, str]] = ..., drained: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PublishVersionResponse(_message.Message):
     __slots__ = ("routing", "metrics")

@@ -41,6 +41,11 @@ class WeightSyncServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.RegisterReplicaRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.RegisterReplicaResponse.FromString,
                 _registered_method=True)
+        self.DeregisterReplica = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/DeregisterReplica',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.DeregisterReplicaRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.DeregisterReplicaResponse.FromString,
+                _registered_method=True)
         self.PublishVersion = channel.unary_unary(
                 '/trimaran.v1.WeightSyncService/PublishVersion',
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionRequest.SerializeToString,
@@ -86,6 +91,14 @@ class WeightSyncServiceServicer(object):
     def RegisterReplica(self, request, context):
         """On start and on restart of a replica. When a version is live, the replica
         is brought to it before it becomes routable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeregisterReplica(self, request, context):
+        """A replica is about to end in order. It leaves routing at once and the transfer groups after the
+        publication under way; returns then. Its groups go on elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,6 +161,11 @@ def add_WeightSyncServiceServicer_to_server(servicer, server):
                     servicer.RegisterReplica,
                     request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.RegisterReplicaRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.RegisterReplicaResponse.SerializeToString,
+            ),
+            'DeregisterReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeregisterReplica,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.DeregisterReplicaRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.DeregisterReplicaResponse.SerializeToString,
             ),
             'PublishVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.PublishVersion,
@@ -214,6 +232,33 @@ class WeightSyncService(object):
             '/trimaran.v1.WeightSyncService/RegisterReplica',
             trimaran_dot_v1_dot_weight__sync__pb2.RegisterReplicaRequest.SerializeToString,
             trimaran_dot_v1_dot_weight__sync__pb2.RegisterReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeregisterReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/DeregisterReplica',
+            trimaran_dot_v1_dot_weight__sync__pb2.DeregisterReplicaRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.DeregisterReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

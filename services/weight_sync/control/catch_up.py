@@ -180,17 +180,15 @@ class CatchUps:
         members = self._pool.members
         while members.is_current(member):
             await asyncio.sleep(self._seconds_left(member.name))
-            before = members.get(member.name)
-            if self._pool.is_routable(before):
-                return
-            if not members.is_current(member):
+            before = members.newest(member)
+            if not members.is_current(member) or self._pool.is_routable(before):
                 return
             self._targets[member.name] = self._ledger.live
             try:
                 await self._catch_up.bring_up(before)
             except TrimaranError as error:
                 logger.warning("%s could not be brought up: %s", member.name, error)
-            if members.get(member.name) == before:
+            if members.newest(member) == before:
                 await asyncio.sleep(self._pauses.first_retry)  # nobody can give it yet
 
     def _seconds_left(self, name: str) -> float:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from services.weight_sync.control.catch_up import CatchUps
 from services.weight_sync.control.former_life import find_gone
 from services.weight_sync.control.ledger import VersionLedger
+from services.weight_sync.control.members import Member
 from services.weight_sync.control.offers import Connect
 from services.weight_sync.control.parts import Parts
 from services.weight_sync.control.pauses import DEFAULT_PAUSES, Pauses
@@ -104,6 +105,7 @@ class Coordinator:
         """One version at a time."""
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
         """By epoch and version: what a controller began that was replaced is not its successor's."""
+        self._leaving: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self.last_pause: float | None = None
         """Seconds for which generation paused for the last version; None before there was one."""
@@ -123,7 +125,8 @@ class Coordinator:
         self._sweeping.add_done_callback(log_failure)
 
     async def close(self) -> None:
-        await cancel([*self._publications.values(), *([self._sweeping] if self._sweeping else [])])
+        sweeping = [self._sweeping] if self._sweeping else []
+        await cancel([*self._publications.values(), *self._leaving, *sweeping])
         await self._prover.stop()
         await self._catch_ups.close()
         await self._pool.close()
@@ -156,6 +159,24 @@ class Coordinator:
         member = await self._pool.register(replica, peer)
         logger.info("%s registered at %s", replica.name, replica.address)
         return Registration(member.incarnation, self._heartbeat_seconds)
+
+    async def deregister(self, run_id: str, name: str, incarnation: int) -> None:
+        """It leaves routing at once, and the pool once no publication has it in a transfer group."""
+        self.check_run(run_id)
+        member = self._pool.members.find(name)
+        if member is None or member.incarnation != incarnation:
+            return
+        logger.info("%s is drained", name)
+        # A replica that waits no longer must leave the pool all the same.
+        task = asyncio.create_task(self._drain(member), name=f"end of {name}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        await asyncio.shield(task)
+
+    async def _drain(self, member: Member) -> None:
+        await self._pool.drain(member)
+        async with self._publishing, self._catch_ups.held_off([member]):
+            await self._pool.forget(member)
 
     async def heartbeat(
         self, run_id: str, name: str, incarnation: int, live: PolicyVersion | None

@@ -67,6 +67,8 @@ class Members:
         """Only what a later incarnation takes over from them counts."""
         self._seen: dict[str, float] = {}
         self._disputes: dict[str, tuple[PolicyVersion | None, PolicyVersion | None]] = {}
+        self.drained: set[str] = set()
+        """Names of those that have deregistered, until they register again."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(sorted(self._members.values(), key=lambda member: member.name))
@@ -94,6 +96,7 @@ class Members:
         self._members[replica.name] = member
         self._seen[replica.name] = now
         self._disputes.pop(replica.name, None)
+        self.drained.discard(replica.name)
         return member
 
     def forget(self, member: Member) -> None:
@@ -112,8 +115,9 @@ class Members:
         self._update(member, proven=True, reason="", failures=0)
 
     def mark_failed(self, member: Member, reason: str) -> None:
-        failures = self._members[member.name].failures + 1
-        self._update(member, proven=False, reason=reason, failures=failures)
+        if self.is_current(member):
+            failures = self._members[member.name].failures + 1
+            self._update(member, proven=False, reason=reason, failures=failures)
 
     def mark_wrong(self, member: Member) -> None:
         if self.is_current(member):
@@ -125,8 +129,9 @@ class Members:
         return self._members[member.name] if self.is_current(member) else member
 
     def is_current(self, member: Member) -> bool:
-        """False once the replica has registered again."""
-        return self._members[member.name].key == member.key
+        """False once the replica has registered again, or is forgotten."""
+        newest = self._members.get(member.name)
+        return newest is not None and newest.key == member.key
 
     def _update(self, member: Member, **changes: Any) -> None:
         if self.is_current(member):

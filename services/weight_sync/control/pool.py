@@ -93,18 +93,31 @@ class ReplicaPool:
         return is_proven and member.proven and member.holds(self._ledger.live)
 
     def routing(self) -> Routing:
-        routable = self.routable()
-        names = {member.name for member in routable}
+        drained = frozenset(self.members.drained)
+        routable = [member for member in self.routable() if member.name not in drained]
+        names = {member.name for member in routable} | drained
         return Routing(
             self._ledger.live,
             tuple(member.replica for member in routable),
             {m.name: m.reason for m in self.members if m.name not in names},
+            drained,
         )
 
     async def register(self, replica: Replica, peer: Peer) -> Member:
         member = self.members.register(replica, peer, time.monotonic())
         await self._note_change()
         return member
+
+    async def drain(self, member: Member) -> None:
+        """It leaves routing at once."""
+        self.members.drained.add(member.name)
+        await self._note_change()
+
+    async def forget(self, member: Member) -> None:
+        """Nobody stages or commits on it any more."""
+        if self.members.find(member.name) is not None and self.members.is_current(member):
+            self.members.forget(member)
+            await self._note_change()
 
     def heartbeat(
         self, name: str, incarnation: int, claimed: PolicyVersion | None

@@ -263,7 +263,11 @@ async def _contents(store: Store) -> Any:
 
 @pytest.mark.parametrize("name", STORES)
 def test_any_interleaving_of_several_clients(name: str, request: pytest.FixtureRequest) -> None:
+    class OfThisStore(Clients):
+        def __init__(self) -> None:
+            super().__init__(STORES[name](request))
+
     run_state_machine_as_test(
-        lambda: Clients(STORES[name](request)),
+        OfThisStore,
         settings=settings(max_examples=15, stateful_step_count=20, deadline=None),
     )

@@ -12,8 +12,8 @@ import pytest
 import redis
 from redis import exceptions
 
+from tests.redis_server import RedisServer
 from tests.trimaran.store.door import door_to
-from tests.trimaran.store.redis_server import RedisServer
 from tests.trimaran.store.test_contract import acquire, value_of
 from trimaran.errors import InputError, TrimaranError, UnavailableError
 from trimaran.store import Store, StoreError, StoreFullError, find_store, open_store, run_store_url

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.redis_server import RedisServer
 from tests.trimaran.store.door import Door, door_to
-from tests.trimaran.store.redis_server import RedisServer
 from tests.trimaran.store.test_contract import acquire, value_of
 from tests.trimaran.store.test_redis import finish
 from trimaran.errors import UnavailableError

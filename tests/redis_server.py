@@ -1,4 +1,4 @@
-"""A real redis-server on a free port, killed and restarted as a test wants it."""
+"""A real redis-server on a free port, killed and restarted as a test wants it; and fixtures of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import redis
 
 START_SECONDS = 30.0
@@ -50,6 +52,11 @@ class RedisServer:
                 assert time.monotonic() < deadline
             time.sleep(0.02)
 
+    def require(self, password: str) -> None:
+        """From now on; it stands in no command line."""
+        with redis.Redis(port=self.port) as client:
+            client.config_set("requirepass", password)
+
     def kill(self) -> None:
         if self._process:
             self._process.kill()
@@ -68,3 +75,29 @@ class RedisServer:
         (file,) = self.folder.glob("appendonlydir/*.incr.aof")
         with file.open("rb+") as opened:
             opened.truncate(file.stat().st_size - num_bytes)
+
+
+@pytest.fixture
+def redis_program() -> str:
+    """Skips the test where there is none."""
+    if PROGRAM is None:
+        pytest.skip(WHY_SKIPPED)
+    return PROGRAM
+
+
+@pytest.fixture(scope="session")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """For tests that leave it alone, each under a prefix of its own."""
+    if PROGRAM is None:
+        pytest.skip(WHY_SKIPPED)
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(redis_program: str, tmp_path: Path) -> Iterator[RedisServer]:
+    """For one test that does to it what it likes."""
+    server = RedisServer(tmp_path / "redis").start()
+    yield server
+    server.kill()

@@ -1,0 +1,39 @@
+"""What the manager tells Prometheus of itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from services.manager.manager import Manager
+from trimaran.exposition import Exposition
+from trimaran.runs import RunState
+from trimaran.series import MANAGER_DEVICES, MANAGER_RUNS
+
+
+def show(metrics: Exposition, manager: Manager) -> None:
+    metrics.show(MANAGER_RUNS, lambda: count_runs(manager))
+    metrics.show(MANAGER_DEVICES, lambda: count_devices(manager))
+
+
+def count_runs(manager: Manager) -> dict[str, float]:
+    """By state."""
+    counts = Counter(run.state for run in manager.records.all() if not run.is_deleted)
+    return {state.value: counts[state] for state in RunState if state is not RunState.UNKNOWN}
+
+
+def count_devices(manager: Manager) -> dict[tuple[str, ...], float]:
+    """By pool, and whether a run has them."""
+    used = Counter(
+        device.pool
+        for run in manager.records.all()
+        if run.state.has_processes
+        for device in run.grant.devices
+    )
+    return {
+        (pool.name, state): count
+        for pool in manager.pools
+        for state, count in (
+            ("used", used[pool.name]),
+            ("free", len(pool.devices) - used[pool.name]),
+        )
+    }

@@ -1,0 +1,96 @@
+"""Whole runs whose disk is full: held, and told so, until there is room or somebody ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.controller import server as controller
+from services.controller.room import HeldError
+from tests.controller.test_serve import STEPS, Pool, configure, free_address
+from trimaran import rpc
+from trimaran.clients import RunClient
+from trimaran.run_context import RunContext
+from trimaran.runs import RunEvent, RunState
+
+OnHold = Callable[[RunClient], Awaitable[None]]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with less room than a run leaves to others."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount the tiny file system that this test fills")
+    try:
+        (folder / "ballast").write_bytes(bytes(20_000_000))
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def run(tmp_path: Path, disk: Path, on_hold: OnHold, hold_timeout: float = 60) -> list[RunEvent]:
+    """To its end. `on_hold` is called at each event of that kind."""
+    (tmp_path / "run").mkdir()
+    events: list[RunEvent] = []
+
+    async def look(address: str) -> None:
+        await rpc.wait_until_serving(address, 10)
+        async with RunClient(address, "run") as client:
+            async for event in client.watch_run():
+                events.append(event)
+                if event.kind == "held":
+                    await on_hold(client)
+
+    async def body() -> None:
+        pool = Pool()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        looking = asyncio.create_task(look(endpoints["controller"]))
+        config = configure(tmp_path, endpoints, payloads=str(disk), hold_timeout=hold_timeout)
+        try:
+            await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
+        finally:
+            await asyncio.wait_for(looking, 10)
+            await pool.stop()
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 60))
+    except HeldError:
+        assert events[-1].run.state is RunState.FAILED
+    return events
+
+
+def test_it_goes_on_by_itself_once_there_is_room(tmp_path: Path, disk: Path) -> None:
+    async def make_room(client: RunClient) -> None:
+        (disk / "ballast").unlink()
+
+    events = run(tmp_path, disk, make_room)
+    kinds = [event.kind.value for event in events]
+    assert (kinds.count("held"), kinds.count("released")) == (1, 1)
+    held, released = events[kinds.index("held")], events[kinds.index("released")]
+    assert "MiB left" in held.run.held and "make room there" in held.run.held
+    assert released.run.held == ""
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+    assert kinds.index("held") < kinds.index("step"), "it trained without its record"
+
+
+def test_a_held_run_can_be_cancelled(tmp_path: Path, disk: Path) -> None:
+    async def cancel(client: RunClient) -> None:
+        assert (await client.cancel_run()).held
+
+    events = run(tmp_path, disk, cancel)
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.CANCELLED, 0)
+
+
+def test_it_fails_after_its_time_and_says_why(tmp_path: Path, disk: Path) -> None:
+    async def wait(client: RunClient) -> None: ...
+
+    events = run(tmp_path, disk, wait, hold_timeout=0.5)
+    assert "held for 0.5 s (run.hold_timeout)" in events[-1].run.error
+    assert "make room there" in events[-1].run.error

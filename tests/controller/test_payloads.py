@@ -1,0 +1,376 @@
+"""Payloads in a folder and in a bucket: durable, checked, and what happens where there is no room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.controller.bucket import BucketPayloads
+from services.controller.disk import NoRoomError
+from services.controller.ledger import Retention, RunLedger
+from services.controller.payloads import (
+    FolderPayloads,
+    MissingPayloadError,
+    PayloadStore,
+    open_payloads,
+    payload_digest,
+)
+from services.controller.records import Checkpointed, Committed, Consumed, Generated, Issued, Scored
+from services.controller.room import HeldError, Room
+from tests.controller.fakes import make_config
+from tests.controller.memory_store import MemoryPayloads, MemoryStore
+from trimaran.errors import InputError, UnavailableError
+from trimaran.types import VersionId
+
+ROW = {payload_digest(data): data for data in (b"one", b"two")}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Endpoint]:
+    """moto's server speaks the protocol of S3."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    server = Endpoint(port)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def endpoint(server: Endpoint) -> Endpoint:
+    """It stands, whatever the test before did to it."""
+    if server.process.poll() is not None:
+        server.start()
+    return server
+
+
+class Endpoint:
+    """An S3 server in a process of its own, which forgets everything when it is killed."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        """Returns once the bucket `payloads` is there."""
+        command = [sys.executable, "-m", "moto.server", "-p", str(self.port)]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not self._is_up():
+            assert time.monotonic() < deadline, "moto does not start"
+            time.sleep(0.1)
+        self.make_bucket()
+
+    def make_bucket(self) -> None:
+        import boto3
+
+        client: Any = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}")
+        client.create_bucket(Bucket="payloads")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _is_up(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+async def keeps_the_contract(payloads: PayloadStore) -> None:
+    assert await payloads.sizes() == {}
+    await payloads.write(ROW)
+    await payloads.write(ROW)
+    for name, data in ROW.items():
+        assert await payloads.read(name) == data
+    with pytest.raises(MissingPayloadError, match=r"a{64}: payload is missing"):
+        await payloads.read("a" * 64)
+    await payloads.write({"b" * 64: b"wrong name"})
+    with pytest.raises(InputError, match="does not match its digest"):
+        await payloads.read("b" * 64)
+    name = next(iter(ROW))
+    assert (await payloads.sizes())[name] == 3
+    await payloads.delete({name, "b" * 64})
+    assert set(await payloads.sizes()) == ROW.keys() - {name}
+    await payloads.write({})
+    await payloads.close()
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    asyncio.run(keeps_the_contract(FolderPayloads(tmp_path / "payloads")))
+
+
+@pytest.mark.e2e
+def test_a_bucket(endpoint: Endpoint) -> None:
+    asyncio.run(keeps_the_contract(BucketPayloads("s3://payloads/some/path", "run")))
+
+
+def test_the_url_says_where(tmp_path: Path) -> None:
+    async def write(url: str | None) -> None:
+        payloads = open_payloads(url, tmp_path / "run", "run-1")
+        await payloads.write(ROW)
+        await payloads.close()
+
+    name = next(iter(ROW))
+    asyncio.run(write(None))
+    assert (tmp_path / "run" / "payloads" / name).is_file()
+    asyncio.run(write(str(tmp_path / "elsewhere")))
+    assert (tmp_path / "elsewhere" / "run-1" / name).is_file()
+    asyncio.run(write(f"file://{tmp_path}/third"))
+    assert (tmp_path / "third" / "run-1" / name).is_file()
+    with pytest.raises(InputError, match=r"run\.payloads: nowhere://bucket"):
+        open_payloads("nowhere://bucket", tmp_path, "run-1")
+
+
+def test_credentials_do_not_stand_in_the_configuration() -> None:
+    with pytest.raises(InputError, match=r"run\.payloads: holds credentials; give them in the env"):
+        make_config(run={"payloads": "s3://key:secret@bucket/path"})
+    assert make_config(run={"payloads": "s3://bucket/path"}).run.payloads == "s3://bucket/path"
+    assert make_config(run={"payloads": "here"}).run.payloads == str(Path("here").resolve())
+
+
+@pytest.mark.e2e
+def test_a_bucket_that_is_lost_is_told_after_the_deadline(endpoint: Endpoint) -> None:
+    async def body() -> None:
+        payloads = BucketPayloads("s3://payloads", "run", timeout=1)
+        await payloads.write(ROW)
+        endpoint.kill()
+        with pytest.raises(UnavailableError, match="s3://payloads/run: .*see that the bucket"):
+            await payloads.write(ROW)
+
+    asyncio.run(body())
+
+
+@pytest.mark.e2e
+def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
+    async def body() -> None:
+        payloads = BucketPayloads("s3://other-bucket", "run", timeout=1)
+        with pytest.raises(UnavailableError, match="s3://other-bucket/run: .*see that the bucket"):
+            await payloads.write(ROW)
+
+    asyncio.run(body())
+
+
+@pytest.mark.e2e
+def test_a_bucket_that_restarts_holds_the_run_and_not_more(endpoint: Endpoint) -> None:
+    """Killed under a write and back later, empty: what was under way is written then."""
+
+    async def body() -> list[str]:
+        said: list[str] = []
+        room = Room(
+            60, None, lambda text, _: said.append(text), lambda text, _: said.append("free")
+        )
+        payloads, store = BucketPayloads("s3://payloads", "again", timeout=1), MemoryStore()
+        ledger = await open_ledger(store, payloads, room=room)
+        payload = scored(ledger, 0)
+        endpoint.kill()
+        flush = asyncio.create_task(ledger.flush())
+        while not said:
+            await asyncio.sleep(0.1)
+        assert (store.end, flush.done()) == (0, False), "a record was written before its payload"
+        await asyncio.to_thread(endpoint.start)
+        await flush
+        assert await ledger.load(payload) == b"group 0"
+        assert store.end == 3
+        await ledger.close()
+        return said
+
+    held, free = asyncio.run(body())
+    assert "s3://payloads/again" in held
+    assert free == "free"
+
+
+async def open_ledger(
+    store: Any, payloads: Any, room: Room | None = None, **retention: Any
+) -> RunLedger:
+    room = room or Room(5, wait=lambda num_tries: 0.01)
+    return await RunLedger.open(store, payloads, "run", retention=Retention(**retention), room=room)
+
+
+def scored(ledger: RunLedger, number: int, num_bytes: int = 0) -> str:
+    ledger.record(Issued(number, 1, "p"))
+    ledger.record(Generated(number, 1, "d"))
+    payload = ledger.keep(f"group {number}".encode().ljust(num_bytes, b"."))
+    ledger.record(Scored(number, 1, payload))
+    return payload
+
+
+def trained(ledger: RunLedger, step: int, number: int) -> None:
+    ledger.record(Consumed(step, ((number, 1),)))
+    ledger.record(Committed(VersionId(0, step), "r"))
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount the tiny file system that this test fills")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
+    async def body() -> list[str]:
+        said: list[str] = []
+        room = Room(
+            30,
+            None,
+            lambda text, _: said.append(text),
+            lambda text, _: said.append("free"),
+            wait=lambda num_tries: 0.01,
+        )
+        store = MemoryStore()
+        payloads = FolderPayloads(tiny_disk / "payloads", reserve=0)
+        ledger = await open_ledger(store, payloads, room=room)
+        (tiny_disk / "ballast").write_bytes(b"." * 900_000)
+        payload = scored(ledger, 0, num_bytes=300_000)
+        flush = asyncio.create_task(ledger.flush())
+        while not said:
+            await asyncio.sleep(0.01)
+        assert (store.end, flush.done()) == (0, False)
+        (tiny_disk / "ballast").unlink()
+        await flush
+        assert len(await ledger.load(payload)) == 300_000
+        assert store.end == 3
+        await ledger.close()
+        return said
+
+    held, free = asyncio.run(body())
+    assert "make room there" in held
+    assert free == "free"
+
+
+def test_enospc_itself_is_told_and_leaves_nothing_behind(tiny_disk: Path) -> None:
+    """Others write to the disk between our look at it and our write."""
+
+    class Blind(FolderPayloads):
+        def _check_room(self, num_bytes: int) -> None: ...
+
+    async def body() -> None:
+        payloads = Blind(tiny_disk / "payloads")
+        with pytest.raises(NoRoomError, match="No space left on device; make room there"):
+            await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
+        assert await payloads.sizes() == {}
+
+    asyncio.run(body())
+
+
+def test_a_part_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    payloads = FolderPayloads(tmp_path / "payloads", reserve=2 * free)
+    with pytest.raises(NoRoomError, match="held in reserve"):
+        asyncio.run(payloads.write(ROW))
+
+
+def test_the_quota_collects_first_and_then_holds() -> None:
+    async def body() -> None:
+        payloads, store = MemoryPayloads(), MemoryStore()
+        ledger = await open_ledger(
+            store, payloads, Room(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
+        )
+        scored(ledger, 0, 400)
+        trained(ledger, 1, 0)
+        await ledger.flush()
+        assert not ledger.is_nearly_full
+        scored(ledger, 1, 400)
+        trained(ledger, 2, 1)
+        await ledger.flush()
+        assert ledger.is_nearly_full
+        ledger.record(Checkpointed(2, "c", 2))
+        kept = scored(ledger, 2, 700)
+        await ledger.flush()  # only without the first two
+        assert set(payloads.data) == {kept}
+        scored(ledger, 3, 400)
+        with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
+            await ledger.flush()
+
+    asyncio.run(body())
+
+
+def test_a_run_that_keeps_all_keeps_all() -> None:
+    async def body(keep_all: bool) -> int:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads, keep_all=keep_all)
+        for step in (1, 2, 3):
+            scored(ledger, step)
+            trained(ledger, step, step)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+        return len(payloads.data)
+
+    assert asyncio.run(body(keep_all=True)) == 3
+    assert asyncio.run(body(keep_all=False)) == 0
+
+
+def test_a_collection_that_fails_is_made_up_for_after_the_next_checkpoint() -> None:
+    async def body() -> None:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads)
+        for step, works in ((1, False), (2, True)):
+            payloads.deletes = works
+            scored(ledger, step)
+            trained(ledger, step, step)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+            assert len(payloads.data) == (0 if works else 1)
+
+    asyncio.run(body())
+
+
+def test_a_held_run_that_is_ended_ends() -> None:
+    async def body() -> None:
+        ended, payloads = asyncio.Event(), MemoryPayloads()
+        payloads.faults = ["away"] * 1000
+        ledger = await open_ledger(MemoryStore(), payloads, Room(600, ended))
+        scored(ledger, 0)
+        flush = asyncio.create_task(ledger.flush())
+        await asyncio.sleep(0.05)
+        ended.set()
+        with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
+            await asyncio.wait_for(flush, 10)
+        await ledger.close()
+
+    asyncio.run(body())
+
+
+def test_only_what_is_older_than_the_oldest_kept_checkpoint_leaves_the_store() -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        ledger = await open_ledger(store, MemoryPayloads(), segment_records=4)
+        for step in (1, 2, 3):
+            scored(ledger, step)
+            trained(ledger, step, step)
+            ledger.record(Checkpointed(step, "c", max(step - 1, 1)))
+            await ledger.collect()
+        first = min(store.rows)
+        assert store.rows[first]["kind"] == "compacted"
+        kept = [tree["step"] for tree in store.rows.values() if tree["kind"] == "checkpointed"]
+        assert kept == [2, 3]
+
+    asyncio.run(body())

@@ -1,0 +1,143 @@
+"""`trimaran up` with real runs on a tiny model: several at once, processes that die, pause and resume."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e import runs
+from trimaran.clients import AsyncRunClient
+from trimaran.runs import EventKind, Run, RunState
+
+pytestmark = pytest.mark.e2e
+SECONDS = 100.0
+
+
+@pytest.fixture(autouse=True)
+def ended(tmp_path: Path) -> Generator[None]:
+    """A test that fails leaves nothing running: launchers outlive the manager on purpose."""
+    yield
+    for process in runs.processes(tmp_path, "launch"):
+        process.kill()
+
+
+@contextmanager
+def manager(tmp_path: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """The process and its address."""
+    process = runs.start(
+        *("up", "--folder", tmp_path / "managed"),
+        *("--address", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+        run_folder_parent=tmp_path,
+    )
+    lines = runs.listen(process)
+    try:
+        runs.wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
+        [line] = [line for line in lines if "listens on" in line]
+        yield process, line.split("listens on ")[1].split(",")[0]
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, "".join(lines)
+    finally:
+        process.kill()
+
+
+def tree_of(path: Path, **sections: Any) -> dict[str, Any]:
+    tree = yaml.safe_load(path.read_text())
+    del tree["run"]["folder"]  # the manager chooses it
+    for name in ("train", "validation"):
+        tree["data"][name] = str(path.parent / tree["data"][name])
+    for name, values in sections.items():
+        tree[name] |= values
+    return tree
+
+
+async def until(client: AsyncRunClient, run_id: str, *states: RunState, step: int = 0) -> Run:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            run = await client.get_run(run_id)
+            if run.state in states and run.step >= step:
+                return run
+            assert not run.state.has_ended, run
+            await asyncio.sleep(0.2)
+
+
+def test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused(write_run, tmp_path):
+    path = write_run()
+
+    async def body(address: str) -> None:
+        async with AsyncRunClient(address) as client:
+            config = tree_of(path, run={"steps": 6, "keep_payloads": "all"})
+            first = (await client.create_run(config, request_id="1")).run_id
+            second = (await client.create_run(config, request_id="2")).run_id
+            await until(client, first, RunState.RUNNING, step=1)
+            [launcher] = runs.processes(tmp_path, "launch", str(tmp_path / "managed" / first))
+            launcher.send_signal(signal.SIGKILL)
+            await until(client, second, RunState.RUNNING, RunState.SUCCEEDED)
+            await client.pause_run(second)
+            paused = await until(client, second, RunState.PAUSED, RunState.SUCCEEDED)
+            if paused.state is RunState.PAUSED:
+                assert not runs.processes(tmp_path, str(tmp_path / "managed" / second))
+                await client.resume_run(second)
+            for run_id in (first, second):
+                run = await until(client, run_id, RunState.SUCCEEDED)
+                assert run.step == 6 and run.error == ""
+                events = [event async for event in client.watch_run(run_id)]
+                steps = [e.run.step for e in events if e.kind is EventKind.STEP]
+                assert sorted(set(steps)) == list(range(1, 7))
+                assert events[-1].kind is EventKind.FINISHED
+                assert (await client.get_ledger(run_id)).sound
+                life = await client.get_ledger(run_id, group=0)
+                assert "issued" in "\n".join(life.lines)
+                assert (await client.get_samples(run_id)).samples
+                last = (await client.get_samples(run_id, trained_step=6)).samples
+                assert len(last) == 8 and last[0].prompt.endswith("= ?")
+                kept = [c for c in await client.list_checkpoints(run_id) if c.kept]
+                assert kept and (Path(kept[-1].path) / "state.json").exists()
+            assert (await client.get_run(first)).starts == 2
+            await client.delete_run(first)
+            assert not (tmp_path / "managed" / first).exists()
+
+    with manager(tmp_path) as (_, address):
+        asyncio.run(body(address))
+    assert runs.survivors(tmp_path) == []
+
+
+def test_a_killed_manager_leaves_a_real_run_alone_and_it_grows_and_shrinks(write_run, tmp_path):
+    path = write_run()
+
+    async def submit(address: str) -> str:
+        async with AsyncRunClient(address) as client:
+            config = tree_of(path, run={"steps": 5000}, rollout={"max_replicas": 2})
+            run_id = (await client.create_run(config, request_id="1")).run_id
+            await until(client, run_id, RunState.RUNNING, step=1)
+            return run_id
+
+    async def go_on(address: str, run_id: str) -> None:
+        async with AsyncRunClient(address) as client:
+            run = await until(client, run_id, RunState.RUNNING)
+            assert run.starts == 1 and run.replicas.granted == 2
+            await client.scale_run(run_id, 1, 1)
+            while (await client.get_run(run_id)).replicas.granted != 1:
+                await asyncio.sleep(0.2)
+            assert not runs.processes(tmp_path, "serve", "rollout", "--index", "1")
+            await client.cancel_run(run_id)
+            await until(client, run_id, RunState.CANCELLED)
+            folder = tmp_path / "managed" / run_id
+            assert json.loads((folder / "summary.json").read_text())
+
+    with manager(tmp_path) as (process, address):
+        run_id = asyncio.run(submit(address))
+        process.kill()
+        process.wait()
+    with manager(tmp_path) as (_, address):
+        asyncio.run(go_on(address, run_id))
+    assert runs.survivors(tmp_path) == []

@@ -1,0 +1,101 @@
+"""What the processes of a run leave to be read by others: no token, and no password of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import marked
+from tests.e2e import runs
+from tests.trimaran.store.redis_server import DURABLE, PROGRAM, WHY_SKIPPED, RedisServer
+from trimaran import rpc
+from trimaran.clients import ControllerClient, TrainerClient
+from trimaran.config import load_config
+from trimaran.errors import UnauthenticatedError
+from trimaran.launch.endpoints import fill_endpoints
+from trimaran.launch.run_folder import write_config
+from trimaran.run_context import RunContext
+from trimaran.trust import NO_TRUST, Trust, make_token, new_token
+from trimaran.types import Caller
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+PASSWORD = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def redis(tmp_path):
+    if PROGRAM is None:
+        pytest.skip(WHY_SKIPPED)
+    server = RedisServer(tmp_path / "redis", *DURABLE)
+    server.start()
+    server.require(PASSWORD)
+    yield server
+    server.kill()
+
+
+def test_no_secret_is_in_command_lines_environments_logs_or_files_of_others(
+    write_run, tmp_path, redis
+):
+    folder = tmp_path / "runs" / "secret-run"
+    (folder / "logs").mkdir(parents=True)
+    config = fill_endpoints(load_config(write_run(run={"steps": 500})))
+    write_config(folder, config)
+    token = make_token(folder)
+    url = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}/0?prefix=secrets"
+    RunContext("secret-run", folder, url, Trust(token)).write()
+    process = runs.start("launch", folder, run_folder_parent=tmp_path)
+    try:
+        runs.wait_for(lambda: runs.rows(folder, "step"), process, "the first step")
+        asyncio.run(strangers_are_refused(config, token))
+        alive = marked.marked(tmp_path)
+        assert len(alive) >= 6  # the launcher, five services, and what they started
+        for one in alive:
+            assert_silent(one, token)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        output = runs.finish(process)
+    assert token not in output and PASSWORD not in output
+    holders = [path for path in files_in(folder) if holds(path, token)]
+    assert holders == [folder / "token"]
+    holders += [path for path in files_in(folder) if holds(path, PASSWORD)]
+    assert holders == [folder / "token", folder / "context.json"]
+    assert {path.stat().st_mode & 0o777 for path in holders} == {0o600}
+    assert runs.survivors(tmp_path) == []
+
+
+async def strangers_are_refused(config, token):
+    """No token, and that of another run; what is logged about them is looked at later."""
+    endpoints = config.endpoints
+    for trust in (NO_TRUST, Trust(new_token())):
+        async with TrainerClient(endpoints.trainer[0], Caller("secret-run", 1), trust) as trainer:
+            with pytest.raises(UnauthenticatedError):
+                await trainer.save_checkpoint(1, timeout=10)
+        async with ControllerClient(endpoints.controller, trust=trust) as controller:
+            with pytest.raises(UnauthenticatedError):
+                await controller.get_status()
+    async with ControllerClient(endpoints.controller, trust=Trust(token)) as controller:
+        assert (await controller.get_status()).running
+    for address in (endpoints.reward, endpoints.weight_sync, *endpoints.rollout):
+        await rpc.wait_until_serving(address, 10)  # a probe needs none
+
+
+def assert_silent(process: psutil.Process, token: str) -> None:
+    for name in ("cmdline", "environ"):
+        try:
+            data = Path(f"/proc/{process.pid}/{name}").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        assert token.encode() not in data, f"{name} of {process}"
+        assert PASSWORD.encode() not in data, f"{name} of {process}"
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def holds(path: Path, secret: str) -> bool:
+    return secret.encode() in path.read_bytes()

@@ -1,0 +1,22 @@
+"""A service that answers its health and does nothing: `serving.py ADDRESS MARK`."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from trimaran import rpc
+from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
+
+
+async def main(address: str, mark: Path) -> None:
+    server = rpc.Server(address, [])
+    await server.start()
+    mark.with_suffix(".partial").write_text(str(os.getpid()))
+    mark.with_suffix(".partial").rename(mark)
+    await asyncio.Event().wait()
+
+
+die_with_parent(int(os.environ[PARENT_VARIABLE]), signal.SIGTERM)
+asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

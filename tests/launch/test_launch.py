@@ -1,0 +1,275 @@
+"""A run's launcher around stand-in services: what it records, follows and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.services import is_alive, make_services, pid_of
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError, UnavailableError
+from trimaran.launch.launch import launch
+from trimaran.launch.lease import holder_name
+from trimaran.launch.local import Processes, ServiceDiedError
+from trimaran.run_context import RunContext
+from trimaran.runs import (
+    EventKind,
+    Goal,
+    Run,
+    RunEvent,
+    RunState,
+    endpoints_key,
+    event_from_tree,
+    events_stream,
+    goal_key,
+    launcher_lease,
+    run_from_tree,
+    run_key,
+    run_to_tree,
+)
+from trimaran.store import ConflictError, Store, entries, open_store
+
+
+def configure() -> RunConfig:
+    return parse_config(
+        {
+            "run": {"name": "sums", "steps": 7},
+            "model": {"path": "m"},
+            "data": {"train": "d"},
+            "reward": {"rules": {"exact_match": 1}},
+        }
+    )
+
+
+@dataclass
+class Launched:
+    """A launcher under way, and what a test does to it."""
+
+    folder: Path
+    store: Store
+    run: RunContext
+    told: list[Goal] = field(default_factory=list)
+    processes: Processes | None = None
+    is_away: bool = False
+    """The controller cannot be told its goal."""
+
+    async def set_goal(self, goal: Goal) -> None:
+        if self.is_away:
+            raise UnavailableError("connection refused")
+        self.told.append(goal)
+
+    async def launch(self, tasks: Mapping[str, str]) -> Run | None:
+        def on_start(processes: Processes) -> None:
+            self.processes = processes
+
+        services = make_services(self.folder, tasks)
+        return await launch(configure(), self.run, services, self.store, self.set_goal, on_start)
+
+    async def put_goal(self, goal: Goal) -> None:
+        await self.store.put(goal_key(self.run.run_id), {"goal": goal.value})
+
+    async def report(self, state: RunState, **fields: Any) -> None:
+        """As the controller does."""
+        run = Run(self.run.run_id, state, 1, 7, **fields)
+        await self.store.put(run_key(run.run_id), run_to_tree(run))
+
+    async def recorded(self) -> Run:
+        record = await self.store.get(run_key(self.run.run_id))
+        assert record
+        return run_from_tree(record.value)
+
+    async def events(self) -> list[RunEvent]:
+        stream = events_stream(self.run.run_id)
+        return [event_from_tree(*entry) async for entry in entries(self.store, stream)]
+
+    async def up(self, name: str) -> int:
+        return await asyncio.to_thread(pid_of, self.folder / name)
+
+
+def with_launcher(folder: Path, scenario: Callable[[Launched], Awaitable[None]]) -> None:
+    async def body() -> None:
+        run = RunContext.in_folder(folder)
+        store = await open_store(run.store_url)
+        try:
+            await scenario(Launched(folder, store, run))
+        finally:
+            await store.close()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) -> None:
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
+        await launched.up("controller")
+        run = await launched.recorded()
+        assert (run.state, run.num_steps, run.name, run.starts) == ("starting", 7, "sums", 1)
+        assert run.started_at and run.folder == str(tmp_path)
+        record = await launched.store.get(endpoints_key(launched.run.run_id))
+        assert record and set(record.value) == {"controller", "reward"}
+        lease = await launched.store.holder(launcher_lease(launched.run.run_id))
+        assert lease and lease.holder == holder_name(os.getpid())
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
+
+    with_launcher(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("goal", "state", "kind"),
+    [
+        (Goal.PAUSE, RunState.PAUSED, EventKind.STATE),
+        (Goal.CANCEL, RunState.CANCELLED, EventKind.FINISHED),
+    ],
+)
+def test_a_run_that_still_starts_is_ended_at_once(
+    tmp_path: Path, goal: Goal, state: RunState, kind: EventKind
+) -> None:
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "run", "trainer-0": "deaf"}))
+        pids = [await launched.up(name) for name in ("controller", "trainer-0")]
+        await launched.put_goal(goal)
+        ended = await task
+        assert ended and ended == await launched.recorded()
+        assert (ended.state, bool(ended.ended_at)) == (state, state.has_ended)
+        [event] = await launched.events()
+        assert (event.kind, event.run) == (kind, ended)
+        assert not launched.told
+        assert not any(map(is_alive, pids))
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears(tmp_path: Path) -> None:
+    async def scenario(launched: Launched) -> None:
+        launched.is_away = True
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        await launched.up("controller")
+        await launched.report(RunState.RUNNING)
+        while not (launched.processes and launched.processes.running):
+            await asyncio.sleep(0.02)
+        await launched.put_goal(Goal.PAUSE)
+        await asyncio.sleep(0.7)
+        launched.is_away = False
+        while not launched.told:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.7)
+        assert launched.told == [Goal.PAUSE]
+        await launched.report(RunState.PAUSED)
+        (tmp_path / "controller-may-finish").touch()
+        ended = await task
+        assert ended and ended.state is RunState.PAUSED
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path) -> None:
+    async def scenario(launched: Launched) -> None:
+        with pytest.raises(ServiceDiedError):
+            await launched.launch({"controller": "run", "trainer-0": "die3"})
+        run = await launched.recorded()
+        assert run.state is RunState.FAILED
+        assert "trainer-0 died at start (exit code 3)" in run.error
+        assert "the engine has no wings" in run.error
+        assert "logs" in run.remedy and "resume" in run.remedy
+        [*_, last] = await launched.events()
+        assert (last.kind, last.run) == (EventKind.FINISHED, run)
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
+    async def scenario(launched: Launched) -> None:
+        names = {"controller": "finish", "reward": "run"}
+        task = asyncio.create_task(launched.launch(names))
+        await launched.up("controller")
+        reward = await launched.up("reward")
+        await launched.report(RunState.RUNNING)
+        while not (launched.processes and launched.processes.running):
+            await asyncio.sleep(0.02)
+        (tmp_path / "reward").unlink()
+        os.kill(reward, signal.SIGKILL)
+        await launched.up("reward")
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        texts = [event.text for event in await launched.events()]
+        assert texts == [
+            "reward died (killed by SIGKILL); the run starts it again in 1 s",
+            "reward is started again",
+        ]
+        assert {event.kind for event in await launched.events()} == {EventKind.PROCESS}
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_cancelled_launcher_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "run"}))
+        controller = await launched.up("controller")
+        await launched.report(RunState.RUNNING)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await launched.recorded()).state is RunState.RUNNING
+        assert not is_alive(controller)
+        assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_the_lease_of_a_launcher_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    gone = holder_name(os.getpid()).rsplit(" ", 1)[0] + " 1"  # our pid, but of an earlier process
+
+    async def scenario(launched: Launched) -> None:
+        name = launcher_lease(launched.run.run_id)
+        assert await launched.store.acquire(name, gone, 3600.0)
+        await launched.launch({"controller": "die0"})
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_launcher_that_lives_elsewhere_is_not_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimaran.launch.lease.LEASE_SECONDS", 0.5)
+    monkeypatch.setattr("trimaran.launch.lease.RENEW_SECONDS", 0.1)
+
+    async def scenario(launched: Launched) -> None:
+        name = launcher_lease(launched.run.run_id)
+        assert await launched.store.acquire(name, "another-host 17 4711", 3600.0)
+        with pytest.raises(InputError, match="still going on .another-host 17 4711"):
+            await launched.launch({"controller": "die0"})
+        assert not (tmp_path / "controller.log").exists()
+        assert not await launched.events()
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_launcher_that_was_replaced_ends_its_processes_and_records_nothing(
+    tmp_path: Path,
+) -> None:
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "run"}))
+        controller = await launched.up("controller")
+        name = launcher_lease(launched.run.run_id)
+        # As one does that finds the lease ended while this process was frozen.
+        former = await launched.store.acquire(name, holder_name(os.getpid()), 10.0)
+        assert former
+        await launched.store.release(former)
+        assert await launched.store.acquire(name, "another-host 17 4711", 3600.0)
+        before = await launched.recorded()
+        with pytest.raises(ConflictError, match="another launcher"):
+            await task
+        assert not is_alive(controller)
+        assert await launched.recorded() == before
+        assert not await launched.events()
+
+    with_launcher(tmp_path, scenario)

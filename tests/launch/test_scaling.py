@@ -1,0 +1,121 @@
+"""How many replicas: never fewer than the least number, never more than the most."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimaran.config import RunConfig, parse_config
+from trimaran.launch.endpoints import fill_endpoints
+from trimaran.launch.scaling import Scaling
+from trimaran.launch.service_process import ServiceProcess
+
+
+def configure(device: str = "cpu", **rollout: Any) -> RunConfig:
+    return fill_endpoints(
+        parse_config(
+            {
+                "model": {"path": "m"},
+                "data": {"train": "d"},
+                "reward": {"rules": {"exact_match": 1}},
+                "rollout": {"device": device, "replicas": 2, "max_replicas": 4, **rollout},
+            }
+        )
+    )
+
+
+class FakeProcesses:
+    def __init__(self, *names: str) -> None:
+        self.services = {n: ServiceProcess(n, (), {}, Path(n)) for n in ("controller", *names)}
+        self.added: list[ServiceProcess] = []
+        self.removed: list[str] = []
+
+    async def add(self, service: ServiceProcess) -> None:
+        self.services[service.name] = service
+        self.added.append(service)
+
+    async def remove(self, name: str) -> None:
+        del self.services[name]
+        self.removed.append(name)
+
+
+def scaled(
+    config: RunConfig, processes: Any, notes: list[str], *wishes: dict[str, object]
+) -> FakeProcesses:
+    async def body() -> None:
+        scaling = Scaling(config, Path("/run"), processes, notes.append)
+        for wish in wishes:
+            await scaling.scale(wish)
+
+    asyncio.run(body())
+    return processes
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "added", "removed"),
+    [
+        (2, 3, ["rollout-2"], []),
+        (2, 4, ["rollout-2", "rollout-3"], []),
+        (2, 9, ["rollout-2", "rollout-3"], []),
+        (4, 2, [], ["rollout-3", "rollout-2"]),
+        (4, 3, [], ["rollout-3"]),
+        (4, 0, [], ["rollout-3", "rollout-2"]),
+        (3, 3, [], []),
+    ],
+)
+def test_the_next_index_joins_and_the_highest_leaves(
+    before: int, wanted: int, added: list[str], removed: list[str]
+) -> None:
+    processes = FakeProcesses(*(f"rollout-{i}" for i in range(before)))
+    scaled(configure(), processes, [], {"wanted": wanted})
+    assert [service.name for service in processes.added] == added
+    assert processes.removed == removed
+
+
+def test_a_gap_is_filled_first_and_the_addresses_are_apart() -> None:
+    processes = FakeProcesses("rollout-0", "rollout-1", "rollout-3")
+    scaled(configure(max_replicas=5), processes, [], {"wanted": 5})
+    assert [service.name for service in processes.added] == ["rollout-2", "rollout-4"]
+    assert len({service.address for service in processes.added}) == 2
+    for service in processes.added:
+        assert service.command[-2:] == ("--address", service.address)
+        assert service.expendable
+
+
+def test_on_an_accelerator_a_replica_gets_the_devices_that_the_record_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes = FakeProcesses("rollout-0", "rollout-1")
+    wish = {"wanted": 3, "devices": {"0": ["0", "1"], "1": ["2", "3"], "2": ["4", "5"]}}
+    scaled(configure("cuda", tensor_parallel=2), processes, [], wish)
+    [added] = processes.added
+    assert added.environment["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert added.environment["TRIMARAN_PLACED"] == "rollout-2"
+
+
+def test_who_has_devices_stays_or_joins_whatever_its_index() -> None:
+    processes = FakeProcesses("rollout-0", "rollout-1", "rollout-2")
+    wish = {"wanted": 3, "devices": {"0": [], "1": [], "3": []}}
+    scaled(configure(), processes, [], wish)
+    assert (processes.removed, [s.name for s in processes.added]) == (["rollout-2"], ["rollout-3"])
+
+
+def test_a_wish_that_names_replicas_knows_the_bounds() -> None:
+    processes = FakeProcesses("rollout-0", "rollout-1")
+    wish = {"wanted": 6, "devices": {str(index): list[str]() for index in range(6)}}
+    scaled(configure(), processes, [], wish, {"wanted": 1, "devices": {"5": []}})
+    assert sorted(processes.services) == ["controller", "rollout-5"]
+
+
+def test_without_devices_none_joins_and_that_is_told_once() -> None:
+    processes, notes = FakeProcesses("rollout-0", "rollout-1"), list[str]()
+    wish: dict[str, object] = {"wanted": 3}
+    scaled(configure("cuda"), processes, notes, wish, wish)
+    assert not processes.added
+    assert notes == [
+        "a replica cannot be added: rollout-2: 0 cuda devices are given (none), and it needs 1"
+        " (rollout.tensor_parallel)"
+    ]
