@@ -168,9 +168,9 @@ async def speak_as_replaced(
             return None
         await asyncio.sleep(0.1)
         await site.look()
-    index = dice.randrange(run.setting.num_replicas)
-    caller, context = Caller(run.name, epoch), run.context
-    await refuse_replaced(run.config.endpoints, caller, index, context.trust)
+    caller, endpoints = Caller(run.name, epoch), run.config.endpoints
+    index = dice.randrange(min(run.setting.num_replicas, len(endpoints.rollout)))
+    await refuse_replaced(endpoints, caller, index, run.context.trust)
     return Done(f"epoch {epoch} speaks in the time of {run.epoch}", begun)
 
 
