@@ -157,13 +157,15 @@ async def corrupt(site: Site, run: DrivenRun, case: Case, dice: random.Random) -
 async def speak_as_replaced(
     site: Site, run: DrivenRun, case: Case, dice: random.Random
 ) -> Done | None:
-    """A controller of an older epoch asks for this and that. Raises Broken when it is obeyed."""
+    """A controller of an older epoch asks for this and that, once the newer one has trained a step
+    and so has spoken to everybody. Raises Broken when it is obeyed."""
     life = _pick(site, run, "controller", dice)
     if life is None:
         return None
     begun, epoch = time.monotonic(), run.epoch
     life.send(signal.SIGKILL)
-    while run.epoch <= epoch:
+    step = run.step
+    while run.epoch <= epoch or run.step <= step + 1:
         if run.has_ended or time.monotonic() - begun > START_SECONDS:
             return None
         await asyncio.sleep(0.1)
