@@ -77,7 +77,9 @@ def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decisi
 
 
 def _while_there(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
-    if not seen.has_lease and now - run.launched_at > times.first_lease:
+    # What it reports is written under its lease: then it has had one.
+    has_begun = seen.reported is not None and seen.reported.starts >= run.starts
+    if not seen.has_lease and (has_begun or now - run.launched_at > times.first_lease):
         text = "the launcher is frozen: it has not renewed its lease; it is killed"
         return Decision(run, Action.KILL, text)
     after = _without_gone(run, seen)

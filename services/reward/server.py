@@ -14,6 +14,7 @@ from services.reward.plugins.client import PluginJudge
 from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from services.reward.workers.pool import WorkerPool
+from services.reward.workers.semaphores import claim_semaphores
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -45,6 +46,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError("endpoints.reward: missing; give the host:port to listen at")
     allowed = Allowed.from_environment()
     terms = make_terms(config, allowed)
+    claim_semaphores(run.run_id)
     async with AsyncExitStack() as stack:
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trimaran.clients import RolloutClient, TrainerClient, WeightSyncClient
@@ -41,11 +41,12 @@ async def refuse_replaced(
     ):
         live = (await weight_sync.list_versions(1))[0].policy
         name = f"rollout-{index}"
-        for what, call in {
-            "publish": weight_sync.publish_version(live, CALL_SECONDS),
-            "report": weight_sync.report_replica(name, "an old controller says so"),
-            "commit": replica.commit_weights(live, "leftover", CALL_SECONDS),
-            "abort": replica.abort_weights(live.version, "leftover"),
-            "checkpoint": trainer.save_checkpoint(live.version.step, CALL_SECONDS),
-        }.items():
-            await expect(StaleEpochError, call, f"{what} of epoch {old.epoch}")
+        asked: dict[str, Callable[[], Awaitable[Any]]] = {
+            "publish": lambda: weight_sync.publish_version(live, CALL_SECONDS),
+            "report": lambda: weight_sync.report_replica(name, "an old controller says so"),
+            "commit": lambda: replica.commit_weights(live, "leftover", CALL_SECONDS),
+            "abort": lambda: replica.abort_weights(live.version, "leftover"),
+            "checkpoint": lambda: trainer.save_checkpoint(live.version.step, CALL_SECONDS),
+        }
+        for what, ask in asked.items():
+            await expect(StaleEpochError, ask(), f"{what} of epoch {old.epoch}")

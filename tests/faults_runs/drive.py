@@ -117,7 +117,8 @@ async def drive_site(
         wrong.append(f"{type(error).__name__}: {error}")
     finally:
         wrong += [f"left: {what}" for what in await site.close()]
-    wrong += judge.find_left(site)
+    if all(run.has_ended for run in site.runs):
+        wrong += judge.find_left(site)
     report.wrong += [f"site {seed}: {what}" for what in wrong]
     report.num_runs += num_runs
     print(f"site {seed}: {time.monotonic() - began:.1f} s", *wrong, sep="\n  ", flush=True)

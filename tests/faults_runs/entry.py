@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from importlib import import_module
@@ -15,7 +14,6 @@ from tests.faults.engine import StandInEngine
 from tests.faults.orders import Orders
 from tests.faults_runs import born, calls
 from tests.faults_runs.standins import LearningPolicy
-from tests.marked import MARK
 from trimaran.launch.environment import process_name
 
 PRELOAD = (
@@ -50,8 +48,6 @@ def preload() -> None:
 
 def live(arguments: list[str]) -> NoReturn:
     torch.set_num_threads(1)
-    config: Any = multiprocessing.current_process()
-    config._config["semprefix"] = f"/{Path(os.environ[MARK]).name}"
     if arguments[0] in PARENTS:
         born.bear_from(born.split_off(live))
     orders = Orders(Path(os.environ[ORDERS]), who(arguments))

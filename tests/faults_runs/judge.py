@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.reward.workers.semaphores import find_semaphores
 from tests.faults_runs.audit import audit
 from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
-from tests.marked import MARK
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import is_free
 from trimaran.launch.run_folder import locked
@@ -53,6 +51,7 @@ def find_left(site: Site) -> list[str]:
     left = [str(path) for path in (site.folder / "temporary").rglob("*")]
     for run in site.runs:
         left += [str(path) for path in run.folder.rglob("*") if path.suffix in PARTIAL]
+        left += map(str, find_semaphores(run.name))
         for key, value in run.config.endpoints:
             addresses = (value,) if isinstance(value, str) else value or ()
             left += [f"{key} {address}" for address in addresses if not is_free(address)]
@@ -61,5 +60,4 @@ def find_left(site: Site) -> list[str]:
                 pass
         except InputError as error:
             left.append(str(error))
-    left += [str(path) for path in Path("/dev/shm").glob(f"*{Path(os.environ[MARK]).name}*")]
     return [f"left: {what}" for what in left]

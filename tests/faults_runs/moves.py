@@ -157,20 +157,22 @@ async def corrupt(site: Site, run: DrivenRun, case: Case, dice: random.Random) -
 async def speak_as_replaced(
     site: Site, run: DrivenRun, case: Case, dice: random.Random
 ) -> Done | None:
-    """A controller of an older epoch asks for this and that. Raises Broken when it is obeyed."""
+    """A controller of an older epoch asks for this and that, once the newer one has trained a step
+    and so has spoken to everybody. Raises Broken when it is obeyed."""
     life = _pick(site, run, "controller", dice)
     if life is None:
         return None
     begun, epoch = time.monotonic(), run.epoch
     life.send(signal.SIGKILL)
-    while run.epoch <= epoch:
+    step = run.step
+    while run.epoch <= epoch or run.step <= step + 1:
         if run.has_ended or time.monotonic() - begun > START_SECONDS:
             return None
         await asyncio.sleep(0.1)
         await site.look()
-    index = dice.randrange(run.setting.num_replicas)
-    caller, context = Caller(run.name, epoch), run.context
-    await refuse_replaced(run.config.endpoints, caller, index, context.trust)
+    caller, endpoints = Caller(run.name, epoch), run.config.endpoints
+    index = dice.randrange(min(run.setting.num_replicas, len(endpoints.rollout)))
+    await refuse_replaced(endpoints, caller, index, run.context.trust)
     return Done(f"epoch {epoch} speaks in the time of {run.epoch}", begun)
 
 

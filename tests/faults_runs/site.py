@@ -8,10 +8,12 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from tests.faults import house, orders
@@ -219,18 +221,23 @@ class Site:
         for run in self.runs:
             await run.close()
         await self.client.close()
+        is_over = all(run.has_ended for run in self.runs)
         for name, life in self.lives.alive.items():
             life.send(signal.SIGCONT)
             if name == "up":
                 life.send(signal.SIGTERM)
+            elif not is_over:  # the driver has given the run up
+                life.send(signal.SIGKILL)
         if self.redis:
             self.redis.kill()
         left = await asyncio.to_thread(survivors, os.environ[MARK], END_SECONDS, self._ours)
         self.lives.reap()
         names = {life.pid: life.name for life in self.lives.all()}
-        found = [f"{one.pid} {names.get(one.pid) or ' '.join(one.cmdline())}" for one in left]
+        found = []
         for process in left:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                found.append(f"{process.pid} {names.get(process.pid) or process.cmdline()}")
+                process.kill()
         return found
 
     def _tree(self, name: str, setting: Setting, num_steps: int) -> dict[str, Any]:

@@ -60,6 +60,14 @@ def test_follows_what_the_processes_report() -> None:
     assert again.run.state is RunState.STARTING  # its controller died
 
 
+def test_a_launcher_that_has_begun_is_frozen_as_soon_as_its_lease_has_ended() -> None:
+    before = Seen(Presence.THERE, False, Run("demo-1", RunState.RUNNING, 7, 20, starts=1))
+    assert look(run(starts=1), before).action is Action.KILL
+    # That is of the launcher before this one, which still loads.
+    assert look(run(starts=2), before).action is Action.NOTHING
+    assert look(run(starts=2, launched_at=NOW - 100), before).action is Action.KILL
+
+
 def test_an_end_counts_when_the_processes_are_gone() -> None:
     for presence in (Presence.THERE, Presence.ENDING):
         after = look(run(), seen(presence, RunState.SUCCEEDED))

@@ -1,0 +1,65 @@
+"""A reward service that is killed leaves semaphores behind, and its next life removes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from services.reward.workers.semaphores import find_semaphores
+
+pytestmark = pytest.mark.e2e  # real worker processes
+ROOT = Path(__file__).parents[3]
+LIFE = """
+import asyncio, sys
+from services.reward.terms import FunctionSpec
+from services.reward.workers.pool import WorkerPool
+from services.reward.workers.semaphores import claim_semaphores
+
+async def live():
+    claim_semaphores(sys.argv[1])
+    async with WorkerPool(1, 10.0, 4096) as pool:
+        await pool.load([FunctionSpec("services.reward.rules.numbers:last_integer")])
+        print("up", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+if __name__ == "__main__":
+    asyncio.run(live())
+"""
+
+
+def begin(script: Path, run_id: str) -> subprocess.Popen[str]:
+    life = subprocess.Popen(
+        [sys.executable, script, run_id],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert life.stdout and life.stdout.readline() == "up\n"
+    return life
+
+
+def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
+    script, run, other = tmp_path / "life.py", f"run-{uuid.uuid4()}", f"run-{uuid.uuid4()}"
+    script.write_text(LIFE)
+    lives = [begin(script, run), begin(script, other)]
+    for life in lives:
+        os.killpg(life.pid, signal.SIGKILL)
+        life.communicate()
+    left = find_semaphores(run)
+    assert left
+    second = begin(script, run)
+    assert not set(left) & set(find_semaphores(run))
+    second.communicate("", timeout=30)  # ends in order
+    assert not find_semaphores(run)
+    others = find_semaphores(other)
+    assert others  # of another run: not ours to remove
+    for path in others:
+        path.unlink()
