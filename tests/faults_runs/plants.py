@@ -42,7 +42,7 @@ PLANTS = {
         (
             Change(
                 "services.controller.loop",
-                "tuple(proofs)))\n        await self._flush()",
+                "tuple(proofs)))\n        await self.ledger.flush()",
                 "tuple(proofs)))",
             ),
             Change(
