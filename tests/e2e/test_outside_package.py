@@ -18,9 +18,11 @@ import pytest
 import yaml
 
 from services.controller.group_life import read_life
+from services.controller.payloads import open_payloads
 from tests.e2e import runs
 from tests.extending.recipes import RECIPES
-from trimaran.cli.ledger import recorded
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -71,6 +73,11 @@ def test_a_run_with_a_package_from_outside(
 
 
 async def first_prompt(folder: Path) -> str:
-    async with recorded(str(folder)) as record:
-        life = await read_life(record.store, record.payloads, record.run.run_id, 0)
+    run = RunContext.in_folder(folder)
+    store, payloads = await open_store(run.store_url), open_payloads(None, folder, run.run_id)
+    try:
+        life = await read_life(store, payloads, run.run_id, 0)
+    finally:
+        await payloads.close()
+        await store.close()
     return life.tree()["records"][0]["prompt"]

@@ -139,7 +139,8 @@ def test_a_replica_joins_a_run_that_goes_on_and_leaves_it_again(write_run, tmp_p
     assert "rollout-1 is added to the run" in output
     assert "rollout-1: taken from the run" in output
     assert "rollout-1 died" not in output
-    assert "replica lost" not in output
+    # Before, while it joins, the version that it takes may be replaced under it: it tries again.
+    assert "replica lost" not in output.partition("rollout-1: taken from the run")[2]
     assert "rollout-1 is drained" in (run / "logs" / "weight-sync.log").read_text()
     assert "skipped" not in output
     assert runs.survivors(tmp_path) == []
