@@ -50,6 +50,8 @@ class Allow:
     models: tuple[Path, ...] = ()
     """Folders below which `model.path` lies."""
     data: tuple[Path, ...] = ()
+    payloads: tuple[str, ...] = ()
+    """Folders and buckets that `run.payloads` may name, besides the run's own folder."""
     rules: tuple[str, ...] | None = None
     """Built-in rules; None: all."""
     functions: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ def admit(
     else:
         models, data = InRoots("models", allow.models), InRoots("data", allow.data)
         config = _placed(config, models, data)
+        _check_payloads(config, allow)
         config = _with_real_functions(config, allow)
     return config, check_costs(config, limits)
 
@@ -118,6 +121,15 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
             "data": config.data.model_copy(update=files),
         }
     )
+
+
+def _check_payloads(config: RunConfig, allow: Allow) -> None:
+    place = config.run.payloads
+    if place is not None and place not in allow.payloads:
+        known = ", ".join(allow.payloads) or "none: leave it out"
+        raise ForbiddenError(
+            f"run.payloads: {place} is not among the places that the operator allows (allowed: {known})"
+        )
 
 
 def _with_real_functions(config: RunConfig, allow: Allow) -> RunConfig:

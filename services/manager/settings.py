@@ -22,7 +22,7 @@ from services.manager.admission import Allow, PluginCredentials
 from services.manager.costs import Limits
 from services.manager.pools import Pool
 from services.manager.scheduler import Policy
-from trimaran.config import Address, NonNegative, Positive, Seconds, Section
+from trimaran.config import Address, NonNegative, Payloads, Positive, Seconds, Section
 from trimaran.device import Kind, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.machine import Machine, read_machine
@@ -79,6 +79,8 @@ class AllowSection(Section):
     models: tuple[Path, ...] = ()
     """Folders below which `model.path` lies."""
     data: tuple[Path, ...] = ()
+    payloads: tuple[Payloads, ...] = ()
+    """Folders and buckets that `run.payloads` may name, besides the run's own folder."""
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
     functions: tuple[str, ...] = ()
@@ -94,7 +96,10 @@ class AllowSection(Section):
             host: PluginCredentials(given.token_variable, given.ca_file)
             for host, given in self.plugin_credentials.items()
         }
-        lists = self.models, self.data, self.rules, self.functions, self.plugin_hosts
+        lists = (
+            *(self.models, self.data, self.payloads),
+            *(self.rules, self.functions, self.plugin_hosts),
+        )
         return Allow(*lists, credentials)
 
 
