@@ -83,6 +83,7 @@ Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 LAST_PORT = 65535
+Payloads = Annotated[str, AfterValidator(_check_payloads_url)]
 Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
 
 
@@ -112,7 +113,7 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
-    payloads: Annotated[str, AfterValidator(_check_payloads_url)] | None = None
+    payloads: Payloads | None = None
     """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
     without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
     keep_payloads: Literal["resume", "all"] = "resume"

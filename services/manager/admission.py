@@ -136,6 +136,8 @@ def _lies_below(url: str, place: str) -> bool:
     """Folders by their real paths; in a bucket a key is what is written."""
     if "://" not in url:
         return "://" not in place and Path(url).resolve().is_relative_to(Path(place).resolve())
+    if ".." in url.split("/"):  # some servers take it for the folder above
+        return False
     return url == place or url.startswith(place.rstrip("/") + "/")
 
 

@@ -54,7 +54,7 @@ def costs_of(config: RunConfig) -> Costs:
     """Reads the sizes of the model's files, and nothing else."""
     rollout, trainer, reward = config.rollout, config.trainer, config.reward
     ranks = trainer.tensor_parallel * trainer.data_parallel
-    replicas = rollout.max_replicas
+    replicas = rollout.max_replicas  # it may grow to these while devices are idle
     host = replicas * rollout.kv_cache_gib + reward.workers * reward.memory_mib / 1024
     return Costs(
         devices=ranks + rollout.replicas * rollout.tensor_parallel,
@@ -97,11 +97,6 @@ def check_owner(owner: str, num_runs: int, limits: Limits) -> None:
             f"owner: {owner} has {num_runs} runs that have not ended; at most {limits.runs}: wait"
             " for one to end, or cancel one"
         )
-
-
-def may_start(num_running: int, limits: Limits) -> bool:
-    """Whether one more run of an owner may leave the queue."""
-    return not 0 < limits.running <= num_running
 
 
 def _trained(config: RunConfig) -> int:

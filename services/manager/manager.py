@@ -67,6 +67,8 @@ class Manager:
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
+        self._lapsed: dict[str, float] = {}
+        """Monotonic seconds since which a run's launcher has no lease, and its store says so."""
         self.is_ready = False
         """It has looked at every run once."""
 
@@ -151,7 +153,7 @@ class Manager:
         reported, version = await self.links.reported(run)
         seen = Seen(
             presence,
-            await self.links.has_lease(run),
+            await self._has_lease(run),
             reported,
             await self.links.replicas(run) if run.leaving else None,
             await asyncio.to_thread(last_words, Path(run.folder))
@@ -177,8 +179,22 @@ class Manager:
             if after.state.has_processes:
                 await self.links.tell(after)
 
+    async def _has_lease(self, run: Managed) -> bool:
+        """Or had no time to renew it: an outage of the store is no fault of the launchers."""
+        try:
+            has_lease = await self.links.has_lease(run)
+        except UnavailableError:
+            self._lapsed.pop(run.run_id, None)
+            raise
+        if has_lease:
+            self._lapsed.pop(run.run_id, None)
+            return True
+        since = self._lapsed.setdefault(run.run_id, time.monotonic())
+        return time.monotonic() - since < self._times.lapse
+
     async def _act(self, run: Managed, action: Action) -> None:
         if action is Action.START:
+            self._lapsed.pop(run.run_id, None)
             await self.links.say_once(run)
             await asyncio.to_thread(write_run_files, run)
             await self.links.tell(run, again=True)
@@ -261,6 +277,7 @@ class Manager:
         self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
+        self._lapsed.pop(run.run_id, None)
         self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 

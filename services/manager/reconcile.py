@@ -21,7 +21,7 @@ class Seen:
 
     presence: Presence
     has_lease: bool
-    """Its launcher has renewed its lease in time."""
+    """Its launcher has renewed its lease in time, or had no time for it since the store answers."""
     reported: Run | None = None
     """What its processes have written since it was started; None: nothing yet."""
     replicas: frozenset[int] | None = None
@@ -38,6 +38,9 @@ class Times:
     """Between two looks at every run."""
     first_lease: float = 60.0
     """For a new launcher to take its lease: it loads Python first, on a busy machine."""
+    lapse: float = 5.0
+    """For a launcher to renew a lease that has ended, while the store answers: while it was away, none
+    could. Longer than some renewals."""
     first_pause: float = 2.0
     """Before a launcher that died is started again; twice as long each time."""
     longest_pause: float = 120.0

@@ -71,9 +71,10 @@ class Managed:
     def go(self, state: RunState, **changes: Any) -> Managed:
         """In another state. Raises StateError where the table does not allow it."""
         if state is not self.state and state not in TRANSITIONS[self.state]:
-            allowed = ", ".join(sorted(TRANSITIONS[self.state])) or "nothing"
+            known = sorted(TRANSITIONS[self.state])
+            only = f"it may become {', '.join(known)}" if known else "it has ended for good"
             raise StateError(
-                f"run {self.run_id}: is {self.state}, which {state} cannot follow (but {allowed})"
+                f"run {self.run_id}: is {self.state} and cannot be {state} next; {only}"
             )
         return replace(self, state=state, **changes)
 

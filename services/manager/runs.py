@@ -101,7 +101,7 @@ class Runs:
             known = await self._records.find_request(client.owner, request_id)
             is_new = known is None
             if known is None:
-                self._check_number(client)
+                self._check_number(client.owner)
                 known = self._make(client, request_id, checked, priority)
                 await self._records.add(known)
             elif known.config != _tree(checked) or known.priority != priority:
@@ -174,11 +174,14 @@ class Runs:
         return await self._steer(client, run_id, make)
 
     async def resume(self, client: ClientIdentity, run_id: str) -> Run:
-        """Raises StateError for a run that has succeeded, or whose processes are still ending."""
+        """Raises StateError for a run that has succeeded, or whose processes are still ending, and
+        LimitError where its owner has too many others."""
 
         def make(run: Managed) -> Managed:
             if run.state in (RunState.QUEUED, RunState.STARTING, RunState.RUNNING):
                 return run
+            if run.state.has_ended:
+                self._check_number(run.owner)
             cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
             return run.go(RunState.QUEUED, goal=Goal.RUN, **cleared)
 
@@ -200,7 +203,7 @@ class Runs:
         self, client: ClientIdentity, run_id: str, min_replicas: int, max_replicas: int
     ) -> Run:
         """Raises InputError, LimitError, and StateError for a run that has ended."""
-        most = self._settings.limits.replicas
+        most, devices = self._settings.limits.replicas, self._settings.limits.devices
         if not 1 <= min_replicas <= max_replicas:
             raise InputError(
                 f"min_replicas {min_replicas}, max_replicas {max_replicas}: must be 1 or more, and the"
@@ -214,6 +217,11 @@ class Runs:
                 raise StateError(f"run {run_id}: has {run.state}; resume it before it is scaled")
             scaled = replace(run, min_replicas=min_replicas, max_replicas=max_replicas)
             check_fits(scaled.ask, self._manager.pools, "min_replicas")
+            if 0 < devices < scaled.ask.num_devices:
+                raise LimitError(
+                    f"min_replicas: {min_replicas} need {scaled.ask.num_devices} devices with the"
+                    f" trainer's, and {devices} are allowed"
+                )
             return scaled
 
         self._of(client, run_id)
@@ -330,10 +338,10 @@ class Runs:
         async with self._stores.of(run.store_url) as store:
             return await verify(store, run)
 
-    def _check_number(self, client: ClientIdentity) -> None:
-        own = [run for run in self._records.all() if run.owner == client.owner]
+    def _check_number(self, owner: str) -> None:
+        own = [run for run in self._records.all() if run.owner == owner]
         count = sum(not run.state.has_ended for run in own)
-        check_owner(client.owner, count, self._settings.limits.of_owner)
+        check_owner(owner, count, self._settings.limits.of_owner)
 
     def _make(
         self, client: ClientIdentity, request_id: str, config: RunConfig, priority: int

@@ -22,7 +22,7 @@ from services.manager.admission import Allow, PluginCredentials
 from services.manager.costs import Limits
 from services.manager.pools import Pool
 from services.manager.scheduler import Policy
-from trimaran.config import Address, NonNegative, Positive, Seconds, Section
+from trimaran.config import Address, NonNegative, Payloads, Positive, Seconds, Section
 from trimaran.device import Kind, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.machine import Machine, read_machine
@@ -81,7 +81,7 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
-    payloads: tuple[str, ...] = ()
+    payloads: tuple[Payloads, ...] = ()
     """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""

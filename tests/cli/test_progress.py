@@ -105,9 +105,16 @@ def test_an_event_that_only_a_newer_version_knows_is_shown_as_such(terminal: boo
     assert "step 2: an event that this version does not know: the moon is full" in out.getvalue()
 
 
+def test_each_state_is_named() -> None:
+    out = io.StringIO()
+    for state in (RunState.QUEUED, RunState.PAUSED):
+        PlainView(Console(file=out)).show(event(1, "state", 2, state=state))
+    assert out.getvalue().splitlines() == ["step 2: queued", "step 2: paused"]
+
+
 def test_plain_lines_off_a_terminal() -> None:
     lines = show(PlainView).splitlines()
-    assert lines[0] == "step 0: state: waiting for the services"
+    assert lines[0] == "step 0: starting: waiting for the services"
     assert lines[1] == "step 0/4  held-out reward: greedy 0.200, sampled 0.150"
     assert lines[2] == (
         "step 1/4  reward 0.250  length 21.5  lag 0  tokens/s 812  step s 4.0"

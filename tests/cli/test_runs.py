@@ -84,13 +84,23 @@ def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsy
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["run", "state", "step"]
-    assert lines[1].startswith("new") and "2 devices of h100" in lines[1]
-    assert lines[2].startswith("old") and "the [disk] is full" in lines[2]
+    assert lines[1].startswith("new") and lines[2] == "    2 devices of h100"
+    assert lines[3].startswith("old") and lines[4] == "    the [disk] is full"
     assert main(["list", "--state", "failed", "--owner", "ada", "--json"]) == 0
     [run] = json.loads(capsys.readouterr().out)
     assert (run["run_id"], run["state"], run["error"]) == ("old", "failed", "the [disk] is full")
     assert main(["list", "--state", "sleeping"]) == 2
     assert "give one of queued, starting, running" in capsys.readouterr().err
+
+
+def test_a_narrow_terminal_cuts_no_id(
+    manager: ThreadedManager, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    run_id = "a-long-name-of-a-run-20261122-122421"
+    manager.do(manager.runs.add, run_id)
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == [run_id, "running"]
 
 
 def test_a_run_is_named_by_its_beginning_or_as_the_latest(
@@ -119,7 +129,7 @@ def test_show_says_how_a_run_stands(manager: ThreadedManager, capsys: Capture) -
     manager.do(manager.runs.add, "run", RunState.FAILED, started_at=1.0, **facts)
     assert main(["show", "run"]) == 0
     out = capsys.readouterr().out
-    for part in ("state         failed", "make room", "(2 times)", "checkpoints/2 (step 2)"):
+    for part in ("state         failed", "make room", "starts        2", "checkpoints/2 (step 2)"):
         assert part in out
     assert main(["show", "run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.manager.admission import Allow, PluginCredentials, admit, check_request_id
-from services.manager.costs import Limits, check_owner, costs_of, may_start
+from services.manager.costs import Limits, check_owner, costs_of
 from services.manager.specification import MAX_CONFIG_BYTES, MAX_NODES
 from trimaran.errors import ForbiddenError, InputError, LimitError, TrimaranError
 
@@ -273,6 +273,30 @@ def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):
     admitted(roots, text, limits=Limits(20, 4, 3, 2, 20, 20 * 8 * 8 * 1024, 1, 100))
 
 
+def test_replicas_to_which_a_run_may_grow_count(roots):
+    text = specify(rollout={"replicas": 1, "max_replicas": 9})
+    with pytest.raises(LimitError, match=r"rollout\.max_replicas: 9 is more than"):
+        admitted(roots, text, limits=Limits(replicas=8))
+    admitted(roots, text, limits=Limits(replicas=9))
+
+
+@pytest.mark.parametrize("place", ["/root/.ssh", "s3://another/bucket", "s3://ours/payloads/../x"])
+def test_payloads_elsewhere_are_refused(roots, place):
+    """The run writes there, and deletes what is no longer needed."""
+    text = specify(run={"payloads": place})
+    with pytest.raises(ForbiddenError, match=r"run\.payloads: .*operator allows"):
+        admitted(roots, text)
+    with pytest.raises(ForbiddenError, match=r"run\.payloads: .*\(s3://ours/payloads\)"):
+        admitted(roots, text, payloads=("s3://ours/payloads",))
+    assert admit_open(roots, place) == place
+
+
+def admit_open(roots, place):
+    paths = {"path": str(roots / "models/tiny")}, {"train": str(roots / "data/train.jsonl")}
+    text = specify(model=paths[0], data=paths[1], run={"payloads": place})
+    return admit(text, (), None, NO_LIMITS)[0].run.payloads
+
+
 def test_validation_counts_among_the_tokens(roots):
     text = specify(data={"train": "train.jsonl", "validation": "validation.jsonl"})
     cost = costs_of(admitted(roots, text))
@@ -286,8 +310,6 @@ def test_an_owner_has_so_many_runs_at_a_time():
     check_owner("team-a", 3000, Limits())
     with pytest.raises(LimitError, match="owner: team-a has 4 runs"):
         check_owner("team-a", 4, Limits(runs=4))
-    assert may_start(3, Limits(running=4)) and may_start(9, Limits())
-    assert not may_start(4, Limits(running=4))
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,24 @@ async def test_a_frozen_launcher_is_killed_and_started_again(tmp_path: Path) -> 
 
 
 @asynchronous
+async def test_a_launcher_whose_lease_ended_while_its_store_was_away_may_renew_it(
+    tmp_path: Path,
+) -> None:
+    launcher = FakeLauncher()
+    times = replace(FAST, first_lease=0.0, lapse=2.0)
+    async with managing(tmp_path / "runs", launcher, times) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        assert processes.lease
+        await processes.store.renew(processes.lease, 0.01)
+        await asyncio.sleep(0.5)
+        await processes.store.renew(processes.lease, 60.0)
+        await asyncio.sleep(2.5)
+        assert launcher.events == [f"start {run_id}"]
+        await processes.store.close()
+
+
+@asynchronous
 async def test_idle_devices_become_replicas_and_are_taken_back(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -422,8 +440,11 @@ async def test_a_manager_that_was_replaced_writes_nothing_and_ends(tmp_path: Pat
 
 @asynchronous
 async def test_limits_of_an_owner(tmp_path: Path) -> None:
-    async with managing(tmp_path / "runs", limits={"runs": 1, "priority": 5}) as served:
-        await create(served, tmp_path)
+    limits = {"runs": 1, "priority": 5, "devices": 3}
+    async with managing(tmp_path / "runs", limits=limits) as served:
+        run_id = await create(served, tmp_path)
+        with pytest.raises(LimitError, match="min_replicas: 3 need 4 devices"):
+            await served.runs.scale(ANN, run_id, 3, 3)
         with pytest.raises(LimitError):
             await create(served, tmp_path, "2")
         with pytest.raises(InputError, match="priority"):
@@ -431,6 +452,19 @@ async def test_limits_of_an_owner(tmp_path: Path) -> None:
         for bad in ("", "x" * 129, "a\nb"):
             with pytest.raises(InputError, match="request_id"):
                 await served.runs.create(BOB, bad, specification(tmp_path), (), 0)
+
+
+@asynchronous
+async def test_a_run_that_is_resumed_counts_among_its_owners(tmp_path: Path) -> None:
+    launcher = FakeLauncher(dies_at_once=True)
+    async with managing(tmp_path / "runs", launcher, limits={"runs": 1}) as served:
+        first = await create(served, tmp_path)
+        await until(lambda: state_of(served, first) is RunState.FAILED)
+        launcher.dies_at_once = False
+        await create(served, tmp_path, "2")
+        with pytest.raises(LimitError, match="ann has 1 runs"):
+            await served.runs.resume(ANN, first)
+        assert state_of(served, first) is RunState.FAILED
 
 
 @asynchronous

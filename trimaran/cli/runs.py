@@ -55,7 +55,7 @@ def _list(client: RunClient, options: argparse.Namespace) -> int:
     if options.json:
         return _print_json([run_to_tree(run) for run in runs])
     if runs:
-        _console().print(view.runs_table(runs))
+        _print_texts(view.runs_table(runs))
     else:
         print("no runs; queue one with: trimaran submit CONFIG")
     return 0

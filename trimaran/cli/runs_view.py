@@ -7,29 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from trimaran.run_answers import Checkpoint, RunSamples
 from trimaran.runs import Run, RunState
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("run", "state", "step", "replicas", "priority", "owner", "submitted", ""):
-        table.add_column(heading, no_wrap=bool(heading))
+def runs_table(runs: Sequence[Run]) -> Iterator[str]:
+    """A line for each run, whole however narrow the terminal is: an id that is cut names no run. What
+    keeps a run from going on stands in a line of its own."""
+    rows = [("run", "state", "step", "replicas", "priority", "owner")]
     for run in runs:
-        table.add_row(
-            run.run_id,
-            run.state.value,
-            f"{run.step}/{run.num_steps}",
-            _replicas(run),
-            str(run.priority),
-            run.owner,
-            _when(run.created_at),
-            Text(remark(run)),
+        step = f"{run.step}/{run.num_steps}"
+        rows.append(
+            (run.run_id, run.state.value, step, _replicas(run), str(run.priority), run.owner)
         )
-    return table
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    remarks = ["", *map(remark, runs)]
+    for row, text in zip(rows, remarks, strict=True):
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
+        if text:
+            yield f"    {' '.join(text.split())}"
 
 
 def remark(run: Run) -> str:
@@ -53,7 +49,8 @@ def describe_run(run: Run, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
         "owner": run.owner,
         "priority": str(run.priority),
         "submitted": _when(run.created_at),
-        "started": _when(run.started_at) + (f" ({run.starts} times)" if run.starts > 1 else ""),
+        "started": _when(run.started_at),
+        "starts": str(run.starts) if run.starts > 1 else "",
         "ended": _when(run.ended_at),
         "checkpoint": kept[-1] if kept else "",
         "folder": run.folder,

@@ -67,8 +67,9 @@ class View:
                 )
             case kind:
                 text = event.run.error if kind is EventKind.FINISHED else event.text
-                if text:
-                    self.note(f"step {event.run.step}: {kind.replace('_', ' ')}: {text}")
+                what = event.run.state if kind is EventKind.STATE else kind.replace("_", " ")
+                if text or kind is EventKind.STATE:
+                    self.note(f"step {event.run.step}: {what}{text and f': {text}'}")
 
     def note(self, text: str) -> None:
         # A Text: foreign words may look like rich's markup ("[/x]") or emoji ("rows.jsonl:100:").
