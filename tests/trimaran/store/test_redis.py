@@ -18,6 +18,8 @@ from tests.trimaran.store.test_contract import acquire, value_of
 from trimaran.errors import InputError, TrimaranError, UnavailableError
 from trimaran.store import Store, StoreError, StoreFullError, find_store, open_store, run_store_url
 from trimaran.store.redis import RedisStore
+from trimaran.store.redis_link import RedisLink
+from trimaran.store.redis_url import RedisUrl
 
 
 def finish(body: Awaitable[Any]) -> Any:
@@ -134,6 +136,22 @@ def test_a_frozen_server_is_unavailable_and_does_late_what_nobody_undid(
         await store.extend("s", [3])
         assert [value for _, value in await store.read("s")] == [*values, 3]
         await store.close()
+
+    finish(body())
+
+
+def test_a_connection_that_leads_nowhere_is_given_up_for_another(shared_redis: RedisServer) -> None:
+    async def body() -> None:
+        async with door_to(shared_redis.port) as door:
+            link = RedisLink(RedisUrl.parse(door.url("nowhere")), 30.0, try_timeout=0.2)
+            assert (await link.read("open", 1)).status == "ok"
+            door.is_blocked = True
+            reading = asyncio.create_task(link.read("last", "s"))
+            while not door.num_swallowed:
+                await asyncio.sleep(0.01)
+            door.is_blocked = False
+            assert (await reading).status == "ok"
+            await link.close()
 
     finish(body())
 
