@@ -11,7 +11,7 @@ import pytest
 
 from tests import marked
 from tests.e2e import runs
-from tests.trimaran.store.redis_server import DURABLE, PROGRAM, WHY_SKIPPED, RedisServer
+from tests.redis_server import DURABLE, PROGRAM, WHY_SKIPPED, RedisServer
 from trimaran import rpc
 from trimaran.clients import ControllerClient, TrainerClient
 from trimaran.config import load_config

@@ -19,7 +19,7 @@ from tests.faults_runs import born, entry
 from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
 from tests.marked import MARK, marked, survivors
-from tests.trimaran.store.redis_server import RedisServer
+from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, UnavailableError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults_runs.plants import PLANTS
-from tests.trimaran.store.redis_server import PROGRAM, WHY_SKIPPED
+from tests.redis_server import PROGRAM, WHY_SKIPPED
 
 SECONDS = 300
 needs_redis = pytest.mark.skipif(PROGRAM is None, reason=WHY_SKIPPED)
