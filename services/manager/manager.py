@@ -61,7 +61,7 @@ class Manager:
         times: Times = TIMES,
     ) -> None:
         self.records, self.stores, self.pools = records, stores, pools
-        self.links = RunLinks(stores)
+        self.links = RunLinks(stores, times.late_lease)
         self._lease, self._launcher = lease, launcher
         self._policy, self._times = policy, times
         self._looks: dict[str, asyncio.Task[None]] = {}

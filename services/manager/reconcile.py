@@ -38,6 +38,8 @@ class Times:
     """Between two looks at every run."""
     first_lease: float = 60.0
     """For a new launcher to take its lease: it loads Python first, on a busy machine."""
+    late_lease: float = 5.0
+    """For a launcher whose lease has ended to renew it: while its store was away it could not."""
     first_pause: float = 2.0
     """Before a launcher that died is started again; twice as long each time."""
     longest_pause: float = 120.0

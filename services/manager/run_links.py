@@ -27,16 +27,25 @@ REPLICA = "rollout-"
 
 
 class RunLinks:
-    """Example: await RunLinks(stores).tell(run)"""
+    """Example: await RunLinks(stores, late_lease=5.0).tell(run)"""
 
-    def __init__(self, stores: RunStores) -> None:
-        self._stores = stores
+    def __init__(self, stores: RunStores, late_lease: float) -> None:
+        """`late_lease`: as in `Times`."""
+        self._stores, self._late_lease = stores, late_lease
         self._told: dict[str, Any] = {}
+        self._missed_at: dict[str, float] = {}
+        """By run: since when its store has answered that nobody has the lease."""
 
     async def has_lease(self, run: Managed) -> bool:
-        """Its launcher has renewed its lease in time."""
+        """Its launcher has renewed its lease, or has not had the time to do so since a store that
+        was away is back: there every lease has ended."""
         async with self._stores.of(run.store_url, make=True) as store:
-            return await store.holder(launcher_lease(run.run_id)) is not None
+            holder = await store.holder(launcher_lease(run.run_id))
+        if holder is not None:
+            self._missed_at.pop(run.run_id, None)
+            return True
+        now = time.monotonic()
+        return now - self._missed_at.setdefault(run.run_id, now) < self._late_lease
 
     async def reported(self, run: Managed) -> tuple[Run | None, int]:
         """What its processes have written since it was started, and the record's version."""
@@ -87,6 +96,7 @@ class RunLinks:
 
     def forget(self, run: Managed) -> None:
         self._told.pop(run.run_id, None)
+        self._missed_at.pop(run.run_id, None)
 
 
 def wanted_replicas(run: Managed) -> Mapping[str, Any]:

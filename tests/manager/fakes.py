@@ -33,6 +33,7 @@ DEADLINE = 30.0
 FAST = Times(
     look=0.05,
     first_lease=DEADLINE,
+    late_lease=0.1,
     first_pause=0.01,
     longest_pause=0.05,
     steady=300.0,

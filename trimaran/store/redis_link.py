@@ -154,7 +154,7 @@ class RedisLink:
         if status == "lost":
             self._lost = (
                 f"{self.name}: the store has gone back: it had acknowledged {seen.writes} writes and"
-                f" holds {writes} of them; bring back a copy that has them all"
+                f" holds {writes} of them; bring back a copy that has them all, unless it was deleted"
             )
             raise LostWritesError(self._lost)
         if status == "schema":
@@ -167,9 +167,9 @@ class RedisLink:
                 f"{self.name}: {operation} came too late; it may be done already"
             )
         if status != "absent":
-            self._seen = max(
-                self._seen, Seen(generation, server, writes), key=lambda s: (s[0], s[2])
-            )
+            found = Seen(generation, server, writes)
+            # Without a generation: we have deleted it, and may begin anew.
+            self._seen = max(self._seen, found, key=lambda s: (s[0], s[2])) if generation else found
             await self._check(server)
         return Answer(status, reply[4:])
 

@@ -16,7 +16,15 @@ from tests.redis_server import RedisServer
 from tests.trimaran.store.door import door_to
 from tests.trimaran.store.test_contract import acquire, value_of
 from trimaran.errors import InputError, TrimaranError, UnavailableError
-from trimaran.store import Store, StoreError, StoreFullError, find_store, open_store, run_store_url
+from trimaran.store import (
+    LostWritesError,
+    Store,
+    StoreError,
+    StoreFullError,
+    find_store,
+    open_store,
+    run_store_url,
+)
 from trimaran.store.redis import RedisStore
 from trimaran.store.redis_link import RedisLink
 from trimaran.store.redis_url import RedisUrl
@@ -301,29 +309,56 @@ def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisSer
     )
 
 
-def test_what_is_deleted_leaves_nothing_for_long(redis_server: RedisServer) -> None:
-    async def body() -> list[int]:
+def test_what_is_deleted_leaves_nothing(redis_server: RedisServer) -> None:
+    def keys() -> set[bytes]:
+        with redis.Redis(port=redis_server.port) as client:
+            return set(client.scan_iter())
+
+    async def body() -> None:
         url = redis_server.url("demo")
-        assert await find_store(url) is None
-        store = await open_store(url)
+        store, other = await open_store(url), await open_store(url)
         await store.put("a", 1)
         await store.extend("s", [1])
+        await store.extend("t", [1, 2])
         await store.trim("s", 1)
         await acquire(store, "lease", "one")
+        await other.put("a", 2)
         await store.delete_all()
-        with redis.Redis(port=redis_server.port) as client:
-            left = [client.ttl(key) for key in client.scan_iter()]
-        found = await find_store(url)
-        assert found
-        await found.put("b", 1)
-        with redis.Redis(port=redis_server.port) as client:
-            assert {client.ttl(key) for key in client.scan_iter()} == {-1}
-        for each in (store, found):
+        assert keys() == set()
+        assert (await store.get("a"), await store.last("s"), await find_store(url)) == (
+            None,
+            0,
+            None,
+        )
+        for call in (other.get("a"), other.put("a", 3)):
+            with pytest.raises(LostWritesError):
+                await call
+        assert keys() == set(), "who reads, or knew it before, brings it back"
+        assert await store.extend("s", [1]) == 1
+        await store.delete_all()
+        assert keys() == set()
+        for each in (store, other):
             await each.close()
-        return left
 
-    left = finish(body())
-    assert len(left) == 2 and all(0 < seconds <= 86400 for seconds in left)
+    finish(body())
+
+
+def test_a_deletion_whose_answer_is_lost_is_done(shared_redis: RedisServer) -> None:
+    async def body() -> None:
+        async with door_to(shared_redis.port) as door:
+            store = await open_store(door.url("deleted"))
+            await store.put("a", 1)
+            door.mute = True
+            deleting = asyncio.create_task(store.delete_all())
+            while not door.num_swallowed:
+                await asyncio.sleep(0.01)
+            door.mute = False
+            await deleting
+            assert await store.get("a") is None
+            await store.close()
+        assert await find_store(shared_redis.url("deleted")) is None
+
+    finish(body())
 
 
 def test_a_newer_schema_is_refused(redis_server: RedisServer) -> None:
