@@ -286,10 +286,11 @@ def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> 
 
 
 def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisServer) -> None:
-    manager = shared_redis.url("mine")
+    manager, another = shared_redis.url("mine"), shared_redis.url("yours")
 
     async def body() -> None:
         urls = [manager, *(run_store_url(manager, run, Path("runs")) for run in ("a", "a/b"))]
+        urls.append(run_store_url(another, "a", Path("runs")))
         stores = [await open_store(url) for url in urls]
         for number, store in enumerate(stores):
             await store.put("key", number)
@@ -298,7 +299,7 @@ def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisSer
             await acquire(store, "lease", "one")
         await stores[1].delete_all()
         assert await stores[1].get("key") is None
-        assert [await value_of(stores[n], "key") for n in (0, 2)] == [0, 2]
+        assert [await value_of(stores[n], "key") for n in (0, 2, 3)] == [0, 2, 3]
         assert await stores[2].last("s") == 1
         for store in stores:
             await store.close()
