@@ -1,4 +1,5 @@
-"""A real redis-server on a free port, killed and restarted as a test wants it; and fixtures of it."""
+"""A real redis-server on a free port, killed and restarted as a test or a benchmark wants it; and
+fixtures of it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 class RedisServer:
     """Example: RedisServer(tmp_path).start().url("demo")"""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
-        """Without settings it loses nothing."""
+    def __init__(self, folder: Path, *settings: str, cores: Collection[int] = ()) -> None:
+        """Without settings it loses nothing; without cores it runs on any."""
         self.folder, self.settings = folder, settings or DURABLE
+        self._pinned = ("taskset", "-c", ",".join(map(str, cores))) if cores else ()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port: int = listener.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
@@ -33,13 +35,16 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
 
     def start(self) -> RedisServer:
-        assert PROGRAM
+        if PROGRAM is None:
+            raise RuntimeError(WHY_SKIPPED)
         self.folder.mkdir(exist_ok=True)
         fixed = ("--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--protected-mode", "no")
         place = ("--port", str(self.port), "--dir", str(self.folder), "--repl-diskless-sync-delay")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [PROGRAM, *fixed, *place, "0", *self.settings], stdout=log, stderr=log
+                [*self._pinned, PROGRAM, *fixed, *place, "0", *self.settings],
+                stdout=log,
+                stderr=log,
             )
         deadline = time.monotonic() + START_SECONDS
         while True:

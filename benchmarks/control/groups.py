@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.control.one_run import Outcome, Work, measure
-from benchmarks.control.redis_server import redis_server
 from benchmarks.control.stand_ins import Shape
 from benchmarks.results_file import Row
+from tests.redis_server import RedisServer
 
 GOAL = 500.0
 GROUP = Shape(replicas=4, samples=8, tokens=512, chunks=1)
@@ -80,8 +80,11 @@ def _interleaved(
             folder = work / f"{name}-{number}"
             folder.mkdir()
             if on_redis:
-                with redis_server(folder, {1}) as url:
-                    found = measure(folder, shape, amount, url)
+                server = RedisServer(folder / "redis", cores={1}).start()
+                try:
+                    found = measure(folder, shape, amount, server.url("groups"))
+                finally:
+                    server.kill()
             else:
                 found = measure(folder, shape, amount)
             outcomes[name].append(found)

@@ -6,12 +6,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from services.controller.anchor import AnchorFile
 from services.controller.datasets import load_prompts
@@ -21,6 +21,7 @@ from services.controller.goals import Goals
 from services.controller.groups import GroupMaker
 from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
+from services.controller.patience import patiently
 from services.controller.payloads import open_payloads
 from services.controller.proofs import ProofCheck
 from services.controller.records import Opened
@@ -53,6 +54,7 @@ from trimaran.types import Caller, Prompt, TrainingBatch
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ async def _conduct(
     if goals.goal is Goal.PAUSE and state.step < config.run.steps:
         return RunState.PAUSED
     await loop.trainer.export_model(str(run.folder / "model"), config.trainer.step_timeout)
-    before = await store.get(_heldout_key(run.run_id))
+    before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
     await asyncio.to_thread(_write_json, run.folder / "summary.json", summary)
     await asyncio.to_thread(_draw_figures, run.folder)
@@ -153,14 +155,21 @@ async def _conduct(
 async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     heldout_before = _heldout_key(run_id)
-    if state.step == 0 and await store.get(heldout_before) is None:
+    if state.step == 0 and await _asked(config, lambda: store.get(heldout_before)) is None:
         await loop.validate(0, config.validation.final_samples)
-        await store.put(heldout_before, _rewards(reporter.validations.get(0)))
+        rewards = _rewards(reporter.validations.get(0))
+        await _asked(config, lambda: store.put(heldout_before, rewards))
     reporter.start_clock()
     await loop.run()
     await loop.save_checkpoint()
     if state.step == config.run.steps:
         await loop.validate(state.step, config.validation.final_samples)
+
+
+async def _asked(config: RunConfig, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Once the run is under way a store that is away is waited for: another start of the controller
+    would validate or export again."""
+    return await patiently(call, config.outage_timeout, "the run's store")
 
 
 def _heldout_key(run_id: str) -> str:

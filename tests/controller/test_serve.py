@@ -39,7 +39,8 @@ from trimaran.runs import (
     run_from_tree,
     run_key,
 )
-from trimaran.store import entries, open_store
+from trimaran.store import Record, entries, open_store
+from trimaran.store.sqlite import SqliteStore
 from trimaran.telemetry import read_json_lines
 from trimaran.types import (
     Faulted,
@@ -332,6 +333,46 @@ def test_replicas_come_back_while_only_a_validation_runs(tmp_path: Path) -> None
     kinds = [event.kind for event in events]
     assert (kinds.count(EventKind.REPLICA_LOST), kinds.count(EventKind.REPLICA_BACK)) == (2, 2)
     assert events[-1].run.state is RunState.SUCCEEDED
+
+
+class AwayStore(SqliteStore):
+    """Away for the first call of each kind about the held-out rewards."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.failed: list[str] = []
+
+    async def get(self, key: str) -> Record | None:
+        self._fail("get", key)
+        return await super().get(key)
+
+    async def put(self, key: str, value: Any, expected: int | None = None) -> int:
+        self._fail("put", key)
+        return await super().put(key, value, expected)
+
+    def _fail(self, call: str, key: str) -> None:
+        if key.startswith("heldout") and call not in self.failed:
+            self.failed.append(call)
+            raise UnavailableError("the store is away")
+
+
+def test_a_store_that_is_away_under_way_costs_no_start_of_the_controller(tmp_path: Path) -> None:
+    async def body() -> list[str]:
+        pool = Pool()
+        (tmp_path / "run").mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        run = RunContext.in_folder(tmp_path / "run")
+        store = AwayStore(tmp_path / "run" / "store.sqlite")
+        config = configure(tmp_path, endpoints)
+        try:
+            await controller._serve(config, endpoints["controller"], run, store)
+        finally:
+            await store.close()
+            await pool.stop()
+        return store.failed
+
+    assert asyncio.run(asyncio.wait_for(body(), 60)) == ["get", "put"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["heldout_before"]
 
 
 def test_a_run_from_start_to_summary(tmp_path: Path) -> None:

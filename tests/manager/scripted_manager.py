@@ -1,4 +1,4 @@
-"""`scripted_manager.py FOLDER`: a manager whose launchers are scripted; it prints its address."""
+"""`scripted_manager.py FOLDER [STORE]`: a manager whose launchers are scripted; it prints its address."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def command(run: RunContext) -> tuple[str, ...]:
     return sys.executable, scripted_launch.__file__, "launch", str(run.folder)
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, store: str = "") -> None:
     settings = ManagerSettings.model_validate(
         {
             "folder": folder,
+            "store": store,
             "address": "127.0.0.1:0",
             "http_address": "127.0.0.1:0",
             "pools": {"cpu": {"device": "cpu", "slots": 8}},
@@ -36,4 +37,4 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class ManagerProcess:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *store: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, scripted_manager.__file__, str(folder)],
+            [sys.executable, scripted_manager.__file__, str(folder), *store],
             stdout=subprocess.PIPE,
             stderr=(folder.parent / "manager.log").open("ab"),
             text=True,
@@ -64,8 +64,9 @@ def folder(tmp_path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def manager(folder: Path) -> Iterator[ManagerProcess]:
-    process = ManagerProcess(folder)
+def manager(folder: Path, *store: str) -> Iterator[ManagerProcess]:
+    """`store`: its URL, where it is not a file in the folder."""
+    process = ManagerProcess(folder, *store)
     try:
         yield process
     finally:

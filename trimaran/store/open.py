@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trimaran.errors import InputError
 from trimaran.store.port import Store
-from trimaran.store.redis_url import is_redis, with_prefix
+from trimaran.store.redis_url import inside, is_redis
 from trimaran.store.sqlite import SqliteStore
 
 SQLITE = "sqlite:"
@@ -33,9 +33,9 @@ async def find_store(url: str) -> Store | None:
 
 def run_store_url(url: str, run_id: str, folder: Path) -> str:
     """The store of a run of a manager whose own is at `url`: a file in the run's folder, or a prefix
-    of the same Redis server."""
+    within the manager's on the same Redis server, on which several managers may have runs."""
     if is_redis(url):
-        return with_prefix(url, f"run/{run_id}")
+        return inside(url, f"run/{run_id}")
     return f"{SQLITE}{folder / RUN_STORE_NAME}"
 
 

@@ -164,7 +164,8 @@ class Store(Protocol):
     async def delete_all(self, prefix: str = "") -> None:
         """Records, streams, leases and epochs whose names begin with `prefix`.
 
-        For what nobody uses any more: epochs and sequences begin anew.
+        For what nobody uses any more: epochs and sequences begin anew. Without a prefix nothing of the
+        store stays; a client that still uses it may be told that it is lost.
         """
         ...
 

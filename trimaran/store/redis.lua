@@ -4,7 +4,7 @@
 --   ARGV      operation, client, number of the write (0: a read), is it a retry,
 --             generation, server and writes that the client has seen, arguments of the operation
 --
--- Answers {status, generation, server, writes, result ...}.
+-- Answers {status, generation, server, writes, result ...}; generation is 0 where there is no store.
 --
 -- A write counts up `writes`. Each server process that serves the store is a generation, which notes
 -- how many writes it began with. So a client that has seen more than what a restarted server, or a
@@ -40,10 +40,16 @@ end
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local schema = redis.call('HGET', META, 'schema')
 if not schema then
-  if seen_generation > 0 then return {'lost', 0, server, 0} end
+  if seen_generation > 0 then
+    if op == 'delete_all' and A[1] == '' then return {'ok', 0, server, 0, ''} end -- done before
+    return {'lost', 0, server, 0}
+  end
   if op == 'open' and A[1] == '0' then return {'absent', 0, server, 0} end
-  redis.call('HSET', META, 'schema', SCHEMA, 'created', string.format('%.6f', seconds()), 'generation', 1,
-    'server', server, 'writes', 0, 'g:1', server .. ' 0')
+  if number > 0 or op == 'open' then -- to read makes no store
+    redis.call('HSET', META, 'schema', SCHEMA, 'created', string.format('%.6f', seconds()), 'generation', 1,
+      'server', server, 'writes', 0, 'g:1', server .. ' 0')
+    schema = SCHEMA
+  end
 elseif tonumber(schema) ~= SCHEMA then
   return {'schema', 0, server, 0, schema, tostring(SCHEMA)}
 end
@@ -57,7 +63,7 @@ local function begun(which)
   return process, tonumber(start)
 end
 
-if redis.call('HGET', META, 'server') ~= server then
+if schema and redis.call('HGET', META, 'server') ~= server then
   generation = generation + 1
   redis.call('HSET', META, 'generation', whole(generation), 'server', server,
     'g:' .. whole(generation), server .. ' ' .. whole(writes))
@@ -94,8 +100,6 @@ end
 local function wrote(answer)
   writes = redis.call('HINCRBY', META, 'writes', 1)
   redis.call('HSET', CLIENTS, client, whole(number) .. ' ' .. whole(seconds()) .. ' ' .. answer)
-  redis.call('PERSIST', META)
-  redis.call('PERSIST', CLIENTS)
   return {'ok', generation, server, writes, answer}
 end
 
@@ -281,6 +285,11 @@ end
 
 function operations.delete_all()
   local prefix = A[1]
+  if prefix == '' then
+    for _, stream in ipairs(redis.call('HKEYS', LASTS)) do redis.call('UNLINK', P .. 's:' .. stream) end
+    redis.call('UNLINK', META, CLIENTS, RECORDS, KEYNAMES, EPOCHS, LEASES, LASTS, TRIMS)
+    return {'ok', 0, server, 0, ''} -- who goes on with it is told that it is lost
+  end
   local keys = redis.call('ZRANGEBYLEX', KEYNAMES, '[' .. prefix, '[' .. prefix .. '\255')
   for _, key in ipairs(keys) do
     redis.call('HDEL', RECORDS, key)
@@ -298,12 +307,7 @@ function operations.delete_all()
       if begins(name, prefix) then redis.call('HDEL', hash, name) end
     end
   end
-  local answer = wrote('')
-  if prefix == '' then -- unless somebody goes on writing, the rest follows by itself
-    redis.call('EXPIRE', META, CLIENT_SECONDS)
-    redis.call('EXPIRE', CLIENTS, CLIENT_SECONDS)
-  end
-  return answer
+  return wrote('')
 end
 
 return operations[op]()

@@ -25,6 +25,7 @@ from trimaran.store.redis_settings import find_weakness
 from trimaran.store.redis_url import RedisUrl
 
 TRY_SECONDS = 5.0
+"""A connection that does not answer for so long is given up, and another one is tried."""
 FIRST_RETRY_SECONDS = 0.05
 MAX_RETRY_SECONDS = 1.0
 NUM_CONNECTIONS = 8
@@ -67,9 +68,10 @@ class RedisLink:
     Example: await RedisLink(RedisUrl.parse("redis://127.0.0.1:6379/0"), 30.0).read("last", "events")
     """
 
-    def __init__(self, url: RedisUrl, timeout: float) -> None:
-        """`timeout`: seconds for a call with all its tries."""
+    def __init__(self, url: RedisUrl, timeout: float, try_timeout: float = TRY_SECONDS) -> None:
+        """Seconds: for a call with all its tries, and for one of them."""
         self.name, self.timeout = url.name, timeout
+        self._try_timeout = try_timeout
         self.durability = ""
         self._is_weak = url.is_weak
         self._keys = f"{{trimaran:{url.prefix}}}:"
@@ -83,8 +85,10 @@ class RedisLink:
         self._redis: Any = redis.asyncio.Redis(
             **url.connection,
             max_connections=NUM_CONNECTIONS,
-            socket_timeout=TRY_SECONDS,
-            socket_connect_timeout=TRY_SECONDS,
+            # Each try is under a timeout of ours. For its own one redis-py calls asyncio.wait_for, which
+            # in Python 3.11 drops a cancellation that comes as the command has just been sent.
+            socket_timeout=None,
+            socket_connect_timeout=try_timeout,
             retry=Retry(NoBackoff(), 0),  # we try again ourselves
             protocol=2,
         )
@@ -121,7 +125,8 @@ class RedisLink:
             if self._lost:
                 raise LostWritesError(self._lost)
             try:
-                async with asyncio.timeout(max(deadline - time.monotonic(), 0.001)):
+                left = max(deadline - time.monotonic(), 0.001)
+                async with asyncio.timeout(min(left, self._try_timeout)):
                     return await self._try(operation, number, num_tries, arguments)
             except (exceptions.RedisError, OSError, TimeoutError) as error:
                 if not _passes(error):
@@ -149,7 +154,7 @@ class RedisLink:
         if status == "lost":
             self._lost = (
                 f"{self.name}: the store has gone back: it had acknowledged {seen.writes} writes and"
-                f" holds {writes} of them; bring back a copy that has them all"
+                f" holds {writes} of them; bring back a copy that has them all, unless it was deleted"
             )
             raise LostWritesError(self._lost)
         if status == "schema":
@@ -162,9 +167,9 @@ class RedisLink:
                 f"{self.name}: {operation} came too late; it may be done already"
             )
         if status != "absent":
-            self._seen = max(
-                self._seen, Seen(generation, server, writes), key=lambda s: (s[0], s[2])
-            )
+            found = Seen(generation, server, writes)
+            # Without a generation: we have deleted it, and may begin anew.
+            self._seen = max(self._seen, found, key=lambda s: (s[0], s[2])) if generation else found
             await self._check(server)
         return Answer(status, reply[4:])
 

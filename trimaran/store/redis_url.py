@@ -12,6 +12,7 @@ from trimaran.errors import InputError
 SCHEMES = ("redis", "rediss")
 OPTIONS = ("prefix", "durability", "password_file", "ca_file", "cert_file", "key_file")
 DEFAULT_PORT = 6379
+DEFAULT_PREFIX = "trimaran"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class RedisUrl:
             raise InputError(f"{name}: names no host; give redis://HOST:PORT/DB")
         if (durability := options.get("durability", "full")) not in ("full", "weak"):
             raise InputError(f"{name}: durability {durability}; give full or weak")
-        prefix = options.get("prefix", "trimaran")
+        prefix = options.get("prefix", DEFAULT_PREFIX)
         if not prefix or set("{}") & set(prefix):
             raise InputError(f"{name}: prefix {prefix!r}; give one without braces")
         connection: dict[str, Any] = {
@@ -72,10 +73,11 @@ def is_redis(url: str) -> bool:
     return url.partition(":")[0] in SCHEMES
 
 
-def with_prefix(url: str, prefix: str) -> str:
-    """The same server, under another prefix."""
+def inside(url: str, name: str) -> str:
+    """The same server, under a prefix within that of `url`."""
     parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"prefix": prefix}
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options["prefix"] = f"{options.get('prefix', DEFAULT_PREFIX)}/{name}"
     return urlunsplit(parts._replace(query=urlencode(options, safe="/")))
 
 

@@ -10,11 +10,12 @@ SIZE = 1 << 16
 
 
 class Door:
-    """An address that leads to `port`. Answers are swallowed, with their connection, while `mute`."""
+    """An address that leads to `port`. Answers are swallowed: with their connection while `mute`,
+    without a sign of it while `is_blocked`."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.mute = False
+        self.mute = self.is_blocked = False
         self.address = 0
         self.num_swallowed = 0
         self._writers: set[asyncio.StreamWriter] = set()
@@ -48,6 +49,9 @@ class Door:
                     self.num_swallowed += 1
                     self.cut()
                     return
+                if answers and self.is_blocked:
+                    self.num_swallowed += 1
+                    continue
                 writer.write(data)
                 await writer.drain()
         writer.close()

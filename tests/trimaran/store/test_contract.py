@@ -69,6 +69,23 @@ def test_who_writes_a_record_may_say_what_it_replaces(connect: Connect) -> None:
     run(connect, body, 2)
 
 
+def test_a_call_that_is_cancelled_ends_so_at_whatever_moment_it_is(connect: Connect) -> None:
+    """A loop that asks a store again and again would else never end."""
+
+    async def body(store: Store) -> None:
+        for call in (lambda: store.get("a"), lambda: store.put("a", 1)):
+            for num_turns in range(60):
+                await call()  # its connection stands
+                task = asyncio.create_task(call())
+                for _ in range(num_turns):
+                    await asyncio.sleep(0)
+                was_under_way = task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled() is was_under_way, f"cancelled after {num_turns} turns"
+
+    run(connect, body)
+
+
 def test_records_are_listed_by_prefix_a_page_at_a_time(connect: Connect) -> None:
     async def body(store: Store) -> None:
         for key in ("b/2", "a", "b/é", "b", "b/10", "b/1", "c/1", "b0"):

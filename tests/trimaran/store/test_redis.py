@@ -16,8 +16,18 @@ from tests.redis_server import RedisServer
 from tests.trimaran.store.door import door_to
 from tests.trimaran.store.test_contract import acquire, value_of
 from trimaran.errors import InputError, TrimaranError, UnavailableError
-from trimaran.store import Store, StoreError, StoreFullError, find_store, open_store, run_store_url
+from trimaran.store import (
+    LostWritesError,
+    Store,
+    StoreError,
+    StoreFullError,
+    find_store,
+    open_store,
+    run_store_url,
+)
 from trimaran.store.redis import RedisStore
+from trimaran.store.redis_link import RedisLink
+from trimaran.store.redis_url import RedisUrl
 
 
 def finish(body: Awaitable[Any]) -> Any:
@@ -134,6 +144,22 @@ def test_a_frozen_server_is_unavailable_and_does_late_what_nobody_undid(
         await store.extend("s", [3])
         assert [value for _, value in await store.read("s")] == [*values, 3]
         await store.close()
+
+    finish(body())
+
+
+def test_a_connection_that_leads_nowhere_is_given_up_for_another(shared_redis: RedisServer) -> None:
+    async def body() -> None:
+        async with door_to(shared_redis.port) as door:
+            link = RedisLink(RedisUrl.parse(door.url("nowhere")), 30.0, try_timeout=0.2)
+            assert (await link.read("open", 1)).status == "ok"
+            door.is_blocked = True
+            reading = asyncio.create_task(link.read("last", "s"))
+            while not door.num_swallowed:
+                await asyncio.sleep(0.01)
+            door.is_blocked = False
+            assert (await reading).status == "ok"
+            await link.close()
 
     finish(body())
 
@@ -260,10 +286,11 @@ def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> 
 
 
 def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisServer) -> None:
-    manager = shared_redis.url("mine")
+    manager, another = shared_redis.url("mine"), shared_redis.url("yours")
 
     async def body() -> None:
         urls = [manager, *(run_store_url(manager, run, Path("runs")) for run in ("a", "a/b"))]
+        urls.append(run_store_url(another, "a", Path("runs")))
         stores = [await open_store(url) for url in urls]
         for number, store in enumerate(stores):
             await store.put("key", number)
@@ -272,7 +299,7 @@ def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisSer
             await acquire(store, "lease", "one")
         await stores[1].delete_all()
         assert await stores[1].get("key") is None
-        assert [await value_of(stores[n], "key") for n in (0, 2)] == [0, 2]
+        assert [await value_of(stores[n], "key") for n in (0, 2, 3)] == [0, 2, 3]
         assert await stores[2].last("s") == 1
         for store in stores:
             await store.close()
@@ -283,29 +310,56 @@ def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisSer
     )
 
 
-def test_what_is_deleted_leaves_nothing_for_long(redis_server: RedisServer) -> None:
-    async def body() -> list[int]:
+def test_what_is_deleted_leaves_nothing(redis_server: RedisServer) -> None:
+    def keys() -> set[bytes]:
+        with redis.Redis(port=redis_server.port) as client:
+            return set(client.scan_iter())
+
+    async def body() -> None:
         url = redis_server.url("demo")
-        assert await find_store(url) is None
-        store = await open_store(url)
+        store, other = await open_store(url), await open_store(url)
         await store.put("a", 1)
         await store.extend("s", [1])
+        await store.extend("t", [1, 2])
         await store.trim("s", 1)
         await acquire(store, "lease", "one")
+        await other.put("a", 2)
         await store.delete_all()
-        with redis.Redis(port=redis_server.port) as client:
-            left = [client.ttl(key) for key in client.scan_iter()]
-        found = await find_store(url)
-        assert found
-        await found.put("b", 1)
-        with redis.Redis(port=redis_server.port) as client:
-            assert {client.ttl(key) for key in client.scan_iter()} == {-1}
-        for each in (store, found):
+        assert keys() == set()
+        assert (await store.get("a"), await store.last("s"), await find_store(url)) == (
+            None,
+            0,
+            None,
+        )
+        for call in (other.get("a"), other.put("a", 3)):
+            with pytest.raises(LostWritesError):
+                await call
+        assert keys() == set(), "who reads, or knew it before, brings it back"
+        assert await store.extend("s", [1]) == 1
+        await store.delete_all()
+        assert keys() == set()
+        for each in (store, other):
             await each.close()
-        return left
 
-    left = finish(body())
-    assert len(left) == 2 and all(0 < seconds <= 86400 for seconds in left)
+    finish(body())
+
+
+def test_a_deletion_whose_answer_is_lost_is_done(shared_redis: RedisServer) -> None:
+    async def body() -> None:
+        async with door_to(shared_redis.port) as door:
+            store = await open_store(door.url("deleted"))
+            await store.put("a", 1)
+            door.mute = True
+            deleting = asyncio.create_task(store.delete_all())
+            while not door.num_swallowed:
+                await asyncio.sleep(0.01)
+            door.mute = False
+            await deleting
+            assert await store.get("a") is None
+            await store.close()
+        assert await find_store(shared_redis.url("deleted")) is None
+
+    finish(body())
 
 
 def test_a_newer_schema_is_refused(redis_server: RedisServer) -> None:
