@@ -139,6 +139,16 @@ class Driver:
         self._watching: set[asyncio.Task[None]] = set()
 
     async def harm(self, count: int) -> None:
+        try:
+            await self._harm_all(count)
+            for watching in self._watching:
+                await watching
+        finally:
+            for watching in self._watching:
+                watching.cancel()
+            await asyncio.gather(*self._watching, return_exceptions=True)
+
+    async def _harm_all(self, count: int) -> None:
         made = 0
         while made < count:
             await asyncio.sleep(self._dice.uniform(0, 0.6))
@@ -147,8 +157,6 @@ class Driver:
             if not going:
                 break
             made += await self._harm(self._dice.choice(going))
-        for watching in self._watching:
-            await watching
 
     async def _harm(self, run: DrivenRun) -> bool:
         case = self._choose(run)
