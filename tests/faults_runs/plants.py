@@ -42,8 +42,8 @@ PLANTS = {
         (
             Change(
                 "services.controller.loop",
-                "tuple(proofs)))\n        await self._flush()",
-                "tuple(proofs)))",
+                "self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
+                "return self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
             ),
             Change(
                 "services.controller.loop",
