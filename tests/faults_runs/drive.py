@@ -99,7 +99,9 @@ async def drive_site(
             run = await site.submit(setting, STEPS_PER_FAULT * arguments.faults + 2, harm)
             print(f"site {seed}: {run.name}: {report.store}, {run.setting}", flush=True)
         driver = Driver(site, dice, report, arguments.only)
-        await driver.until(lambda: all(run.step for run in site.runs), "the first steps")
+        await driver.until(
+            lambda: all(run.step or run.has_ended for run in site.runs), "the first steps"
+        )
         await driver.harm(arguments.faults * num_runs)
         site.set_pace(0)
         if dice.random() < CANCELLED:

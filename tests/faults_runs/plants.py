@@ -48,7 +48,7 @@ PLANTS = {
             Change(
                 "services.controller.loop",
                 "        policy = answer.version\n        self.ledger",
-                "        policy = answer.version\n        await asyncio.sleep(0.5)\n        self.ledger",
+                "        policy = answer.version\n        await asyncio.sleep(2)\n        self.ledger",
             ),
         ),
     ),
