@@ -21,7 +21,7 @@ from trimaran.types import Faulted, Proof, Verdict
 def tell(life: GroupLife) -> Iterator[str]:
     """One line after the other.
 
-    Example:
+    It reads:
         group 17, prompt train.jsonl:3
         attempt 1: issued
         attempt 2: issued again, because of rollout-1: connection refused

@@ -52,6 +52,8 @@ class Allow:
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; None: all."""
+    payloads: tuple[str, ...] = ()
+    """Folders and buckets below which `run.payloads` lies, where a run names it."""
     functions: tuple[str, ...] = ()
     """As `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ def admit(
     else:
         models, data = InRoots("models", allow.models), InRoots("data", allow.data)
         config = _placed(config, models, data)
+        _check_payloads(config.run.payloads, allow.payloads)
         config = _with_real_functions(config, allow)
     return config, check_costs(config, limits)
 
@@ -118,6 +121,22 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
             "data": config.data.model_copy(update=files),
         }
     )
+
+
+def _check_payloads(url: str | None, allowed: Sequence[str]) -> None:
+    if url is not None and not any(_lies_below(url, place) for place in allowed):
+        known = ", ".join(allowed) or "none"
+        raise ForbiddenError(
+            f"run.payloads: {url} is not below a place that the operator allows ({known}); leave it"
+            " out, and the payloads lie in the run's folder"
+        )
+
+
+def _lies_below(url: str, place: str) -> bool:
+    """Folders by their real paths; in a bucket a key is what is written."""
+    if "://" not in url:
+        return "://" not in place and Path(url).resolve().is_relative_to(Path(place).resolve())
+    return url == place or url.startswith(place.rstrip("/") + "/")
 
 
 def _with_real_functions(config: RunConfig, allow: Allow) -> RunConfig:

@@ -33,7 +33,7 @@ class Limits:
     tokens: int = 0
     """That one run may generate."""
     disk_gib: float = 0
-    """That one run's folder may take."""
+    """That one run's folder may take. Payloads count where run.payload_quota_gib bounds them."""
     host_memory_gib: float = 0
     """Of one run: reward workers, and what replicas on the CPU keep."""
 
@@ -54,14 +54,14 @@ def costs_of(config: RunConfig) -> Costs:
     """Reads the sizes of the model's files, and nothing else."""
     rollout, trainer, reward = config.rollout, config.trainer, config.reward
     ranks = trainer.tensor_parallel * trainer.data_parallel
-    replicas = rollout.replicas
+    replicas = rollout.max_replicas
     host = replicas * rollout.kv_cache_gib + reward.workers * reward.memory_mib / 1024
     return Costs(
         devices=ranks + rollout.replicas * rollout.tensor_parallel,
         replicas=replicas,
         steps=config.run.steps,
         tokens=(_trained(config) + _validated(config)) * rollout.max_tokens,
-        disk_gib=_checkpoints(config) / GIB,
+        disk_gib=_checkpoints(config) / GIB + (config.run.payload_quota_gib or 0),
         host_memory_gib=host,
     )
 
@@ -72,12 +72,12 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
     fields = {
         "devices": "rollout.replicas x rollout.tensor_parallel + trainer.tensor_parallel x"
         " trainer.data_parallel",
-        "replicas": "rollout.replicas",
+        "replicas": "rollout.max_replicas",
         "steps": "run.steps",
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"
         " what validation adds",
-        "disk_gib": "run.keep_checkpoints x the model's state (GiB)",
-        "host_memory_gib": "rollout.replicas x rollout.kv_cache_gib + reward.workers x"
+        "disk_gib": "run.keep_checkpoints x the model's state + run.payload_quota_gib (GiB)",
+        "host_memory_gib": "rollout.max_replicas x rollout.kv_cache_gib + reward.workers x"
         " reward.memory_mib (GiB)",
     }
     faults = [

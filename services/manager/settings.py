@@ -81,6 +81,8 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
+    payloads: tuple[str, ...] = ()
+    """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -94,8 +96,15 @@ class AllowSection(Section):
             host: PluginCredentials(given.token_variable, given.ca_file)
             for host, given in self.plugin_credentials.items()
         }
-        lists = self.models, self.data, self.rules, self.functions, self.plugin_hosts
-        return Allow(*lists, credentials)
+        return Allow(
+            models=self.models,
+            data=self.data,
+            rules=self.rules,
+            payloads=self.payloads,
+            functions=self.functions,
+            plugin_hosts=self.plugin_hosts,
+            plugin_credentials=credentials,
+        )
 
 
 class LimitsSection(Section):

@@ -19,7 +19,7 @@ Train = Callable[..., int]
 def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train:
     """train(arguments…) -> exit code; 0 where the run would have been started."""
     monkeypatch.setenv(ALLOW_VARIABLE, "")  # main() adds to it; undone afterwards
-    monkeypatch.setattr("trimaran.cli.train._launch", lambda config, folder: 0)
+    monkeypatch.setattr("trimaran.cli.train._launch", lambda config, folder, network: 0)
     return lambda *arguments: main(["train", *map(str, arguments)])
 
 
@@ -97,7 +97,8 @@ def test_overrides_may_stand_before_and_behind_it(
     monkeypatch.setenv(ALLOW_VARIABLE, "")
     seen: list[int] = []
     monkeypatch.setattr(
-        "trimaran.cli.train._launch", lambda config, folder: seen.append(config.run.seed) or 0
+        "trimaran.cli.train._launch",
+        lambda config, folder, network: seen.append(config.run.seed) or 0,
     )
     arguments = ["--allow", "http://one:1"]
     arguments.insert(place, "run.seed=7")

@@ -34,6 +34,13 @@ def refused(
     return run
 
 
+def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--store", "redis://:hidden@127.0.0.1:6379/0"]) == 2
+    text = capsys.readouterr().err
+    assert "password_file" in text
+    assert "hidden" not in text
+
+
 def test_a_misspelt_key_is_answered_with_the_nearest(write_run: WriteRun, refused: Refused) -> None:
     message = refused("train", write_run(trainer={"learning_rte": 1}))
     assert "trainer.learning_rte: unknown key; did you mean trainer.learning_rate?" in message

@@ -12,12 +12,13 @@ import pytest
 from services.controller import server as controller
 from services.controller.room import HeldError
 from tests.controller.test_serve import STEPS, Pool, configure, free_address
-from trimaran import rpc
-from trimaran.clients import RunClient
+from trimaran.clients import ControllerClient
 from trimaran.run_context import RunContext
-from trimaran.runs import RunEvent, RunState
+from trimaran.run_events import is_last, watch_events
+from trimaran.runs import Goal, RunEvent, RunState
+from trimaran.store import open_store
 
-OnHold = Callable[[RunClient], Awaitable[None]]
+OnHold = Callable[[ControllerClient], Awaitable[None]]
 
 
 @pytest.fixture
@@ -41,12 +42,17 @@ def run(tmp_path: Path, disk: Path, on_hold: OnHold, hold_timeout: float = 60) -
     events: list[RunEvent] = []
 
     async def look(address: str) -> None:
-        await rpc.wait_until_serving(address, 10)
-        async with RunClient(address, "run") as client:
-            async for event in client.watch_run():
-                events.append(event)
-                if event.kind == "held":
-                    await on_hold(client)
+        store = await open_store(RunContext.in_folder(tmp_path / "run").store_url)
+        try:
+            async with ControllerClient(address, "run") as client:
+                async for event in watch_events(store, "run", 0, poll=0.02):
+                    events.append(event)
+                    if event.kind == "held":
+                        await on_hold(client)
+                    if is_last(event):
+                        return
+        finally:
+            await store.close()
 
     async def body() -> None:
         pool = Pool()
@@ -67,7 +73,7 @@ def run(tmp_path: Path, disk: Path, on_hold: OnHold, hold_timeout: float = 60) -
 
 
 def test_it_goes_on_by_itself_once_there_is_room(tmp_path: Path, disk: Path) -> None:
-    async def make_room(client: RunClient) -> None:
+    async def make_room(client: ControllerClient) -> None:
         (disk / "ballast").unlink()
 
     events = run(tmp_path, disk, make_room)
@@ -81,15 +87,15 @@ def test_it_goes_on_by_itself_once_there_is_room(tmp_path: Path, disk: Path) -> 
 
 
 def test_a_held_run_can_be_cancelled(tmp_path: Path, disk: Path) -> None:
-    async def cancel(client: RunClient) -> None:
-        assert (await client.cancel_run()).held
+    async def cancel(client: ControllerClient) -> None:
+        await client.set_goal(Goal.CANCEL)
 
     events = run(tmp_path, disk, cancel)
     assert (events[-1].run.state, events[-1].run.step) == (RunState.CANCELLED, 0)
 
 
 def test_it_fails_after_its_time_and_says_why(tmp_path: Path, disk: Path) -> None:
-    async def wait(client: RunClient) -> None: ...
+    async def wait(client: ControllerClient) -> None: ...
 
     events = run(tmp_path, disk, wait, hold_timeout=0.5)
     assert "held for 0.5 s (run.hold_timeout)" in events[-1].run.error

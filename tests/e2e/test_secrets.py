@@ -50,7 +50,8 @@ def test_no_secret_is_in_command_lines_environments_logs_or_files_of_others(
     process = runs.start("launch", folder, run_folder_parent=tmp_path)
     try:
         runs.wait_for(lambda: runs.rows(folder, "step"), process, "the first step")
-        asyncio.run(strangers_are_refused(config, token))
+        started = load_config(folder / "config.yaml")  # the launcher may have moved a busy port
+        asyncio.run(strangers_are_refused(started, token))
         alive = marked.marked(tmp_path)
         assert len(alive) >= 6  # the launcher, five services, and what they started
         for one in alive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ class Oracle(Protocol):
         """The version after `step` steps may be published from now on."""
         ...
 
-    def is_right(self, prompt: tuple[int, ...], completion: Completion, part: Segment) -> bool: ...
+    def is_right(self, prompt: Sequence[int], completion: Completion, part: Segment) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class ChecksumOracle:
             self._weights.advance(step)
             self._tokens[step] = self._weights.checksum()
 
-    def is_right(self, prompt: tuple[int, ...], completion: Completion, part: Segment) -> bool:
+    def is_right(self, prompt: Sequence[int], completion: Completion, part: Segment) -> bool:
         made = set(completion.token_ids_T[part.start : part.end])
         return made == {self._tokens[part.version.step]}
 
@@ -100,7 +101,7 @@ class LogprobOracle:
         while len(self._kept) > NUM_KEPT:
             self._kept.popitem(last=False)
 
-    def is_right(self, prompt: tuple[int, ...], completion: Completion, part: Segment) -> bool:
+    def is_right(self, prompt: Sequence[int], completion: Completion, part: Segment) -> bool:
         self._model.load_state_dict(self._kept[part.version.step], strict=False)
         tokens = torch.tensor([[*prompt, *completion.token_ids_T]])
         with torch.no_grad():

@@ -64,7 +64,7 @@ class Zygote:
     def __init__(self, end: socket.socket) -> None:
         self._end, self._lock = end, threading.Lock()
 
-    def bear(self, request: Request, outputs: tuple[int, int, int]) -> int:
+    def bear(self, request: Request, outputs: tuple[int, ...]) -> int:
         """The process id of a child of this process, with these as its standard streams."""
         with self._lock:
             socket.send_fds(self._end, [json.dumps(asdict(request)).encode()], outputs)
@@ -103,7 +103,8 @@ def split_off(live: Live) -> Zygote:
 
 def bear_from(zygote: Zygote) -> None:
     """From now on `subprocess` and asyncio make this project's processes with the zygote."""
-    execute: Any = subprocess.Popen._execute_child
+    popen: Any = subprocess.Popen
+    execute = popen._execute_child
 
     def execute_child(self: Any, args: Any, *rest: Any) -> None:
         if tuple(args[:3]) != COMMAND:
@@ -123,7 +124,7 @@ def bear_from(zygote: Zygote) -> None:
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
-    subprocess.Popen._execute_child = execute_child  # type: ignore[method-assign]
+    popen._execute_child = execute_child
 
 
 def _fork_orphan() -> int:
@@ -174,7 +175,7 @@ def _become(request: Request, outputs: list[int]) -> None:
 def _show(command: list[str], environment: dict[str, str]) -> None:
     """Write over the memory that the kernel reads for /proc; nobody else uses it any more."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    arguments, environ = (tuple(map(int, fields[place : place + 2])) for place in (45, 47))
+    arguments, environ = ((int(fields[place]), int(fields[place + 1])) for place in (45, 47))
     words = b"\0".join(map(os.fsencode, command)) + b"\0"
     _fill(*arguments, words.rjust(arguments[1] - arguments[0]))
     variables = b"".join(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
 from services.trainer.learner import StepResult
+from services.trainer.meeting import Meeting
 from tests.faults.policy import StandInPolicy
 from trimaran.config import RunConfig
 from trimaran.types import ScoredGroup, TrainingBatch
@@ -34,8 +34,8 @@ class LearningPolicy(StandInPolicy):
     So another batch, another order or a step that was trained twice ends at another root.
     """
 
-    def __init__(self, config: RunConfig, run_folder: Path, rank: int) -> None:
-        super().__init__(config, run_folder, rank)
+    def __init__(self, config: RunConfig, meeting: Meeting, rank: int) -> None:
+        super().__init__(config, meeting, rank)
         self._num_updates = 0
 
     def learn(self, batch: TrainingBatch) -> StepResult:

@@ -17,7 +17,7 @@ needs_redis = pytest.mark.skipif(PROGRAM is None, reason=WHY_SKIPPED)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS + 20)]
 
 
-def drive(*arguments: str | Path) -> tuple[int, str]:
+def drive(*arguments: str | int | Path) -> tuple[int, str]:
     """Exit code and output."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults_runs", *map(str, arguments)],

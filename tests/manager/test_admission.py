@@ -166,6 +166,38 @@ def reward(**rule):
     return {"rules": {"judge": rule}}
 
 
+@pytest.mark.parametrize(
+    ("named", "place", "fits"),
+    [
+        ("{roots}/payloads/a", "{roots}/payloads", True),
+        ("{roots}/payloads/../secret", "{roots}/payloads", False),
+        ("{roots}/payloads-2", "{roots}/payloads", False),
+        ("s3://bucket/runs/a", "s3://bucket/runs", True),
+        ("s3://bucket/runs", "s3://bucket/runs/", False),
+        ("s3://bucket/runs-2", "s3://bucket/runs", False),
+        ("s3://bucket", "{roots}/payloads", False),
+        ("{roots}/payloads", "s3://bucket", False),
+    ],
+)
+def test_payloads_lie_where_the_operator_allows(roots, named, place, fits):
+    text = specify(run={"payloads": named.format(roots=roots)})
+    with pytest.raises(ForbiddenError, match=r"run\.payloads: .*\(none\)"):
+        admitted(roots, text)
+    places = (place.format(roots=roots),)
+    if fits:
+        assert admitted(roots, text, payloads=places).run.payloads
+    else:
+        with pytest.raises(ForbiddenError, match=r"run\.payloads"):
+            admitted(roots, text, payloads=places)
+
+
+def test_further_replicas_and_payloads_count(roots):
+    text = specify(rollout={"replicas": 2, "max_replicas": 5}, run={"payload_quota_gib": 7})
+    costs = costs_of(admitted(roots, text))
+    assert costs.replicas == 5
+    assert costs.disk_gib > 7
+
+
 def test_functions_are_those_of_the_operator(roots):
     file = roots / "rewards.py"
     file.write_text("def score(): ...", encoding="utf-8")
@@ -227,11 +259,11 @@ def test_a_plugin_is_at_a_host_of_the_operator_and_gets_that_hosts_token(roots):
     ("limits", "field"),
     [
         (Limits(steps=19), r"run\.steps: 20 is more than this owner's steps, 19"),
-        (Limits(replicas=1), r"rollout\.replicas: 2 is more than this owner's replicas, 1"),
+        (Limits(replicas=1), r"rollout\.max_replicas: 2 is more than this owner's replicas, 1"),
         (Limits(devices=2), r"rollout\.replicas x .*: 3 is more than this owner's devices, 2"),
         (Limits(tokens=20 * 8 * 8 * 1024 - 1), r"run\.steps x run\.groups_per_step x .*: "),
         (Limits(disk_gib=1e-6), r"run\.keep_checkpoints x .*"),
-        (Limits(host_memory_gib=2), r"rollout\.replicas x rollout\.kv_cache_gib \+ .*"),
+        (Limits(host_memory_gib=2), r"rollout\.max_replicas x rollout\.kv_cache_gib \+ .*"),
     ],
 )
 def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):

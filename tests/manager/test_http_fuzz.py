@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
@@ -19,6 +20,8 @@ from services.manager.http import make_app
 from tests.clients.fake_runs import FakeRuns
 from trimaran.exposition import Exposition
 from trimaran.runs import RunState
+
+pytestmark = pytest.mark.e2e  # a sweep
 
 runs = FakeRuns()
 for number, state in enumerate(RunState):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -13,13 +14,13 @@ from trimaran.types import Completion, Group, Score, ScoredGroup, TrainingBatch
 
 def sequence_logprobs(
     model: torch.nn.Module,
-    prompt: tuple[int, ...],
+    prompt: Sequence[int],
     completion: Completion,
     temperature: float,
 ) -> torch.Tensor:
-    ids = torch.tensor([prompt + completion.token_ids_T])
+    ids = torch.tensor([[*prompt, *completion.token_ids_T]])
     logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature
-    targets = torch.tensor(completion.token_ids_T)[:, None]
+    targets = torch.tensor([*completion.token_ids_T])[:, None]
     return logits.log_softmax(-1).gather(-1, targets)[:, 0]
 
 

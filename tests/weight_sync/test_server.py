@@ -39,12 +39,12 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     monkeypatch.setattr(
         weight_sync,
         "TrainerClient",
-        lambda address, caller: world.connect_senders(caller)[int(address[-1]) - 1],
+        lambda address, caller, trust: world.connect_senders(caller)[int(address[-1]) - 1],
     )
     monkeypatch.setattr(
         weight_sync,
         "RolloutClient",
-        lambda address, caller: world.connect_rollout(
+        lambda address, caller, trust: world.connect_rollout(
             Replica(address.rpartition(":")[2], address), caller
         ),
     )

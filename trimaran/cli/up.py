@@ -6,9 +6,11 @@ import asyncio
 import signal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
+from trimaran.errors import InputError
 from trimaran.telemetry import setup_logging
 
 
@@ -16,6 +18,12 @@ def up(
     config: str | None, folder: str | None, store: str | None, address: str | None, http: str | None
 ) -> int:
     """Raises InputError for what was given, or where another manager is at work."""
+    if store and urlsplit(store).password:
+        raise InputError(
+            "--store: a password on the command line can be read by everybody on this machine; put"
+            " the URL under store: in a --config file that only you can read, or name the"
+            " password's file with ?password_file=FILE"
+        )
     given: dict[str, Any] = {
         "folder": Path(folder).resolve() if folder else None,
         "store": store,
