@@ -32,6 +32,9 @@ END_SECONDS = 120.0
 POLL_SECONDS = 0.1
 MAX_DEATHS = 3
 """Of one kind of process in one run: who dies again and again is given up."""
+PAUSE_SECONDS = 2.5
+"""At most, between a recovery, which ends as a step is committed, and the next fault: it shall fall
+anywhere in a step."""
 DEADLY = ("kill", "freeze", "frozen", "corrupt", "stale")
 STEPS_PER_FAULT = 8
 """More than there are between two faults: a run must not end before the last of them."""
@@ -153,7 +156,7 @@ class Driver:
     async def _harm_all(self, count: int) -> None:
         made = 0
         while made < count:
-            await asyncio.sleep(self._dice.uniform(0, 0.6))
+            await asyncio.sleep(self._dice.uniform(0, PAUSE_SECONDS))
             await self._site.look()
             going = [run for run in self._site.runs if not run.has_ended]
             if not going:

@@ -43,12 +43,10 @@ PLANTS = {
             Change(
                 "services.controller.loop",
                 "self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
-                "return self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
-            ),
-            Change(
-                "services.controller.loop",
-                "        policy = answer.version\n        self.ledger",
-                "        policy = answer.version\n        await asyncio.sleep(2)\n        self.ledger",
+                "await self.trainer.train_batch("
+                "batch, self.config.trainer.step_timeout, self.ledger.state.lineage, proofs)\n"
+                "        await asyncio.sleep(3)\n"
+                "        self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
             ),
         ),
     ),
