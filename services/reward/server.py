@@ -46,7 +46,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError("endpoints.reward: missing; give the host:port to listen at")
     allowed = Allowed.from_environment()
     terms = make_terms(config, allowed)
-    claim_semaphores(run.run_id)
+    claim_semaphores(run.folder)
     async with AsyncExitStack() as stack:
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)

@@ -149,17 +149,22 @@ class _Auditor:
         numbers = [number for number, _ in tree["groups"]]
         if len(numbers) != self._size or numbers != sorted(numbers):
             self._say(f"step {tree['step']} has the groups {numbers}")
-        batch = tuple(self._take(number, attempt) for number, attempt in tree["groups"])
+        found = (self._take(number, attempt) for number, attempt in tree["groups"])
+        batch = tuple(scored for scored in found if scored)
         self._check_tokens(tree, batch)
         self._pending = tree["step"], batch
 
-    def _take(self, number: int, attempt: int) -> ScoredGroup:
+    def _take(self, number: int, attempt: int) -> ScoredGroup | None:
         self._move(number, attempt, "consumed")
         digest = self._payloads[number]
         if digest in self._trained:
             self._say(f"payload {digest[:8]} of group {number} trains twice")
         self._trained.add(digest)
-        data = self._read(digest)
+        try:
+            data = self._read(digest)
+        except (FileNotFoundError, KeyError):
+            self._say(f"the payload of group {number} is missing")
+            return None
         if hashlib.sha256(data).hexdigest() != digest:
             self._say(f"the payload of group {number} is not {digest[:8]}")
         scored = parse_scored_group(data)

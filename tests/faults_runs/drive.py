@@ -32,6 +32,9 @@ END_SECONDS = 120.0
 POLL_SECONDS = 0.1
 MAX_DEATHS = 3
 """Of one kind of process in one run: who dies again and again is given up."""
+PAUSE_SECONDS = 2.5
+"""At most, between a recovery, which ends as a step is committed, and the next fault: it shall fall
+anywhere in a step."""
 DEADLY = ("kill", "freeze", "frozen", "corrupt", "stale")
 STEPS_PER_FAULT = 8
 """More than there are between two faults: a run must not end before the last of them."""
@@ -99,7 +102,9 @@ async def drive_site(
             run = await site.submit(setting, STEPS_PER_FAULT * arguments.faults + 2, harm)
             print(f"site {seed}: {run.name}: {report.store}, {run.setting}", flush=True)
         driver = Driver(site, dice, report, arguments.only)
-        await driver.until(lambda: all(run.step for run in site.runs), "the first steps")
+        await driver.until(
+            lambda: all(run.step or run.has_ended for run in site.runs), "the first steps"
+        )
         await driver.harm(arguments.faults * num_runs)
         site.set_pace(0)
         if dice.random() < CANCELLED:
@@ -139,16 +144,24 @@ class Driver:
         self._watching: set[asyncio.Task[None]] = set()
 
     async def harm(self, count: int) -> None:
+        try:
+            await self._harm_all(count)
+            for watching in self._watching:
+                await watching
+        finally:
+            for watching in self._watching:
+                watching.cancel()
+            await asyncio.gather(*self._watching, return_exceptions=True)
+
+    async def _harm_all(self, count: int) -> None:
         made = 0
         while made < count:
-            await asyncio.sleep(self._dice.uniform(0, 0.6))
+            await asyncio.sleep(self._dice.uniform(0, PAUSE_SECONDS))
             await self._site.look()
             going = [run for run in self._site.runs if not run.has_ended]
             if not going:
                 break
             made += await self._harm(self._dice.choice(going))
-        for watching in self._watching:
-            await watching
 
     async def _harm(self, run: DrivenRun) -> bool:
         case = self._choose(run)

@@ -51,7 +51,7 @@ def find_left(site: Site) -> list[str]:
     left = [str(path) for path in (site.folder / "temporary").rglob("*")]
     for run in site.runs:
         left += [str(path) for path in run.folder.rglob("*") if path.suffix in PARTIAL]
-        left += map(str, find_semaphores(run.name))
+        left += map(str, find_semaphores(run.folder))
         for key, value in run.config.endpoints:
             addresses = (value,) if isinstance(value, str) else value or ()
             left += [f"{key} {address}" for address in addresses if not is_free(address)]

@@ -13,6 +13,9 @@ import psutil
 
 from tests.faults_runs.entry import who
 
+CLOCK_SECONDS = 0.5
+"""By which the kernel's word on when a process began may be off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -25,16 +28,26 @@ class Life:
     """Unix seconds."""
 
     def send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        with suppress(psutil.NoSuchProcess):
+            if process := self._process:
+                process.send_signal(number)
 
     @property
     def status(self) -> str:
         """As psutil has it; empty once it is gone."""
         try:
-            return psutil.Process(self.pid).status()
+            return process.status() if (process := self._process) else ""
         except psutil.NoSuchProcess:
             return ""
+
+    @property
+    def _process(self) -> psutil.Process | None:
+        """None once its number is nobody's, or another process's."""
+        try:
+            process = psutil.Process(self.pid)
+        except psutil.NoSuchProcess:
+            return None
+        return process if process.create_time() < self.born + CLOCK_SECONDS else None
 
     @property
     def alive(self) -> bool:
@@ -46,8 +59,6 @@ class Lives:
 
     def __init__(self, notes: Path) -> None:
         self._notes = notes
-        self.own: set[int] = set()
-        """Children that somebody else waits for."""
         self._all: dict[int, Life] = {}
 
     def all(self) -> list[Life]:
@@ -55,8 +66,8 @@ class Lives:
         for note in self._notes.iterdir():
             if note.name.isdigit() and int(note.name) not in self._all:
                 content = json.loads(note.read_text())
-                pid = int(note.name)
-                self._all[pid] = Life(who(content["arguments"]), pid, content["time"])
+                life = Life(who(content["arguments"]), int(note.name), content["time"])
+                self._all[life.pid] = life
         return sorted(self._all.values(), key=lambda life: life.born)
 
     @property
@@ -68,6 +79,6 @@ class Lives:
     def reap(self) -> None:
         """Orphans that fell to us and have ended: as init does."""
         for life in self.all():
-            if life.pid not in self.own and life.status == psutil.STATUS_ZOMBIE:
+            if life.status == psutil.STATUS_ZOMBIE:
                 with suppress(ChildProcessError):
                     os.waitpid(life.pid, os.WNOHANG)

@@ -27,7 +27,7 @@ from trimaran.types import Caller
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
-NOTICED_SECONDS = {LAUNCHER: 20.0}
+NOTICED_SECONDS = {LAUNCHER: 30.0}
 """In which a process that stays frozen must be killed; for a launcher its lease, 10 s, and what a
 busy machine adds. For others that is frozen_timeout and some."""
 AWAY_SECONDS = (0.1, 2.0)
@@ -112,7 +112,7 @@ async def stay_frozen(site: Site, run: DrivenRun, case: Case, dice: random.Rando
     life.send(signal.SIGSTOP)
     while life.alive:
         if time.monotonic() - begun > limit:
-            raise Broken(f"{life.name} has been frozen for {limit:g} s, and nobody has noticed")
+            raise Broken(f"{life.name} is {life.status} after {limit:g} s: nobody has noticed")
         await asyncio.sleep(0.1)
     return Done(f"{life.name} was killed after {time.monotonic() - begun:.1f} s", begun)
 

@@ -42,13 +42,11 @@ PLANTS = {
         (
             Change(
                 "services.controller.loop",
-                "tuple(proofs)))\n        await self.ledger.flush()",
-                "tuple(proofs)))",
-            ),
-            Change(
-                "services.controller.loop",
-                "        policy = answer.version\n        self.ledger",
-                "        policy = answer.version\n        await asyncio.sleep(0.5)\n        self.ledger",
+                "self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
+                "await self.trainer.train_batch("
+                "batch, self.config.trainer.step_timeout, self.ledger.state.lineage, proofs)\n"
+                "        await asyncio.sleep(3)\n"
+                "        self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))",
             ),
         ),
     ),

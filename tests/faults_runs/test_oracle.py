@@ -240,6 +240,11 @@ def test_a_payload_of_other_content_is_found(written):
     assert any("payload" in what for what in written.wrong())
 
 
+def test_a_payload_that_is_gone_is_found(written):
+    del written.payloads[written.trees[written.at("scored")]["payload"]]
+    assert any("missing" in what for what in written.wrong())
+
+
 def test_the_replay_tells_the_order_of_batches(written):
     found = written.audit()
     [first, second, third] = found.steps

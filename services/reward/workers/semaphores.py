@@ -15,21 +15,22 @@ from typing import Any
 FOLDER = Path("/dev/shm")
 
 
-def claim_semaphores(run_id: str, folder: Path = FOLDER) -> None:
+def claim_semaphores(run_folder: Path, folder: Path = FOLDER) -> None:
     """From now on this process's are named after the run; those of an earlier life are removed.
 
     Call it once, before a pool is made, and while no other reward service of the run lives.
     """
-    for path in find_semaphores(run_id, folder):
+    for path in find_semaphores(run_folder, folder):
         path.unlink(missing_ok=True)
     current: Any = process.current_process()
-    current._config["semprefix"] = f"/{_prefix(run_id)}"  # there is no other way to name them
+    current._config["semprefix"] = f"/{_prefix(run_folder)}"  # there is no other way to name them
 
 
-def find_semaphores(run_id: str, folder: Path = FOLDER) -> list[Path]:
+def find_semaphores(run_folder: Path, folder: Path = FOLDER) -> list[Path]:
     """The run's, whoever made them."""
-    return list(folder.glob(f"sem.{_prefix(run_id)}-*"))
+    return list(folder.glob(f"sem.{_prefix(run_folder)}-*"))
 
 
-def _prefix(run_id: str) -> str:
-    return f"trimaran-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
+def _prefix(run_folder: Path) -> str:
+    """Not by the run's id: runs of two managers on one machine may have the same."""
+    return f"trimaran-{hashlib.sha256(bytes(run_folder.resolve())).hexdigest()[:16]}"

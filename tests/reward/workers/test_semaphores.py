@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,13 @@ pytestmark = pytest.mark.e2e  # real worker processes
 ROOT = Path(__file__).parents[3]
 LIFE = """
 import asyncio, sys
+from pathlib import Path
 from services.reward.terms import FunctionSpec
 from services.reward.workers.pool import WorkerPool
 from services.reward.workers.semaphores import claim_semaphores
 
 async def live():
-    claim_semaphores(sys.argv[1])
+    claim_semaphores(Path(sys.argv[1]))
     async with WorkerPool(1, 10.0, 4096) as pool:
         await pool.load([FunctionSpec("services.reward.rules.numbers:last_integer")])
         print("up", flush=True)
@@ -33,9 +33,9 @@ if __name__ == "__main__":
 """
 
 
-def begin(script: Path, run_id: str) -> subprocess.Popen[str]:
+def begin(script: Path, run_folder: Path) -> subprocess.Popen[str]:
     life = subprocess.Popen(
-        [sys.executable, script, run_id],
+        [sys.executable, script, run_folder],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -47,7 +47,7 @@ def begin(script: Path, run_id: str) -> subprocess.Popen[str]:
 
 
 def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
-    script, run, other = tmp_path / "life.py", f"run-{uuid.uuid4()}", f"run-{uuid.uuid4()}"
+    script, run, other = tmp_path / "life.py", tmp_path / "a" / "run-1", tmp_path / "b" / "run-1"
     script.write_text(LIFE)
     lives = [begin(script, run), begin(script, other)]
     for life in lives:
