@@ -10,8 +10,8 @@ from typing import TypeVar, cast
 
 from trimaran.errors import LimitError
 
-EVENTS_PER_SECOND = 100.0
-BURST = 1000
+EVENTS_PER_SECOND = 1000.0
+BURST = 20_000
 """Events that one watcher gets at once: the past of a run, to begin with."""
 
 Item = TypeVar("Item")
