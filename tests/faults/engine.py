@@ -35,6 +35,8 @@ class StandInEngine:
         self._live: VersionId | None = None
         self._running = asyncio.Event()
         self._num_running = 0
+        self._num_corrupt = 0
+        """Loads to come that end with a wrong bit."""
 
     async def start(self) -> None:
         return
@@ -83,7 +85,11 @@ class StandInEngine:
                 self._loaded[name] = torch.empty_like(tensor)
             self._loaded[name].copy_(tensor)
             await asyncio.sleep(0)
-        if self._orders.reach("loaded") == "corrupt":
+        action, _, times = self._orders.reach("loaded").partition(" ")
+        if action == "corrupt":
+            self._num_corrupt = int(times or 1)
+        if self._num_corrupt:
+            self._num_corrupt -= 1
             flip_bit(max(self._loaded.values(), key=torch.numel))
         self._live = version
         self._running.set()

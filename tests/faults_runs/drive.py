@@ -75,6 +75,8 @@ async def drive(report: Report, arguments: argparse.Namespace, folder: Path) -> 
         num_runs = min(dice.choice((1, 1, 2)), arguments.runs - report.num_runs)
         place, before = folder / f"site-{seed}", len(report.wrong)
         await drive_site(report, arguments, place, seed, dice, num_runs)
+        if arguments.results:
+            results.add(arguments.results, report)
         if len(report.wrong) == before and not arguments.keep:
             shutil.rmtree(place)
         number += 1
@@ -271,8 +273,6 @@ def main(folder: Path) -> int:
         f" {report.num_steps} steps, {report.num_tokens} tokens, {report.num_reissued} reissued"
     )
     print(*results.table(report.recoveries), sep="\n")
-    if arguments.results:
-        results.add(arguments.results, report)
     for what in report.wrong:
         print(f"WRONG: {what}")
     if report.wrong:

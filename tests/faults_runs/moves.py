@@ -138,12 +138,12 @@ async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random)
 
 
 async def corrupt(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
-    """A replica dies, and in its next life loads one wrong bit with its first weights."""
+    """A replica dies, and in its next life loads a wrong bit three times."""
     life = _pick(site, run, case.victim, dice)
     if life is None:
         return None
     begun, folder = time.monotonic(), site.folder / "orders"
-    orders.give(folder, life.name, "loaded", "corrupt")
+    orders.give(folder, life.name, "loaded", "corrupt 3")
     life.send(signal.SIGKILL)
     while orders.is_open(folder, life.name):
         if run.has_ended or time.monotonic() - begun > START_SECONDS:

@@ -43,11 +43,12 @@ def add(path: Path, report: Report) -> None:
         file.seek(0)
         text = file.read()
         tree: dict[str, Any] = json.loads(text) if text else {"pieces": []}
+        this = {"commit": _commit(), "seed": report.seed, "store": report.store}
+        # Again after each site: what it told before is in what it tells now.
+        tree["pieces"] = [p for p in tree["pieces"] if not this.items() <= p.items()]
         tree["pieces"].append(
             {
-                "commit": _commit(),
-                "seed": report.seed,
-                "store": report.store,
+                **this,
                 "runs": report.num_runs,
                 "faults": report.num_faults,
                 "steps": report.num_steps,

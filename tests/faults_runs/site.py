@@ -24,7 +24,7 @@ from tests.marked import MARK, marked, survivors
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
-from trimaran.errors import InputError, TrimaranError, UnavailableError
+from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
 from trimaran.run_context import RunContext
 from trimaran.runs import Run, RunState
 from trimaran.store import Store, entries, find_store
@@ -192,7 +192,7 @@ class Site:
                 try:
                     run = await self.client.create_run(tree, request_id=request)
                     break
-                except UnavailableError:
+                except (UnavailableError, DeadlineError):
                     await asyncio.sleep(0.1)
         self.runs.append(DrivenRun(run, setting, num_steps))
         return self.runs[-1]

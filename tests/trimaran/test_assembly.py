@@ -94,3 +94,12 @@ def test_a_chunk_that_says_more_or_less_than_it_holds_is_refused(num_tokens, num
     event.chunks[0].logprobs = wire.encode_logprobs([-0.5] * num_logprobs)
     with pytest.raises(InternalError, match="rollout-0: a chunk of .* tokens 0 to 3"):
         GroupAssembly(1).take(event)
+
+
+def test_a_chunk_that_does_not_follow_is_the_replicas_error_and_is_not_taken():
+    assembly = GroupAssembly(1)
+    assembly.take(opened([9]))
+    assembly.take(chunk(0, 0, [1, 2], V1))
+    with pytest.raises(InternalError, match="begins at token 3; 2 have arrived"):
+        assembly.take(chunk(0, 3, [4], V1))
+    assert len(assembly.unfinished()[0].token_ids_T) == 2

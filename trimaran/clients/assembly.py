@@ -77,7 +77,11 @@ class GroupAssembly:
     def _take_chunk(self, chunk: pb.SegmentChunk) -> None:
         completion = self._completions_G[chunk.index]
         segment = wire.decode_segment(chunk.segment)
-        assert segment.start == completion.num_tokens, "a stream lost a segment"
+        if segment.start != completion.num_tokens:
+            raise errors.InternalError(
+                f"{segment.replica}: a chunk of completion {chunk.index} begins at token"
+                f" {segment.start}; {completion.num_tokens} have arrived"
+            )
         token_ids, logprobs = TokenIds(chunk.token_ids), Logprobs(chunk.logprobs)
         place = wire.find_not_finite(logprobs.data)
         if place is not None:
