@@ -6,7 +6,7 @@
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
-# make faults-runs     1,000 faults in 100 runs, half of them on Redis: about an hour
+# make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
@@ -143,6 +143,7 @@ faults-weights: install
 FAULTS_RUNS = $(BIN)/python -m tests.faults_runs --seed $(SEED) --runs 50 --faults 10 \
 	--results benchmarks/results/faults_runs.json --store
 faults-runs: install
+	$(PYTEST) tests/faults_runs/check_oracle.py
 	$(FAULTS_RUNS) sqlite; first=$$?; $(FAULTS_RUNS) redis && exit $$first
 
 mutate-weights: install
