@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.test_serve import Pool, serve
+from services.controller import server as controller
+from tests.controller.test_serve import Pool, configure, free_address, serve
 from tests.redis_server import RedisServer
 from trimaran.errors import TrimaranError
 from trimaran.run_context import RunContext
@@ -64,6 +65,16 @@ def test_a_server_that_lost_the_end_of_the_ledger_ends_the_run_and_is_named(
             await asyncio.to_thread(redis_server.start)
 
     pool.trainer.during_step = tear
+
+    async def body() -> None:
+        """Nobody watches: an event of the end cannot be written any more."""
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        run = RunContext.in_folder(tmp_path / "run")
+        try:
+            await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 60)
+        finally:
+            await pool.stop()
+
     with pytest.raises(TrimaranError, match="the store has gone back: it had acknowledged"):
-        asyncio.run(serve(tmp_path, pool))
+        asyncio.run(body())
     assert trained == [1, 2]
