@@ -58,9 +58,11 @@ def folder(tmp_path: Path) -> Generator[Path]:
     folder = tmp_path / "runs"
     folder.mkdir()
     yield folder
-    for pid in marked(folder):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for _ in range(3):  # one that was being started has no mark yet
+        for pid in marked(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.3)
 
 
 @contextmanager
