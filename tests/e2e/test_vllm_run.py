@@ -88,7 +88,7 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
 
     process.send_signal(signal.SIGINT)
     process.wait(runs.TIMEOUT_SECONDS)
-    assert sum("rollout-1 died (exit code 1)" in line for line in lines) == 2, lines
+    assert sum("rollout-1 died (exit code 75)" in line for line in lines) == 2, lines
     assert runs.survivors(tmp_path) == []
 
 
