@@ -42,7 +42,7 @@ MUTATIONS = (
     Mutation(
         "the trainer looks at the proofs of a batch",
         "services/trainer/server.py",
-        "            self._rank.check_proofs(batch, proofs)\n",
+        "            self._rank.check_proofs(batch, proofs, self._history.roots)\n",
         "            proofs.clear()\n",
         ("tests/trainer/test_server.py::test_a_batch_with_unproven_tokens_reaches_no_rank",),
         Drive("leftovers, tokens", "a proof is missing: obeyed"),
@@ -102,7 +102,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a controller that was replaced while it staged records nothing",
-        "trimaran/store.py",
+        "trimaran/store/sqlite.py",
         "            if epoch < newest:\n",
         "            if epoch < 0:\n",
         (
