@@ -129,6 +129,6 @@ def test_a_replica_whose_core_is_killed_in_the_middle_of_a_load_ends(replica, we
 
 def assert_ended(replica, reason: str) -> None:
     """With the code after which the launcher starts it again, and a reason in its log."""
-    assert replica.process.wait(TIMEOUT) == 1
+    assert replica.process.wait(TIMEOUT) == 75  # what may pass: it is started again
     log = Path(replica.log).read_text()
     assert f"error: {reason}" in log, log
