@@ -1,8 +1,8 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
-# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 16 minutes
+# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 25 minutes
 # make unit   the quick tests: two to three minutes on two cores. Without real engines, whole runs, installations, sweeps
-# make e2e    the tests that `make unit` leaves out: about 13 minutes
+# make e2e    the tests that `make unit` leaves out: about 20 minutes
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
