@@ -38,7 +38,7 @@ def read_pem(files: TlsFiles) -> Pem:
     if (files.certificate is None) != (files.key is None):
         raise InputError("tls: certificate and key belong together; give both or none")
     pem = Pem(_read(files.certificate), _read(files.key), _read(files.authorities))
-    _context(files, ssl.PROTOCOL_TLS_CLIENT)
+    _server_context(files)  # the key fits its certificate
     return pem
 
 
@@ -68,8 +68,8 @@ def channel_credentials(pem: Pem) -> grpc.ChannelCredentials:
 def http_context(files: TlsFiles) -> ssl.SSLContext:
     """For uvicorn: `config.load(); config.ssl = http_context(files)`. Raises InputError."""
     _check_server(files)
-    contexts = Reread(files.paths, lambda: _context(files, ssl.PROTOCOL_TLS_SERVER))
-    outer = _context(files, ssl.PROTOCOL_TLS_SERVER)
+    contexts = Reread(files.paths, lambda: _server_context(files))
+    outer = _server_context(files)
 
     def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = contexts.current()
@@ -78,31 +78,23 @@ def http_context(files: TlsFiles) -> ssl.SSLContext:
     return outer
 
 
-def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """For an HTTP client. Raises InputError."""
-    return _context(files, ssl.PROTOCOL_TLS_CLIENT)
-
-
 def _check_server(files: TlsFiles) -> None:
     if files.certificate is None or files.key is None:
         raise InputError("tls: a server needs certificate and key; give both files")
 
 
-def _context(files: TlsFiles, protocol: Any) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _server_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         if files.certificate and files.key:
             # An encrypted key would ask for its password at the terminal.
             context.load_cert_chain(files.certificate, files.key, password=lambda: "")
         if files.authorities:
             context.load_verify_locations(files.authorities)
-        elif protocol == ssl.PROTOCOL_TLS_CLIENT:
-            context.load_default_certs()
+            context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         names = ", ".join(map(str, files.paths))
         raise InputError(f"{names}: cannot be used for TLS ({error})") from None
-    if protocol == ssl.PROTOCOL_TLS_SERVER and files.authorities:
-        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 

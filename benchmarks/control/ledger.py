@@ -12,8 +12,6 @@ import asyncio
 import gc
 import os
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -80,20 +78,6 @@ class LedgerFigures:
     def per_million(self, num_bytes: int) -> float:
         """MiB for a million completions."""
         return num_bytes * 1e6 / (self.num_groups * GROUP_SIZE) / MIB
-
-    def lines(self) -> list[str]:
-        return [
-            f"{self.num_groups} groups, {self.num_records} records",
-            f"written: {self.num_records / self.write_seconds:.0f} records/s,"
-            f" {self.num_groups / self.write_seconds:.0f} groups/s",
-            f"memory: {self.start_mib:.1f} MiB after a tenth, {self.end_mib:.1f} MiB at the end",
-            f"resume: {self.resume_seconds:.2f} s",
-            f"all records read: {self.num_records / self.read_seconds:.0f} records/s,"
-            f" {self.read_growth_mib:+.1f} MiB",
-            f"disk per million completions: store {self.per_million(self.store_bytes):.1f} MiB,"
-            f" archive {self.per_million(self.archive_bytes):.1f} MiB,"
-            f" payloads {self.per_million(self.payload_bytes):.0f} MiB",
-        ]
 
 
 class SizedPayloads(FolderPayloads):
@@ -244,14 +228,3 @@ async def record_groups(folder: Path, num_groups: int, flush_every: int) -> Ledg
         archive_bytes=sum((await payloads.sizes()).values()),
         payload_bytes=payloads.num_groups * payloads.group_bytes,
     )
-
-
-def main() -> None:
-    num_groups, flush_every = [*map(int, sys.argv[1:]), *(1_000_000, 16)[len(sys.argv) - 1 :]]
-    with tempfile.TemporaryDirectory(prefix="bench-ledger-") as folder:
-        found = asyncio.run(record_groups(Path(folder), num_groups, flush_every))
-    print("\n".join(found.lines()))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from services.manager.admission import check_request_id
 from services.manager.costs import check_owner
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
 from services.manager.log_files import LogFile, list_processes
@@ -42,7 +43,6 @@ from trimaran.runs import (
 from trimaran.store import entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
 
-MAX_REQUEST_ID = 128
 PAGE, MAX_PAGE = 100, 1000
 SAMPLES, MAX_SAMPLES = 20, 1000
 LINES, MAX_LINES = 100, 10000
@@ -91,8 +91,7 @@ class Runs:
         Raises InputError, ForbiddenError, LimitError; AlreadyExistsError where the request id was
         another specification's.
         """
-        if not (0 < len(request_id) <= MAX_REQUEST_ID and request_id.isprintable()):
-            raise InputError(f"request_id: 1 to {MAX_REQUEST_ID} printable characters; choose one")
+        check_request_id(request_id)
         if abs(priority) > self._settings.limits.priority:
             most = self._settings.limits.priority
             raise InputError(f"priority: {priority} is not between {-most} and {most}")

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
-from trimaran import rpc
 from trimaran.errors import InputError
 from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, read_token
 
@@ -57,7 +54,3 @@ class Access:
         if text:
             trust.check_address(address)
         return cls(address, trust)
-
-    def connect(self) -> grpc.aio.Channel:
-        """Call it where the event loop runs. Raises InputError for files that cannot be used."""
-        return rpc.connect(self.address, self.trust)

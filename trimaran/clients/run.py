@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from trimaran import rpc, run_wire
 from trimaran.clients.access import Access
+from trimaran.clients.base import Client
 from trimaran.config import RunConfig, load_tree, resolve_tree
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
@@ -32,7 +32,7 @@ POLL_SECONDS = 2.0
 Config = str | PathLike[str] | Mapping[str, Any] | RunConfig
 
 
-class AsyncRunClient:
+class AsyncRunClient(Client):
     """Submits, watches and steers the runs of a manager. `RunClient` is the same without `await`.
 
     Example:
@@ -62,23 +62,9 @@ class AsyncRunClient:
         all its tries. Raises InputError.
         """
         access = Access.find(address, token, ca)
-        self.address, self.timeout = access.address, timeout
-        self._channel = access.connect()
+        super().__init__(access.address, access.trust)
+        self.timeout = timeout
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
-
-    async def close(self) -> None:
-        await self._channel.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def create_run(
         self,
