@@ -48,3 +48,20 @@ class AnchorFile:
         """On the disk when it returns. A crash may leave the one before, which is true as well."""
         data = (json.dumps(asdict(anchor)) + "\n").encode()
         await self._disk.do(lambda: write_durably(self.path, data))
+
+    def close(self) -> None:
+        self._disk.close()
+
+
+def read_anchors(run_folder: Path) -> dict[str, LedgerEnd]:
+    """What was noted outside the store, in the run folder and in its checkpoints, by where it stands."""
+    file = AnchorFile(run_folder)
+    try:
+        noted = file.read()
+    finally:
+        file.close()
+    found = {str(file.path): noted} if noted else {}
+    for path in run_folder.glob("checkpoints/step-*/state.json"):
+        if end := json.loads(path.read_text(encoding="utf-8")).get("ledger"):
+            found[str(path)] = LedgerEnd(**end)
+    return found

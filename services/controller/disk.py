@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from trimaran.errors import UnavailableError
+from trimaran.call_thread import CallThread
+from trimaran.errors import DeadlineError, UnavailableError
 
 Result = TypeVar("Result")
 
 DISK_SECONDS = 60.0
 """For one piece of work, with those that stand before it."""
+CLOSE_SECONDS = 5.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -32,14 +32,13 @@ class Disk:
     def __init__(self, place: Path, timeout: float = DISK_SECONDS) -> None:
         """`place`: for messages. `timeout`: seconds."""
         self._place, self._timeout = place, timeout
-        self._thread = ThreadPoolExecutor(1, "disk")
+        self._thread = CallThread("disk")
 
     async def do(self, work: Callable[[], Result]) -> Result:
         """Raises NoRoomError when the disk is full, UnavailableError when it hangs."""
         try:
-            async with asyncio.timeout(self._timeout):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except TimeoutError:
+            return await self._thread.wait(work, self._timeout)
+        except DeadlineError:
             raise UnavailableError(
                 f"{self._place}: its disk has not answered for {self._timeout:g} s;"
                 " see that it works again"
@@ -50,7 +49,8 @@ class Disk:
             raise
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False)
+        """What was asked for is done before; a disk that hangs is left alone."""
+        self._thread.stop(lambda: None, CLOSE_SECONDS)
 
 
 def write_durably(path: Path, data: bytes) -> None:

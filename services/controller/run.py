@@ -108,11 +108,13 @@ async def _open_ledger(
 ) -> RunLedger:
     payloads = open_payloads(config.run.payloads, run.folder, run.run_id)
     stack.push_async_callback(payloads.close)
+    anchor = AnchorFile(run.folder)
+    stack.callback(anchor.close)
     ledger = await RunLedger.open(
         store,
         payloads,
         run.run_id,
-        anchor=AnchorFile(run.folder),
+        anchor=anchor,
         retention=Retention(config.run.keep_payloads == "all", config.run.payload_quota_gib),
         room=room,
     )

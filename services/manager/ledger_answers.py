@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.controller.anchor import AnchorFile
+from services.controller.anchor import read_anchors
 from services.controller.group_life import read_life
 from services.controller.group_words import tell
 from services.controller.ledger import read_trees
@@ -34,13 +34,10 @@ async def ask_group(store: Store, run: Managed, group: int) -> LedgerAnswer:
 
 
 async def verify(store: Store, run: Managed) -> LedgerAnswer:
-    anchor = AnchorFile(Path(run.folder))
-    noted = anchor.read()
+    anchors = read_anchors(Path(run.folder))
     keeps_all = _config(run).run.keep_payloads == "all"
     async with _payloads(run) as payloads:
-        found = await check_ledger(
-            store, payloads, run.run_id, {str(anchor.path): noted} if noted else {}, keeps_all
-        )
+        found = await check_ledger(store, payloads, run.run_id, anchors, keeps_all)
     return LedgerAnswer(tuple(found.lines()), found.tree(), sound=not found.faults)
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.controller.anchor import AnchorFile
+from services.controller.anchor import read_anchors
 from services.controller.group_life import GroupLife, read_life
 from services.controller.group_words import tell
 from services.controller.ledger_check import Findings, check_ledger
@@ -21,7 +21,6 @@ from trimaran.errors import InputError
 from trimaran.launch.run_folder import open_run_folder
 from trimaran.run_context import RunContext
 from trimaran.store import Store, find_store
-from trimaran.types import LedgerEnd
 
 
 def ledger(options: argparse.Namespace) -> int:
@@ -51,7 +50,11 @@ def verify(run: str | None, as_json: bool) -> int:
         async with recorded(run) as record:
             keeps_all = record.config.run.keep_payloads == "all"
             return await check_ledger(
-                record.store, record.payloads, record.run.run_id, record.anchors(), keeps_all
+                record.store,
+                record.payloads,
+                record.run.run_id,
+                read_anchors(record.run.folder),
+                keeps_all,
             )
 
     found = asyncio.run(check())
@@ -78,16 +81,6 @@ class Recorded:
         folders = (self.run.folder / "checkpoints").glob("step-*")
         numbers = (folder.name.removeprefix("step-") for folder in folders)
         return sorted(int(number) for number in numbers if number.isdecimal())
-
-    def anchors(self) -> dict[str, LedgerEnd]:
-        """What was noted outside the store, by where it stands."""
-        file = AnchorFile(self.run.folder)
-        noted = file.read()
-        found = {str(file.path): noted} if noted else {}
-        for path in self.run.folder.glob("checkpoints/step-*/state.json"):
-            if end := json.loads(path.read_text(encoding="utf-8")).get("ledger"):
-                found[str(path)] = LedgerEnd(**end)
-        return found
 
 
 @asynccontextmanager
