@@ -7,12 +7,12 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from services.controller.proofs import ProofCheck
 from services.controller.records import Reissue
-from services.controller.router import DrainedError, Router
+from services.controller.router import DrainedError, Lease, Router
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -124,17 +124,7 @@ class GroupMaker:
                     )
                 on_issue(attempt, reissue)
                 try:
-                    group = await lease.unless_lost(
-                        lease.client.generate(
-                            number,
-                            attempt,
-                            prompt,
-                            sampling,
-                            lease.live,
-                            assembly,
-                            self._idle_timeout,
-                        )
-                    )
+                    group = await self._attempt(number, attempt, prompt, sampling, lease, assembly)
                 except StaleEpochError:
                     raise
                 except DrainedError as error:
@@ -143,8 +133,6 @@ class GroupMaker:
                 except PromptTooLongError as error:
                     raise PromptSkipped(str(error)) from None
                 except TrimaranError as error:
-                    if isinstance(error, UNREACHABLE):
-                        await self._router.report(lease.name, f"group {number}: {error}")
                     tries.count(error, lease.name)
                     reissue = Reissue(f"{lease.name}: {error}", lease.name)
                     continue
@@ -152,8 +140,30 @@ class GroupMaker:
             if unproven is None:
                 return group
             if unproven.version == lease.live:
-                await self._router.report(unproven.name, f"group {number}: {unproven.reason}")
+                with suppress(DrainedError):  # it is gone all the same
+                    await self._router.report(unproven.name, f"group {number}: {unproven.reason}")
             tries.count(UnprovenError(str(unproven)), unproven.replica)
             reissue = unproven.reissue
             assembly = GroupAssembly(sampling.num_samples)
         raise AssertionError("unreachable")
+
+    async def _attempt(
+        self,
+        number: int,
+        attempt: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        lease: Lease,
+        assembly: GroupAssembly,
+    ) -> Group:
+        """Raises what the replica raises, and DrainedError when it has left in order meanwhile."""
+        call = lease.client.generate(
+            number, attempt, prompt, sampling, lease.live, assembly, self._idle_timeout
+        )
+        try:
+            return await lease.unless_lost(call)
+        except DrainedError:
+            raise
+        except UNREACHABLE as error:
+            await self._router.report(lease.name, f"group {number}: {error}")
+            raise

@@ -143,18 +143,33 @@ class Router:
             self._on_back(name)
 
     async def report(self, name: str, reason: str) -> None:
-        """The replica could not be reached: it takes no more groups until it is proven again."""
+        """The replica could not be reached: it takes no more groups until it is proven again.
+
+        Raises DrainedError when it has left in order since we last asked who is routable.
+        """
         async with self._control:
-            if name not in self._routable:
-                return
-            others = tuple(r for r in self._routing.routable if r.name != name)
-            unroutable = {**self._routing.unroutable, name: reason}
-            await self.update(replace(self._routing, routable=others, unroutable=unroutable))
-            try:
-                await self._weight_sync.report_replica(name, reason)
-            except (UnavailableError, DeadlineError) as error:
-                # It hears, or misses, the replica's heartbeats itself.
-                logger.warning("%s could not be reported to weight sync: %s", name, error)
+            if name in self._routable:
+                await self._ask(name)
+            if name in self._routing.drained:
+                raise DrainedError(f"{name}: drained")
+            if name in self._routable:
+                await self._exclude(name, reason)
+
+    async def _ask(self, name: str) -> None:
+        try:
+            await self.update(await self._weight_sync.get_routing())
+        except (UnavailableError, DeadlineError) as error:
+            logger.warning("weight sync does not say whether %s is routable: %s", name, error)
+
+    async def _exclude(self, name: str, reason: str) -> None:
+        others = tuple(r for r in self._routing.routable if r.name != name)
+        unroutable = {**self._routing.unroutable, name: reason}
+        await self.update(replace(self._routing, routable=others, unroutable=unroutable))
+        try:
+            await self._weight_sync.report_replica(name, reason)
+        except (UnavailableError, DeadlineError) as error:
+            # It hears, or misses, the replica's heartbeats itself.
+            logger.warning("%s could not be reported to weight sync: %s", name, error)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:

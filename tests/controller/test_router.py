@@ -135,6 +135,29 @@ def test_what_is_under_way_on_a_drained_replica_ends_and_that_is_no_fault() -> N
     assert not lost
 
 
+def test_one_that_could_not_be_reached_because_it_has_left_in_order_is_not_reported() -> None:
+    """Between two polls it deregisters, ends, and refuses a connection."""
+    sync: Any = WeightSync(Routing(live(1), (A,), {}, frozenset({"b"})))  # takes no report
+    lost: list[str] = []
+
+    def nothing(*_: object) -> None: ...
+
+    async def scenario() -> None:
+        router = Router(
+            *(sync, nothing, 8, 1.0),
+            *(lambda name, reason: lost.append(name), nothing, nothing),
+        )
+        await router.update(Routing(live(1), (A, B)))
+        for _ in range(2):  # before the router has heard of it, and after
+            with pytest.raises(DrainedError, match="b: drained"):
+                await router.report("b", "group 7: connection refused")
+        async with router.lease(1) as lease:
+            assert lease.name == "a"
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert not lost
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.booleans()), max_size=30),
     st.lists(st.tuples(st.integers(1, 12), st.sets(st.sampled_from("abc"))), max_size=4),

@@ -104,3 +104,16 @@ def test_a_drained_name_may_come_back_as_a_newcomer(world, tmp_path):  # noqa: F
             assert names(coordinator) == ["a", "b"]
 
     asyncio.run(scenario())
+
+
+def test_a_report_of_one_that_is_drained_is_late_news(world, tmp_path):  # noqa: F811
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            await coordinator.deregister(RUN, "b", 1)
+            await coordinator.report("b", "connection refused")
+            assert names(coordinator) == ["a"]
+            assert not coordinator.routing().unroutable
+
+    asyncio.run(scenario())

@@ -189,7 +189,12 @@ class Coordinator:
         return member is not None
 
     async def report(self, name: str, reason: str) -> None:
-        """The replica leaves routing, and returns once what it holds is proven again."""
+        """The replica leaves routing, and returns once what it holds is proven again.
+
+        Of one that is drained this is late news. Raises InputError for an unknown name.
+        """
+        if name in self._pool.members.drained:
+            return
         member = self._pool.members.get(name)
         if not member.reason:
             await self._pool.exclude({member: f"reported: {reason}"})
