@@ -196,6 +196,16 @@ def test_another_manager_is_named(manager: ThreadedManager, capsys: Capture) -> 
     assert "there are no runs" in capsys.readouterr().err
 
 
+def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(capsys: Capture) -> None:
+    assert main(["list", "--manager", "127.0.0.1:1"]) == 1
+    waits, ends = capsys.readouterr().err.splitlines()
+    assert waits == "waiting for the manager at 127.0.0.1:1 ..."
+    assert ends.startswith(
+        "error: no manager answers at 127.0.0.1:1 (nothing listens there); start"
+    )
+    assert "trimaran up" in ends and "ipv4" not in ends
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a run without a manager, which nobody could ask."""

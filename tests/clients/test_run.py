@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,14 @@ from tests.clients.fake_manager import FakeManager, ThreadedManager, managing, s
 from trimaran import AsyncRunClient, RunClient
 from trimaran.clients.access import Access
 from trimaran.config import load_config, parse_config
-from trimaran.errors import DeadlineError, InputError, NotFoundError, StateError, UnavailableError
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+    UnreachableError,
+)
 from trimaran.runs import EventKind, RunState
 from trimaran.trust import TlsFiles, Trust
 
@@ -209,6 +217,46 @@ def test_nobody_there_is_told_with_the_remedy() -> None:
     told = pytest.raises(UnavailableError, match="trimaran up")
     with RunClient("127.0.0.1:1", timeout=0.5) as client, told:
         client.get_run("run")
+
+
+def test_nobody_there_is_waited_for_no_longer_than_the_patience() -> None:
+    """Of the minutes that a call may take; who waits hears of it before."""
+    told: list[str] = []
+    options = {"timeout": 600.0, "patience": 1.5, "on_wait": told.append}
+    with RunClient("127.0.0.1:1", **options) as client:
+        with pytest.raises(UnreachableError) as caught:
+            client.get_run("run")
+    assert told == ["127.0.0.1:1"]
+    assert str(caught.value) == (
+        "no manager answers at 127.0.0.1:1 (nothing listens there); start one with `trimaran up`, or"
+        " name the address of one: --manager, TRIMARAN_MANAGER"
+    )
+
+
+def test_a_manager_that_is_started_again_is_waited_for(manager: ThreadedManager) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.stop()
+    threading.Timer(1.0, manager.start).start()
+    with RunClient(manager.address, timeout=60, patience=30) as client:
+        assert client.get_run("run").run_id == "run"
+
+
+def test_a_manager_whose_store_is_away_says_it_itself(manager: ThreadedManager) -> None:
+    """It is no manager that does not answer, and who asks has the patience of the whole call."""
+    manager.manager.failures["GetRun"] = 10**6
+    manager.do(manager.runs.add, "run")
+    with RunClient(manager.address, timeout=1.0, patience=0.0) as client:
+        with pytest.raises(UnavailableError, match="^the answer was lost$"):
+            client.get_run("run")
+    assert manager.manager.num_calls["GetRun"] > 1
+
+
+def test_an_address_that_swallows_everything_is_nobody(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # it accepts, and says nothing
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        told = pytest.raises(UnreachableError, match=f"at {address} .no connection within 1 s")
+        with RunClient(address, timeout=1.0) as client, told:
+            client.get_run("run")
 
 
 def test_the_token_travels_with_every_call(manager: ThreadedManager, tmp_path: Path) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import grpc
 import yaml
 
 from trimaran import rpc, run_wire
 from trimaran.clients.access import Access
 from trimaran.clients.base import Client
 from trimaran.config import RunConfig, load_tree, resolve_tree
-from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.errors import DeadlineError, UnavailableError, UnreachableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2 as pb
@@ -24,6 +26,8 @@ from trimaran.v1 import run_pb2_grpc
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 """Between tries of a call that nobody answers."""
+NOTICE_SECONDS = 1.0
+"""Without an answer, after which `on_wait` is told."""
 QUIET_SECONDS = 60.0
 """Silence of a watched run after which the manager is asked whether it is still there."""
 RECONNECT_SECONDS = 0.3
@@ -52,6 +56,8 @@ class AsyncRunClient(Client):
         token: str | Path | None = None,
         ca: str | Path | None = None,
         timeout: float = 30.0,
+        patience: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         """`address`: host:port; else TRIMARAN_MANAGER, else 127.0.0.1:7900.
 
@@ -59,11 +65,14 @@ class AsyncRunClient(Client):
         the file that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts;
         else TRIMARAN_CA; without one the connection is not encrypted. TRIMARAN_CERTIFICATE and
         TRIMARAN_KEY: for a manager that asks for a certificate. `timeout`: seconds for a call with
-        all its tries. Raises InputError.
+        all its tries; `patience`: of these, while nobody can be reached at all (default: all of them).
+        `on_wait`: told the address when a call has no answer after a second. Raises InputError.
         """
         access = Access.find(address, token, ca)
         super().__init__(access.address, access.trust)
         self.timeout = timeout
+        self._patience = timeout if patience is None else patience
+        self._on_wait = on_wait
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def create_run(
@@ -263,19 +272,57 @@ class AsyncRunClient(Client):
     async def _call(self, method: Any, request: Any, timeout: float | None = None) -> Any:
         """A call that may be made twice."""
         now = asyncio.get_running_loop().time
+        patience = self._patience if timeout is None else timeout
         timeout = self.timeout if timeout is None else timeout
-        deadline, pause = now() + timeout, FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await rpc.call(method, request, max(deadline - now(), 0.001))
-            except UnavailableError as error:
-                if now() + pause >= deadline:
-                    raise UnavailableError(
-                        f"{self.address}: no manager answers ({error}); start one with"
-                        " `trimaran up`, or name the address of one (TRIMARAN_MANAGER)"
-                    ) from None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        deadline = now() + timeout
+        pause, gone_since, last = FIRST_PAUSE_SECONDS, math.inf, None
+        with self._telling():
+            while True:
+                try:
+                    return await rpc.call(method, request, max(deadline - now(), 0.001))
+                except DeadlineError:
+                    if last is None and self._is_connected:
+                        raise
+                    # An earlier try says more than that the time is up.
+                    last = last or UnreachableError(f"no connection within {timeout:g} s")
+                    raise self._explain(last) from None
+                except UnavailableError as error:
+                    last, until = error, deadline
+                    if isinstance(error, UnreachableError):
+                        gone_since = min(gone_since, now())
+                        until = min(deadline, gone_since + patience)
+                    if (left := until - now()) <= 0:
+                        raise self._explain(error) from None
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    @contextmanager
+    def _telling(self) -> Generator[None]:
+        """Whoever waits is told so once."""
+        if self._on_wait is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        notice = loop.call_later(NOTICE_SECONDS, self._on_wait, self.address)
+        try:
+            yield
+        finally:
+            notice.cancel()
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+
+    def _explain(self, error: UnavailableError) -> UnavailableError:
+        """What a manager says stays as it is; that nobody is there is said in our words."""
+        if not isinstance(error, UnreachableError):
+            return error
+        reason = str(error).rpartition("last error: ")[2]
+        reason = "nothing listens there" if "Connection refused" in reason else reason
+        return UnreachableError(
+            f"no manager answers at {self.address} ({reason}); start one with `trimaran up`, or name"
+            " the address of one: --manager, TRIMARAN_MANAGER"
+        )
 
 
 def _as_yaml(config: Config, overrides: Sequence[str]) -> str:
