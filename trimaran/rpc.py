@@ -29,6 +29,7 @@ from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
 from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
 from trimaran.types import Caller
+from trimaran.waits import answering_within
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +105,9 @@ class _Boundary(grpc.aio.ServerInterceptor):
         async def handle(request: Any, context: _Context) -> Any:
             try:
                 _client.set(identity)
-                await self._check(request)
-                return await behavior(request, context)
+                async with answering_within(context.time_remaining()):
+                    await self._check(request)
+                    return await behavior(request, context)
             except Exception as error:
                 await _abort(context, error)
 

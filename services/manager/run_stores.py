@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from trimaran.errors import NotFoundError
 from trimaran.store import Store, find_store, open_store
+from trimaran.waits import locked
 
 IDLE_SECONDS = 30.0
 
@@ -37,7 +38,7 @@ class RunStores:
     @asynccontextmanager
     async def of(self, url: str, make: bool = False) -> AsyncGenerator[Store]:
         """Raises NotFoundError where nothing was recorded yet, unless it may be made."""
-        async with self._lock:
+        async with locked(self._lock, "the store of another run, which is being opened,"):
             entry = self._open.get(url)
             if entry is None:
                 store = await (open_store(url) if make else find_store(url))

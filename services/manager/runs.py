@@ -42,6 +42,7 @@ from trimaran.runs import (
 )
 from trimaran.store import entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
+from trimaran.waits import locked
 
 PAGE, MAX_PAGE = 100, 1000
 SAMPLES, MAX_SAMPLES = 20, 1000
@@ -96,7 +97,7 @@ class Runs:
             most = self._settings.limits.priority
             raise InputError(f"priority: {priority} is not between {-most} and {most}")
         checked = await asyncio.to_thread(self._admit, config, overrides)
-        async with self._creating:
+        async with locked(self._creating, "the manager's store, for which an earlier run waits,"):
             known = await self._records.find_request(client.owner, request_id)
             is_new = known is None
             if known is None:

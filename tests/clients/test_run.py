@@ -223,9 +223,9 @@ def test_nobody_there_is_waited_for_no_longer_than_the_patience() -> None:
     """Of the minutes that a call may take; who waits hears of it before."""
     told: list[str] = []
     options = {"timeout": 600.0, "patience": 1.5, "on_wait": told.append}
-    with RunClient("127.0.0.1:1", **options) as client:
-        with pytest.raises(UnreachableError) as caught:
-            client.get_run("run")
+    gone = pytest.raises(UnreachableError)
+    with RunClient("127.0.0.1:1", **options) as client, gone as caught:
+        client.get_run("run")
     assert told == ["127.0.0.1:1"]
     assert str(caught.value) == (
         "no manager answers at 127.0.0.1:1 (nothing listens there); start one with `trimaran up`, or"
@@ -245,9 +245,9 @@ def test_a_manager_whose_store_is_away_says_it_itself(manager: ThreadedManager) 
     """It is no manager that does not answer, and who asks has the patience of the whole call."""
     manager.manager.failures["GetRun"] = 10**6
     manager.do(manager.runs.add, "run")
-    with RunClient(manager.address, timeout=1.0, patience=0.0) as client:
-        with pytest.raises(UnavailableError, match="^the answer was lost$"):
-            client.get_run("run")
+    told = pytest.raises(UnavailableError, match="^the answer was lost$")
+    with RunClient(manager.address, timeout=1.0, patience=0.0) as client, told:
+        client.get_run("run")
     assert manager.manager.num_calls["GetRun"] > 1
 
 

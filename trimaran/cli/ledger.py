@@ -26,7 +26,6 @@ from trimaran.run_answers import LedgerAnswer
 from trimaran.run_context import RunContext
 from trimaran.store import Store, find_store
 
-
 LOOK_SECONDS, VERIFY_SECONDS = 120.0, 1800.0
 """For the manager to look up a group, and to read a whole ledger."""
 
