@@ -137,6 +137,8 @@ def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesRespons
             )
             for sample in samples.samples
         ],
+        num_samples=samples.num_samples,
+        step=samples.step,
     )
 
 
@@ -156,6 +158,8 @@ def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSample
             )
             for sample in message.samples
         ),
+        message.num_samples,
+        message.step,
     )
 
 

@@ -15,7 +15,7 @@ from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
-from trimaran.types import Prompt, Sampling, Score, ScoredGroup
+from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Validator:
         self._samples = run_folder / "samples"
 
     async def validate(self, step: int, num_samples: int) -> Validation:
-        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards."""
+        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
         async with asyncio.TaskGroup() as tasks:
             greedy = [
                 tasks.create_task(self._group(step, index, Sampling(0.0, self._max_tokens, 1)))
@@ -101,6 +101,7 @@ class Validator:
         with partial.open("w", encoding="utf-8") as file:
             for index, prompt in enumerate(self._prompts):
                 row = {
+                    "prompt_id": prompt.prompt_id,
                     "prompt": prompt.messages[-1].text,
                     "answer": prompt.answer,
                     **_texts(greedy_P[index], "greedy_"),
@@ -128,4 +129,6 @@ def _texts(scored: ScoredGroup | None, prefix: str = "") -> dict[str, Any]:
     return {
         f"{prefix}completions": [completion.text for completion in completions],
         f"{prefix}rewards": [v.reward if isinstance(v, Score) else None for v in verdicts_G],
+        f"{prefix}terms": [dict(v.terms) for v in verdicts_G],
+        f"{prefix}faults": [v.fault if isinstance(v, Faulted) else "" for v in verdicts_G],
     }

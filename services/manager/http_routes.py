@@ -164,10 +164,12 @@ class Routes:
         validation_step: Step = None,
         trained_step: Step = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+        offset: Annotated[int, Query(ge=0, le=MAX_INT32, description="So many are left out.")] = 0,
     ) -> RunSamples:
         """Prompts, answers and rewards of a validation, or of a trained step; of the last validation
         where none is named."""
-        return await self._runs.samples(client, run_id, validation_step, trained_step, limit)
+        steps = validation_step, trained_step
+        return await self._runs.samples(client, run_id, *steps, limit, offset)
 
     async def list_logs(self, client: Client, run_id: RunId) -> LogNames:
         """Which processes of the run have a log."""

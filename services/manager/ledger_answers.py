@@ -50,15 +50,16 @@ def trained_steps(run: Managed) -> tuple[int, ...]:
 
 
 async def trained_samples(
-    store: Store, run: Managed, step: int, limit: int
-) -> tuple[RunSample, ...]:
-    """In the order in which they trained. Raises NotFoundError."""
+    store: Store, run: Managed, step: int, limit: int, offset: int = 0
+) -> tuple[list[RunSample], int]:
+    """Some of the step's samples, in the order in which they trained, and how many there are.
+    Raises NotFoundError."""
+    size = _config(run).rollout.group_size
     async with _payloads(run) as payloads:
         names = await _payload_names(store, payloads, run.run_id, step)
+        first, last = offset // size, -(-(offset + limit) // size)
         samples: list[RunSample] = []
-        for name in names:
-            if len(samples) >= limit:
-                break
+        for name in names[first:last]:
             try:
                 data = await payloads.read(name)
             except MissingPayloadError:
@@ -67,7 +68,8 @@ async def trained_samples(
                     " run.keep_payloads to all to keep those of a next run"
                 ) from None
             samples.extend(_samples(parse_scored_group(data)))
-    return tuple(samples[:limit])
+    skipped = offset - first * size
+    return samples[skipped : skipped + limit], len(names) * size
 
 
 async def _payload_names(store: Store, payloads: PayloadStore, run_id: str, step: int) -> list[str]:

@@ -28,7 +28,7 @@ from services.manager.watchers import Watchers, paced
 from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
-from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
+from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import (
     EventKind,
@@ -256,22 +256,24 @@ class Runs:
         validation_step: int | None = None,
         trained_step: int | None = None,
         limit: int = 0,
+        offset: int = 0,
     ) -> RunSamples:
-        """Of the last validation where no step is named. Raises NotFoundError."""
+        """Of the last validation where no step is named; `offset` are left out. Raises NotFoundError."""
         run = self._of(client, run_id)
         if not 0 <= limit <= MAX_SAMPLES:
             raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
         folder, limit = Path(run.folder), limit or SAMPLES
         steps = await asyncio.to_thread(validation_steps, folder)
         trained = await asyncio.to_thread(trained_steps, run)
-        samples: Sequence[RunSample] = ()
         if trained_step is not None:
             async with self._stores.of(run.store_url) as store:
-                samples = await trained_samples(store, run, trained_step, limit)
-        elif steps or validation_step is not None:
-            step = steps[-1] if validation_step is None else validation_step
-            samples = await asyncio.to_thread(validation_samples, folder, step, limit)
-        return RunSamples(steps, trained, tuple(samples))
+                found = await trained_samples(store, run, trained_step, limit, offset)
+            return RunSamples(steps, trained, tuple(found[0]), found[1], trained_step)
+        if not steps and validation_step is None:
+            return RunSamples(steps, trained, ())
+        step = steps[-1] if validation_step is None else validation_step
+        found = await asyncio.to_thread(validation_samples, folder, step, limit, offset)
+        return RunSamples(steps, trained, tuple(found[0]), found[1], step)
 
     async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
         """The processes that have a log."""

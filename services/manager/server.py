@@ -88,7 +88,8 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
     ) -> pb.GetSamplesResponse:
         which = request.WhichOneof("which")
         steps = {which: getattr(request, which)} if which else {}
-        found = await self._runs.samples(rpc.client(), _id(request), limit=request.limit, **steps)
+        page = {"limit": request.limit, "offset": request.offset}
+        found = await self._runs.samples(rpc.client(), _id(request), **steps, **page)
         return run_wire.encode_samples(found)
 
     async def GetLogs(

@@ -109,7 +109,9 @@ class FakeManager(run_pb2_grpc.RunServiceServicer):
         which = request.WhichOneof("which")
         validation = request.validation_step if which == "validation_step" else None
         trained = request.trained_step if which == "trained_step" else None
-        samples = await self.runs.samples(None, request.run_id, validation, trained, request.limit)
+        samples = await self.runs.samples(
+            None, request.run_id, validation, trained, request.limit, request.offset
+        )
         return run_wire.encode_samples(samples)
 
     async def GetLogs(

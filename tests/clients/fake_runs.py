@@ -23,6 +23,8 @@ class FakeRuns:
     calls: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     configs: dict[str, str] = field(default_factory=dict[str, str])
     requests: dict[str, str] = field(default_factory=dict[str, str])
+    more_samples: tuple[RunSample, ...] = ()
+    """Of every step, beside two."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
@@ -157,12 +159,16 @@ class FakeRuns:
         validation_step: int | None,
         trained_step: int | None,
         limit: int,
+        offset: int = 0,
     ) -> RunSamples:
-        self.calls.append(("samples", client, run_id, validation_step, trained_step, limit))
+        self.calls.append(("samples", client, run_id, validation_step, trained_step, limit, offset))
         self._find(run_id)
         right = RunSample("rows:1", "What is 2 + 3?", "It is 5.", "5", 1.0, {"last_integer": 1.0})
         fault = RunSample("rows:2", "What is 1 + 1?", "[two]", "2", 0.0, {}, "worker gone")
-        return RunSamples((0, 2), (1, 2), (right, fault))
+        samples = (right, fault, *self.more_samples)
+        step = trained_step if validation_step is None else validation_step
+        page = samples[offset : offset + limit]
+        return RunSamples((0, 2), (1, 2), page, len(samples), 2 if step is None else step)
 
     async def logs(
         self, client: Any, run_id: str, process: str, lines: int, follow: bool

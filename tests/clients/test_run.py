@@ -137,7 +137,7 @@ def test_what_a_run_has_made(manager: ThreadedManager, client: RunClient) -> Non
     [checkpoint] = client.list_checkpoints("run")
     assert (checkpoint.step, checkpoint.kept) == (2, True)
     samples = client.get_samples("run", trained_step=2, limit=5)
-    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5)
+    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5, 0)
     assert samples.validation_steps == (0, 2)
     assert [sample.fault for sample in samples.samples] == ["", "worker gone"]
     assert samples.samples[0].terms == {"last_integer": 1.0}

@@ -15,11 +15,13 @@ from rich.text import Text
 from trimaran.cli import run_options as names
 from trimaran.cli import runs_in_folder as in_folder
 from trimaran.cli import runs_view as view
+from trimaran.cli import samples_view
 from trimaran.cli.find_run import folder_of, shorten
 from trimaran.cli.managed import find_managed, open_client
 from trimaran.cli.view import choose_view
 from trimaran.clients.run_sync import RunClient
 from trimaran.errors import InputError
+from trimaran.run_answers import RunSamples
 from trimaran.runs import Run, RunState, run_to_tree
 
 
@@ -138,19 +140,24 @@ def _scale(client: RunClient, options: argparse.Namespace) -> int:
 
 
 def _samples(client: RunClient, options: argparse.Namespace) -> int:
-    run_id, step = find_managed(client, options.run).run_id, options.step
+    run_id = find_managed(client, options.run).run_id
+    step: int | None = options.number if options.step is None else options.step
     if options.trained and step is None:
-        raise InputError("--trained: give the STEP as well")
-    samples = client.get_samples(
-        run_id,
-        validation_step=None if options.trained else step,
-        trained_step=step if options.trained else None,
-        limit=options.limit,
-    )
-    if options.json:
-        return _print_json(view.samples_tree(samples))
-    _print_texts(view.describe_samples(samples))
-    return 0
+        trained = client.get_samples(run_id, limit=1).trained_steps
+        if not trained:
+            raise InputError(f"{run_id}: no trained step is kept yet")
+        step = trained[-1]
+
+    def ask(offset: int, limit: int) -> RunSamples:
+        return client.get_samples(
+            run_id,
+            validation_step=None if options.trained else step,
+            trained_step=step if options.trained else None,
+            limit=limit,
+            offset=offset,
+        )
+
+    return samples_view.show(ask, options)
 
 
 def _state(name: str) -> RunState:

@@ -223,13 +223,16 @@ class AsyncRunClient(Client):
         validation_step: int | None = None,
         trained_step: int | None = None,
         limit: int = 20,
+        offset: int = 0,
     ) -> RunSamples:
-        """Answers of one step, with their rewards; of the last validation where none is named."""
+        """Answers of one step, with their rewards; of the last validation where none is named.
+        `offset`: so many of the step's first ones are left out."""
         request = pb.GetSamplesRequest(
             run_id=run_id,
             validation_step=validation_step,
             trained_step=trained_step,
             limit=limit,
+            offset=offset,
         )
         return run_wire.decode_samples(await self._call(self._stub.GetSamples, request))
 
