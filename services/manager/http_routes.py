@@ -185,12 +185,12 @@ class Routes:
     ) -> Response:
         """The end of a process's log, as text."""
         parts = self._runs.logs(client, run_id, process, lines, follow)
-        first = await anext(parts, [])  # what is wrong with the request is said before the answer
+        first = await anext(parts)  # what is wrong with the request is said before the answer
 
         async def text() -> AsyncIterator[str]:
-            yield "".join(f"{line}\n" for line in first)
+            yield "".join(f"{line}\n" for line in first.lines)
             async for part in parts:
-                yield "".join(f"{line}\n" for line in part)
+                yield "".join(f"{line}\n" for line in part.lines)
 
         return StreamingResponse(text(), media_type="text/plain; charset=utf-8")
 

@@ -15,7 +15,7 @@ from typing import Any
 from services.manager.admission import check_request_id
 from services.manager.costs import check_owner
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
-from services.manager.log_files import LogFile, list_processes
+from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
 from services.manager.needs import check_fits, find_needs
 from services.manager.pools import Ask
@@ -286,20 +286,26 @@ class Runs:
         process: str = "",
         lines: int = 0,
         follow: bool = False,
-    ) -> AsyncGenerator[list[str]]:
-        """The last lines, and with `follow` those that are written until the run ends."""
+        after: int | None = None,
+    ) -> AsyncGenerator[LogLines]:
+        """The last lines, or those behind the position `after`, and with `follow` those that are
+        written until the run ends."""
         run = self._of(client, run_id)
         if not 0 <= lines <= MAX_LINES:
             raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
+        _check_sequence("after_position", after or 0)
         folder = Path(run.folder)
         secrets = await asyncio.to_thread(_secrets, folder)
         log = await asyncio.to_thread(LogFile.of, folder, process, secrets)
-        found, position = await asyncio.to_thread(log.tail, lines or LINES)
+        if after is None:
+            found = await asyncio.to_thread(log.tail, lines or LINES)
+        else:
+            found = await asyncio.to_thread(log.after, after)
         yield found
         while follow:
             is_over = self._has_ended(run_id)
-            found, position = await asyncio.to_thread(log.after, position)
-            if found:
+            found = await asyncio.to_thread(log.after, found.position)
+            if found.lines:
                 yield found
             elif is_over:
                 return

@@ -172,7 +172,7 @@ def test_logs(manager: ThreadedManager, capsys: Capture) -> None:
     assert told.err == "the launcher's log; others: controller, rollout-0\n"
     manager.after(0.3, manager.runs.finish, "run")
     assert main(["logs", "run", "rollout-0", "-f", "-n", "1"]) == 0
-    assert capsys.readouterr().out == "line 0 of rollout-0\nnow succeeded\n"
+    assert capsys.readouterr().out == "line 1 of rollout-0\nnow succeeded\n"
 
 
 def test_samples(manager: ThreadedManager, capsys: Capture) -> None:

@@ -159,6 +159,43 @@ def test_a_followed_log_goes_on(manager: ThreadedManager, client: RunClient) -> 
     ]
 
 
+def test_a_followed_log_survives_breaks_and_a_restart(
+    manager: ThreadedManager, client: RunClient
+) -> None:
+    """No line is lost and none comes twice, also of those that were written meanwhile."""
+    manager.do(manager.runs.add, "run")
+    manager.manager.break_behind = 4
+    seen: list[str] = []
+
+    def restart() -> None:
+        manager.stop()
+        manager.do(manager.runs.log, "launcher", "while nobody answered")
+        time.sleep(0.5)
+        manager.start()
+        manager.do(manager.runs.finish, "run")
+
+    for line in client.get_logs("run", lines=3, follow=True, outage_timeout=60):
+        seen.append(line)
+        if line == "line 2 of launcher":
+            manager.do(manager.runs.log, "launcher", "before the break")
+        elif line == "before the break":
+            manager.do(manager.runs.log, "launcher", "before the restart")
+        elif line == "before the restart":
+            threading.Thread(target=restart).start()
+    assert seen == [
+        *(f"line {number} of launcher" for number in range(3)),
+        *("before the break", "before the restart", "while nobody answered", "now succeeded"),
+    ]
+
+
+def test_a_quiet_log_is_followed_on(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.after(1.0, manager.runs.finish, "run")
+    lines = list(client.get_logs("run", lines=1, follow=True, quiet_timeout=0.2))
+    assert lines == ["line 0 of launcher", "now succeeded"]
+    assert manager.manager.num_calls["GetRun"] >= 1
+
+
 def test_a_watch_survives_breaks_and_a_restart(manager: ThreadedManager, client: RunClient) -> None:
     manager.do(manager.runs.add, "run")
     for step in (1, 2, 3):

@@ -478,10 +478,16 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         log = folder / "logs" / "rollout-0.log"
         log.write_text(f"one\ntoken {token} shown\nredis://u:pass@h/0\nhalf")
         parts = served.runs.logs(ANN, run_id, "rollout-0", 10, follow=True)
-        assert await anext(parts) == ["one", "token *** shown", "redis://u:***@h/0"]
+        first = await anext(parts)
+        assert first.lines == ["one", "token *** shown", "redis://u:***@h/0"]
         log.open("a").write(" line\n")
-        assert await anext(parts) == ["half line"]
+        assert (await anext(parts)).lines == ["half line"]
         await parts.aclose()
+        again = served.runs.logs(ANN, run_id, "rollout-0", follow=True, after=first.position)
+        assert (await anext(again)).lines == ["half line"], "as a client that comes back asks"
+        log.open("a").write("next\n")
+        assert (await anext(again)).lines == ["next"]
+        await again.aclose()
         assert "rollout-0" in await served.runs.log_names(ANN, run_id)
         with pytest.raises(NotFoundError, match="rollout-0"):
             await anext(served.runs.logs(ANN, run_id, "../token"))

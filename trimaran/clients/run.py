@@ -237,19 +237,37 @@ class AsyncRunClient(Client):
         return run_wire.decode_samples(await self._call(self._stub.GetSamples, request))
 
     async def get_logs(
-        self, run_id: str, process: str = "", lines: int = 100, follow: bool = False
+        self,
+        run_id: str,
+        process: str = "",
+        lines: int = 100,
+        follow: bool = False,
+        *,
+        outage_timeout: float = 300.0,
+        quiet_timeout: float = QUIET_SECONDS,
     ) -> AsyncIterator[str]:
         """The last lines of a process's log ("rollout-0"; "" is the launcher's), oldest first.
 
-        `follow`: and what is written from now on, until the run ends. Raises UnavailableError when
-        the connection breaks.
+        `follow`: and what is written from now on, until the run ends; when the connection breaks, or
+        the manager is started again, it goes on at its place. `outage_timeout`, `quiet_timeout`: as
+        `watch_run` has them, of a log that is followed.
         """
         request = pb.GetLogsRequest(run_id=run_id, process=process, lines=lines, follow=follow)
-        responses = rpc.stream(self._stub.GetLogs, request, None if follow else self.timeout)
-        async with aclosing(responses):
-            async for response in responses:
-                for line in response.lines:
-                    yield line
+        while True:
+            idle = quiet_timeout if follow else self.timeout
+            responses = rpc.stream(self._stub.GetLogs, request, idle)
+            try:
+                async with aclosing(responses):
+                    async for response in responses:
+                        for line in response.lines:
+                            yield line
+                        request.after_position = response.position
+                return
+            except (UnavailableError, DeadlineError):
+                if not follow:
+                    raise
+            await self._ask(self._stub.GetRun, pb.GetRunRequest(run_id=run_id), outage_timeout)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def list_logs(self, run_id: str) -> tuple[str, ...]:
         """Which processes of the run have a log."""
