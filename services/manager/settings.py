@@ -23,6 +23,7 @@ from services.manager.costs import Limits
 from services.manager.pools import Pool
 from services.manager.scheduler import Policy
 from trimaran.config import Address, NonNegative, Payloads, Positive, Seconds, Section
+from trimaran.config_faults import describe_faults
 from trimaran.device import Kind, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.machine import Machine, read_machine
@@ -231,11 +232,8 @@ def load_settings(path: Path | None, given: Mapping[str, Any] | None = None) -> 
     try:
         settings = ManagerSettings.model_validate(tree | dict(given or {}))
     except ValidationError as error:
-        faults = (
-            f"{source}: {'.'.join(map(str, fault['loc'])) or 'configuration'}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise InputError("\n".join(faults)) from None
+        faults = describe_faults(ManagerSettings, error)
+        raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
     return _absolute(settings, path.parent.resolve() if path else Path.cwd())
 
 

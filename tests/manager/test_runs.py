@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,8 @@ import yaml
 
 from services.manager.manager import RENEW_SECONDS
 from services.manager.records import LEASE, Records
-from services.manager.serve import Serving
+from services.manager.serve import Serving, serving
+from services.manager.settings import ManagerSettings
 from tests.manager.fakes import (
     FAST,
     FakeLauncher,
@@ -415,9 +418,45 @@ async def test_pages_and_filters(tmp_path: Path) -> None:
 @asynchronous
 async def test_a_second_manager_is_refused(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs"):
-        with pytest.raises(InputError, match="a manager has it"):
+        who = rf"process {os.getpid()} on .* at 127.0.0.1:0, since 20.*end it .its runs go on"
+        with pytest.raises(
+            InputError, match=f"has the store {tmp_path}/runs/manager.sqlite: {who}"
+        ):
             async with managing(tmp_path / "runs"):
                 pass
+
+
+@asynchronous
+async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        told = f"--address: {served.address}: another manager listens there; use it"
+        with pytest.raises(InputError, match=told):
+            async with managing(tmp_path / "others", address=served.address):
+                pass
+        told = f"--http: {served.http_address}: Address already in use .*; name another"
+        with pytest.raises(InputError, match=told):
+            async with managing(tmp_path / "more", http_address=served.http_address):
+                pass
+
+
+@asynchronous
+async def test_a_manager_says_which_store_it_waits_for(tmp_path: Path) -> None:
+    """And until when, without the password; nothing listens there."""
+    said: list[str] = []
+    url = "redis://:secret@127.0.0.1:1/0?prefix=x"
+    settings = ManagerSettings(folder=tmp_path / "runs", store=url)
+
+    async def serve() -> None:
+        async with serving(settings, say=said.append):
+            pass
+
+    starting = asyncio.create_task(serve())
+    await until(lambda: said)
+    assert re.fullmatch(
+        r"waits for the store redis://127.0.0.1:1/0 \(x\), until \d\d:\d\d:\d\d", said[0]
+    )
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 @asynchronous
