@@ -82,6 +82,7 @@ def encode_event(event: runs.RunEvent) -> run_pb2.RunEvent:
         values=event.values,
         text=event.text,
         time=event.time,
+        root=event.root,
     )
 
 
@@ -93,6 +94,7 @@ def decode_event(message: run_pb2.RunEvent) -> runs.RunEvent:
         dict(message.values),
         message.text,
         message.time,
+        message.root,
     )
 
 

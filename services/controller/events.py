@@ -60,6 +60,7 @@ class RunLog:
         error: str = "",
         remedy: str = "",
         held: str | None = None,
+        root: str = "",
     ) -> None:
         state = state or self.run.state
         if kind is EventKind.STEP:
@@ -75,7 +76,7 @@ class RunLog:
             held=self.run.held if held is None else held,
             ended_at=time.time() if state.has_ended else 0.0,
         )
-        self._waiting.append(event_to_tree(make_event(kind, self.run, text, values)))
+        self._waiting.append(event_to_tree(make_event(kind, self.run, text, values, root)))
         self._changed.set()
         self._idle.clear()
 

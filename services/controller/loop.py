@@ -280,7 +280,7 @@ class Loop:
             return
         kept = [*state.checkpoints, step][-self.config.run.keep_checkpoints :]
         self.ledger.record(Checkpointed(step, path, kept[0]))
-        self.reporter.checkpoint(step, path)
+        self.reporter.checkpoint(step, path, state.root_at(step))
         await self.ledger.collect()
 
     async def validate(self, step: int, num_samples: int) -> None:

@@ -163,8 +163,8 @@ class Reporter:
     def replica_busy(self, name: str, start: float, end: float) -> None:
         self._timeline.add(name, "generating", start, end, self._log.run.step + 1)
 
-    def checkpoint(self, step: int, path: str) -> None:
-        self._log.emit(EventKind.CHECKPOINT, text=path, step=step)
+    def checkpoint(self, step: int, path: str, root: str) -> None:
+        self._log.emit(EventKind.CHECKPOINT, text=path, step=step, root=root)
 
     def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         """`newest`: the step of the last checkpoint that was saved; None where there is none."""

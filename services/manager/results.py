@@ -19,7 +19,7 @@ SAVED = re.compile(r"step-(\d+)")
 def list_checkpoints(folder: Path, events: Iterable[RunEvent]) -> list[Checkpoint]:
     """Those that are there, and those that its events tell of and that were removed since."""
     found = {
-        event.run.step: Checkpoint(event.run.step, event.text, "", False)
+        event.run.step: Checkpoint(event.run.step, event.text, event.root, False)
         for event in events
         if event.kind is EventKind.CHECKPOINT
     }

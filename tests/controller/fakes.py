@@ -277,7 +277,8 @@ class FakeReporter:
     def released(self, text: str, values: Mapping[str, float]) -> None:
         self.events.append(("released",))
 
-    def checkpoint(self, step: int, path: str) -> None: ...
+    def checkpoint(self, step: int, path: str, root: str) -> None:
+        self.events.append(("saved", step, root))
 
     def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         self.events.append(("checkpoint failed", step, reason))
@@ -315,7 +316,9 @@ class World:
                 payloads,
                 RUN_ID,
                 anchor=AnchorFile(folder),
-                retention=Retention(keep_all=config.run.keep_payloads == "all"),
+                retention=Retention(
+                    config.run.keep_payloads == "all", config.run.payload_quota_gib
+                ),
                 room=Room(config.run.hold_timeout),
             )
         )

@@ -77,8 +77,8 @@ class FakeProcesses:
         kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
         await self.emit(kind, run)
 
-    async def emit(self, kind: EventKind, run: Run, **values: float) -> None:
-        event = RunEvent(0, kind, run, values, "", time.time())
+    async def emit(self, kind: EventKind, run: Run, root: str = "", **values: float) -> None:
+        event = RunEvent(0, kind, run, values, "", time.time(), root)
         await self.store.extend(events_stream(run.run_id), [event_to_tree(event)])
 
     async def take_lease(self, seconds: float = 60.0) -> None:

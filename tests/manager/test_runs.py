@@ -549,5 +549,7 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         async with processes_of(launcher.contexts[run_id]) as processes:
             run = await served.runs.get(ANN, run_id)
             await processes.emit(EventKind.CHECKPOINT, replace(run, step=5))
+            await processes.emit(EventKind.CHECKPOINT, replace(run, step=7), root="02d7")
+            await processes.emit(EventKind.CHECKPOINT, replace(run, step=10), root="older")
         kept = [(c.step, c.root, c.kept) for c in await served.runs.checkpoints(ANN, run_id)]
-        assert kept == [(5, "", False), (10, "5f0c", True)]
+        assert kept == [(5, "", False), (7, "02d7", False), (10, "5f0c", True)]
