@@ -27,7 +27,14 @@ from services.manager.tails import Tails, watch
 from services.manager.watchers import Watchers, paced
 from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig
-from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
+from trimaran.errors import (
+    AlreadyExistsError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+)
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import (
@@ -90,7 +97,8 @@ class Runs:
         """Queues a run; the same request id of the same owner is the same run.
 
         Raises InputError, ForbiddenError, LimitError; AlreadyExistsError where the request id was
-        another specification's.
+        another specification's, and UnavailableError while its run is being deleted: once that is
+        gone, the request id is free again.
         """
         check_request_id(request_id)
         if abs(priority) > self._settings.limits.priority:
@@ -104,6 +112,11 @@ class Runs:
                 self._check_number(client.owner)
                 known = self._make(client, request_id, checked, priority)
                 await self._records.add(known)
+            elif known.is_deleted:
+                raise UnavailableError(
+                    f"request_id: {request_id} is that of {known.run_id}, which is being deleted; ask"
+                    " again, or choose a new one"
+                )
             elif known.config != _tree(checked) or known.priority != priority:
                 raise AlreadyExistsError(
                     f"request_id: {request_id} is that of {known.run_id}, which has another"

@@ -105,6 +105,35 @@ async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks meanwhile is told to ask again, as clients do by themselves."""
+    async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
+        run_id = await create(served, tmp_path)
+        await served.runs.cancel(ANN, run_id)
+        await until(lambda: state_of(served, run_id).has_ended)
+        gate, remove = asyncio.Event(), served.manager.records.remove
+
+        async def slowly(run_id: str) -> None:
+            await gate.wait()
+            await remove(run_id)
+
+        monkeypatch.setattr(served.manager.records, "remove", slowly)
+        deleting = asyncio.create_task(served.runs.delete(ANN, run_id))
+        await until(lambda: served.manager.records.all()[0].is_deleted)
+        with pytest.raises(UnavailableError, match=f"that of {run_id}, which is being deleted"):
+            await create(served, tmp_path)
+        with pytest.raises(NotFoundError):
+            await served.runs.get(ANN, run_id)
+        gate.set()
+        await deleting
+        again = await create(served, tmp_path)
+        assert await create(served, tmp_path) == again
+        assert [run.run_id for run in served.manager.records.all()] == [again]
+
+
+@asynchronous
 async def test_a_request_is_one_run_over_a_restart(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         run_id = await create(served, tmp_path, trainer={"data_parallel": 4})
