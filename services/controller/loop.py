@@ -148,6 +148,7 @@ class Loop:
                 sync_metrics = await self.publish(answer.version)
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
+            await self.reporter.written()
             if step % self.config.validation.every == 0 and step < self.config.run.steps:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()

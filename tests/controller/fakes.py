@@ -268,6 +268,8 @@ class FakeReporter:
             self.events.append(("nonfinite", batch.step, answer.nonfinite))
         return 1.0
 
+    async def written(self) -> None: ...
+
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from services.controller.groups import PromptSkipped
+from services.controller.room import Room
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
 from services.manager.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
@@ -46,7 +47,7 @@ class FakeMaker:
 
 def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
     maker: Any = FakeMaker()
-    validator = Validator(prompts, maker, maker, make_config(), folder)
+    validator = Validator(prompts, maker, maker, make_config(), folder, Room(timeout=0))
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
