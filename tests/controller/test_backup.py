@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,9 +21,12 @@ from services.controller.ledger_check import Findings, check_ledger
 from services.controller.payloads import open_payloads
 from tests.controller.test_serve import STEPS, Pool, configure, free_address, serve
 from tests.redis_server import RedisServer
+from trimaran.launch.run_folder import write_config
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import open_store
+
+DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def copy_store(source: Path, target: Path) -> None:
@@ -29,22 +36,33 @@ def copy_store(source: Path, target: Path) -> None:
 
 
 def back_up(folder: Path, copy: Path) -> None:
-    """In the order of the docs: what says how far the ledger came, the store, all the rest."""
-    copy.mkdir(parents=True)
-    shutil.copy(folder / ANCHOR_NAME, copy)
-    if (folder / "checkpoints").exists():
-        shutil.copytree(folder / "checkpoints", copy / "checkpoints")
-    copy_store(folder / "store.sqlite", copy / "store.sqlite")
-    first = (ANCHOR_NAME, "checkpoints")
-    for path in folder.iterdir():
-        if path.name not in first and not path.name.startswith("store.sqlite"):
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, copy / path.name)
+    """What the docs say, word for word, in the folder that holds the run's."""
+    if not shutil.which("sqlite3"):
+        pytest.skip("sqlite3 is not installed; Debian's package sqlite3 brings it")
+    section = DOCS.read_text(encoding="utf-8").partition("## Back-up and restore")[2]
+    commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert commands
+    script = commands[1].replace("trimaran ledger", f"{sys.executable} -m trimaran.cli ledger")
+    names = {"COPY": str(copy.parent), "RUN": folder.name, "PYTHONPATH": str(DOCS.parents[1])}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder.parent,
+        env={**os.environ, **names},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "anchors    1 agree" in done.stdout
 
 
 async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:
     endpoints = {**await pool.start(), "controller": await free_address()}
+    config = configure(folder, endpoints)
+    write_config(run.folder, config)
+    copy_store(folder / "nothing.sqlite", folder / "manager.sqlite")
     try:
-        await asyncio.wait_for(controller.serve(configure(folder, endpoints), run), 60)
+        await asyncio.wait_for(controller.serve(config, run), 60)
     finally:
         await pool.stop()
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -65,7 +66,7 @@ def run(
         pool = Pool()
         endpoints = {**await pool.start(), "controller": await free_address()}
         looking = asyncio.create_task(look(endpoints["controller"]))
-        more = {"payloads": str(disk)} if disk else {}
+        more: dict[str, Any] = {"payloads": str(disk)} if disk else {}
         config = configure(tmp_path, endpoints, hold_timeout=hold_timeout, **more)
         try:
             await controller.serve(config, RunContext.in_folder(tmp_path / "run"))

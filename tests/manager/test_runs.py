@@ -39,7 +39,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import Presence
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
 
@@ -578,7 +578,8 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         async with processes_of(launcher.contexts[run_id]) as processes:
             run = await served.runs.get(ANN, run_id)
             await processes.emit(EventKind.CHECKPOINT, replace(run, step=5))
-            await processes.emit(EventKind.CHECKPOINT, replace(run, step=7), root="02d7")
-            await processes.emit(EventKind.CHECKPOINT, replace(run, step=10), root="older")
+            for step, root in ((7, "02d7"), (10, "older")):
+                at = replace(run, step=step)
+                await processes.append(RunEvent(0, EventKind.CHECKPOINT, at, root=root))
         kept = [(c.step, c.root, c.kept) for c in await served.runs.checkpoints(ANN, run_id)]
         assert kept == [(5, "", False), (7, "02d7", False), (10, "5f0c", True)]
