@@ -29,7 +29,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
-from trimaran.trust import TlsFiles, Trust, is_loopback
+from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
@@ -164,7 +164,8 @@ async def take_lease(
 
 async def _check_no_manager(address: str) -> None:
     """Raises InputError where one listens there already."""
-    if await rpc.is_serving(address, ASK_SECONDS, name="trimaran.v1.RunService"):
+    name = "trimaran.v1.RunService"
+    if await rpc.is_serving(address, ASK_SECONDS, trust=NO_TRUST, name=name):
         raise InputError(
             f"--address: {address}: another manager listens there; use it (trimaran list --manager"
             f" {address}), end it, or give this one another --address and --http"
