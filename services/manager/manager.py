@@ -69,6 +69,8 @@ class Manager:
         self._failures: dict[str, int] = {}
         self._lapsed: dict[str, float] = {}
         """Monotonic seconds since which a run's launcher has no lease, and its store says so."""
+        self.troubles: dict[str, str] = {}
+        """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self.is_ready = False
         """It has looked at every run once."""
 
@@ -134,9 +136,14 @@ class Manager:
         error = task.exception()
         if error is None or isinstance(error, NotFoundError):
             self._failures.pop(run_id, None)
+            if run_id not in self._lapsed:
+                self.troubles.pop(run_id, None)
             return
         if isinstance(error, StaleEpochError):
             raise error
+        if isinstance(error, UnavailableError):
+            self.troubles[run_id] = str(error)
+            self._lapsed.pop(run_id, None)  # nor could its launcher write there
         count = self._failures[run_id] = self._failures.get(run_id, 0) + 1
         if count <= 1 or count % MOST_FAILURES == 0:
             trace = None if isinstance(error, TrimaranError) else error
@@ -278,6 +285,7 @@ class Manager:
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
         self._lapsed.pop(run.run_id, None)
+        self.troubles.pop(run.run_id, None)
         self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 
