@@ -62,6 +62,8 @@ class Manager:
     ) -> None:
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
+        self.troubles: dict[str, str] = {}
+        """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
         self._policy, self._times = policy, times
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -69,8 +71,6 @@ class Manager:
         self._failures: dict[str, int] = {}
         self._lapsed: dict[str, float] = {}
         """Monotonic seconds since which a run's launcher has no lease, and its store says so."""
-        self.troubles: dict[str, str] = {}
-        """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self.is_ready = False
         """It has looked at every run once."""
 
@@ -280,12 +280,12 @@ class Manager:
         with suppress(NotFoundError):
             async with self.stores.of(run.store_url) as store:
                 await store.delete_all()
+        self.troubles.pop(run.run_id, None)
         await self.stores.forget(run.store_url)
         self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
         self._lapsed.pop(run.run_id, None)
-        self.troubles.pop(run.run_id, None)
         self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 
