@@ -25,6 +25,7 @@ from services.controller.records import (
     LedgerError,
     Record,
     Tree,
+    canonical,
     chain_hash,
     decode,
     encode,
@@ -141,6 +142,8 @@ class RunLedger:
         """Of all payloads; None until they are counted, for the quota."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
+        self._queued: asyncio.Task[None] | None = None
+        """A write that has not begun: it takes what is recorded until then, of all who wait for it."""
 
     @property
     def state(self) -> LedgerState:
@@ -198,13 +201,14 @@ class RunLedger:
 
     def _add(self, record: Record) -> None:
         tree = encode(record)
-        tree["hash"] = chain_hash(self._chain.head, tree)
-        self._chain.add(self._chain.last + 1, tree, record)
+        content = canonical(tree)
+        tree["hash"] = chain_hash(self._chain.head, content)
+        self._chain.add(self._chain.last + 1, tree, content, record)
         self._new_trees.append(tree)
 
-    def keep(self, data: bytes) -> str:
-        """The digest under which a later record names the payload."""
-        digest = payload_digest(data)
+    def keep(self, data: bytes, digest: str = "") -> str:
+        """The digest under which a later record names the payload; given where it is known already."""
+        digest = digest or payload_digest(data)
         self._new_payloads[digest] = data
         return digest
 
@@ -216,7 +220,9 @@ class RunLedger:
 
         Waits while there is no room. What could not be written is written by the next flush.
         """
-        await self._in_turn(self._write)
+        if self._queued is None:
+            self._queued = self._in_turn(self._write)
+        await asyncio.shield(self._queued)
 
     async def collect(self) -> None:
         """After a checkpoint: drop the payloads that no resume needs, and archived records.
@@ -225,7 +231,7 @@ class RunLedger:
         """
         await self.flush()
         try:
-            await self._in_turn(self._collect)
+            await asyncio.shield(self._in_turn(self._collect))
         except UnavailableError as error:
             logger.warning("what no resume needs stays until the next checkpoint: %s", error)
 
@@ -237,7 +243,7 @@ class RunLedger:
             write.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
 
-    async def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _in_turn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """A task of its own: a caller that is cancelled leaves nothing half-written behind."""
 
         async def carry_out() -> None:
@@ -247,15 +253,17 @@ class RunLedger:
         task = asyncio.create_task(carry_out(), name="write the ledger")
         self._writes.add(task)
         task.add_done_callback(self._written_or_not)
-        await asyncio.shield(task)
+        return task
 
     def _written_or_not(self, task: asyncio.Task[None]) -> None:
         self._writes.discard(task)
+        if self._queued is task:  # cancelled before it began
+            self._queued = None
         if not task.cancelled():
             task.exception()  # of interest to those who wait, if they still do
 
     async def _write(self) -> None:
-        """Who waits for its turn here finds its records written with the others'."""
+        self._queued = None
         trees, payloads = list(self._new_trees), dict(self._new_payloads)
         if payloads:
             await self._room.until_written(lambda: self._write_payloads(payloads))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Conduct the run, from its ledger where it has one; returns at its end."""
     if config.endpoints.controller is None:
         raise InputError("endpoints.controller: missing; give host:port")
+    gc.freeze()  # what is loaded by now stays: no collection of garbage looks through it again
     store = await open_store(run.store_url)
     try:
         await _serve(config, config.endpoints.controller, run, store)

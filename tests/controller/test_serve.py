@@ -139,9 +139,9 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     async def TrainBatch(self, request: Any, context: Any) -> Any:
         await self.during_step(request.batch.step)
         self.step = request.batch.step
-        for group in request.batch.groups:
-            for completion in group.group.completions:
-                assert all(map(math.isfinite, wire.decode_logprobs(completion.logprobs)))
+        for scored in wire.decode_batch(request.batch).groups:
+            for completion in scored.group.completions_G:
+                assert all(map(math.isfinite, completion.logprobs_T))
         return trainer_pb2.TrainBatchResponse(
             version=wire.encode_policy(self.policy),
             metrics={"trainer/loss": 0.1},
