@@ -59,6 +59,8 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     num_missed: int = 0
     """Faults whose moment never came; not counted."""
+    settings: Counter[str] = field(default_factory=Counter)
+    """Of how many runs: synchronous or not, and beside another one."""
     num_tokens: int = 0
     """Trained, and each compared with the weights that made it."""
     num_steps: int = 0
@@ -132,6 +134,9 @@ async def drive_site(
         wrong += judge.find_left(site)
     report.wrong += [f"site {seed}: {what}" for what in wrong]
     report.num_runs += num_runs
+    for run in site.runs:
+        report.settings["asynchronous" if run.setting.max_lag else "synchronous"] += 1
+        report.settings["two at a time"] += len(site.runs) == 2
     print(f"site {seed}: {time.monotonic() - began:.1f} s", *wrong, sep="\n  ", flush=True)
 
 

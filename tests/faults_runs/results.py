@@ -50,6 +50,7 @@ def add(path: Path, report: Report) -> None:
             {
                 **this,
                 "runs": report.num_runs,
+                "settings": report.settings,
                 "faults": report.num_faults,
                 "steps": report.num_steps,
                 "tokens": report.num_tokens,
