@@ -405,7 +405,9 @@ class RunConfig(Section):
     is proven."""
     frozen_timeout: Seconds = 60
     """A process that has answered before, and then is silent for so long, is killed and started
-    again. No step, save or load is that silent: they run beside what answers."""
+    again; so is one that is stopped (SIGSTOP) for so long while it starts, and one that has not
+    answered so long after start_timeout. No step, save or load is that silent: they run beside what
+    answers."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:

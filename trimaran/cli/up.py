@@ -12,6 +12,7 @@ from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
 from trimaran.errors import InputError
 from trimaran.telemetry import setup_logging
+from trimaran.watchdog import watched
 
 
 def up(
@@ -54,7 +55,8 @@ async def _until_stopped(settings: ManagerSettings) -> int:
         async with serving(settings, say=_say) as served:
             _announce(settings, served)
             try:
-                await served.manager.run()
+                async with watched():
+                    await served.manager.run()
             finally:
                 num_going = sum(r.state.has_processes for r in served.manager.records.all())
     except asyncio.CancelledError:

@@ -75,7 +75,9 @@ class _Watch:
         self._config, self._run, self._store = config, run, store
         self._processes, self._reports, self._set_goal = processes, reports, set_goal
         self._scaling = Scaling(config, run.folder, processes, reports.note)
-        self._health = HealthWatch(processes, config.frozen_timeout, reports.note, run.trust)
+        self._health = HealthWatch(
+            processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust
+        )
         self._step, self._addresses = -1, processes.addresses
         self._told: tuple[Goal, int] | None = None
         """Which goal the controller was told, by its process id."""
