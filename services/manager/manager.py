@@ -122,7 +122,7 @@ class Manager:
         for run_id in [run_id for run_id, task in self._looks.items() if task.done()]:
             self._settle(run_id, self._looks.pop(run_id))
         await self._share_out()
-        await self.stores.close_idle()
+        self.stores.close_idle()
         self.is_ready = True
 
     def _needs_look(self, run: Managed) -> bool:

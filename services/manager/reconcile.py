@@ -141,16 +141,21 @@ def _given_up(run: Managed, deaths: int, last_words: str) -> Managed:
     return replace(
         run,
         error=f"{what}; its last words: {last_words}" if last_words else what,
-        remedy=f"read {run.folder}/logs/launcher.log, mend what it names, then trimaran resume"
-        f" {run.run_id}",
+        remedy=_remedy(run),
     )
 
 
 def _told(run: Managed, reported: Run) -> Managed:
     remedy = reported.remedy
     if reported.state is RunState.FAILED and not remedy:
-        remedy = f"read {run.folder}/logs, mend what it names, then trimaran resume {run.run_id}"
-    return replace(run, step=reported.step, held=reported.held, error=reported.error, remedy=remedy)
+        remedy = _remedy(run)
+    words = {"error": reported.error, "remedy": remedy, "held": reported.held}
+    words = {name: run.told(text) for name, text in words.items()}
+    return replace(run, step=reported.step, **words)
+
+
+def _remedy(run: Managed) -> str:
+    return f"mend what trimaran logs {run.run_id} names, then trimaran resume {run.run_id}"
 
 
 def _without_gone(run: Managed, seen: Seen) -> Managed:

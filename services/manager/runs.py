@@ -406,7 +406,10 @@ class Runs:
             name: getattr(run, name)
             for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")
         }
-        return replace(event, run=replace(event.run, **known))
+        words = {name: run.told(getattr(event.run, name)) for name in ("error", "remedy", "held")}
+        is_path = event.kind is EventKind.CHECKPOINT
+        text = event.text if is_path else run.told(event.text)
+        return replace(event, run=replace(event.run, **known, **words), text=text)
 
 
 def _tree(config: RunConfig) -> dict[str, Any]:

@@ -244,6 +244,27 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
 
 
 @asynchronous
+async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) -> None:
+    """Where the run's folder lies stands in `Run.folder` alone."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        error = f"reward died\nits whole log: {processes.run.folder}/logs/reward.log"
+        await processes.report(RunState.FAILED, error=error)
+        launcher.there[run_id] = Presence.GONE
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        run = await served.runs.get(ANN, run_id)
+        seen = [run, *[event.run async for event in served.runs.events(ANN, run_id)]]
+        texts = [event.text async for event in served.runs.events(ANN, run_id)]
+        texts += [text for each in seen for text in (each.error, each.remedy, each.held)]
+        assert not [text for text in texts if str(tmp_path) in text]
+        assert run.error == "reward died\nits whole log: logs/reward.log"
+        assert run.folder == str(processes.run.folder)
+        await processes.store.close()
+
+
+@asynchronous
 async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Path) -> None:
     """It had failed. Its new launcher dies before it says anything, and is started again."""
     launcher = FakeLauncher()
