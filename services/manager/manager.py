@@ -22,7 +22,7 @@ from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
 from services.manager.run_links import RunLinks
 from services.manager.run_stores import RunStores
-from services.manager.scheduler import POLICY, Holding, Plan, Policy, make_plan
+from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -63,7 +63,7 @@ class Manager:
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
         self._lease, self._launcher = lease, launcher
-        self._policy, self._times = policy, times
+        self._scheduler, self._times = Scheduler(pools, policy), times
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -239,7 +239,7 @@ class Manager:
             for run in runs
             if run.state.has_processes
         }
-        plan = make_plan(self.pools, list(holdings.values()), queue, time.time(), self._policy)
+        plan = self._scheduler.plan(list(holdings.values()), queue, time.time())
         for run_id, grant in plan.starts.items():
             logger.info("run %s: has %d devices", run_id, len(grant.devices))
             now = {"state": RunState.STARTING, "grant": grant, "start_at": time.time()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 
 from services.manager.pools import Ask, Grant, Need, Pool
-from services.manager.scheduler import Holding, Policy, make_plan
+from services.manager.scheduler import Holding, Policy, Scheduler
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
     by_id = {f"job-{i}": job for i, job in enumerate(jobs)}
     for run_id, job in by_id.items():
         heapq.heappush(events, (job.arrives, next(number), "arrives", run_id, 0))
+    scheduler = Scheduler(done.pools, done.policy)
     queue: dict[str, Ask] = {}
     holdings: dict[str, Holding] = {}
     before = 0.0
@@ -82,9 +83,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
             continue
         done.longest_queue = max(done.longest_queue, len(queue))
         began = time.perf_counter()
-        plan = make_plan(
-            done.pools, list(holdings.values()), list(queue.values()), now, done.policy
-        )
+        plan = scheduler.plan(list(holdings.values()), list(queue.values()), now)
         done.decisions.append(time.perf_counter() - began)
         assert plan.starts.keys() | plan.waits.keys() == queue.keys()
         for started, grant in plan.starts.items():

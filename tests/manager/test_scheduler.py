@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.manager.pools import Ask, Device, Grant, Need, Pool, find_fit
-from services.manager.scheduler import Holding, Plan, Policy, make_plan
+from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from tests.manager.simulation import Job, Simulation, simulate, week_of_arrivals
 
 POOL = Pool("gpu", "cuda", tuple("01234567"))
+
+
+def make_plan(
+    pools: Sequence[Pool],
+    holdings: Sequence[Holding],
+    queue: Sequence[Ask],
+    now: float,
+    policy: Policy = POLICY,
+) -> Plan:
+    return Scheduler(pools, policy).plan(holdings, queue, now)
 
 
 def ask(
