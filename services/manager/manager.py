@@ -69,6 +69,11 @@ class Manager:
         self._failures: dict[str, int] = {}
         self._lapsed: dict[str, float] = {}
         """Monotonic seconds since which a run's launcher has no lease, and its store says so."""
+        self._ending: dict[str, float] = {}
+        """Monotonic seconds since which a run's launcher is gone and its processes are not, or since
+        which these were killed."""
+        self._not_started: dict[str, str] = {}
+        """Why a run's launcher could not be started the last time."""
         self.is_ready = False
         """It has looked at every run once."""
 
@@ -156,9 +161,8 @@ class Manager:
             await self._has_lease(run),
             reported,
             await self.links.replicas(run) if run.leaving else None,
-            await asyncio.to_thread(last_words, Path(run.folder))
-            if presence is Presence.GONE
-            else "",
+            await self._last_words(run) if presence is Presence.GONE else "",
+            self._ending_seconds(run, presence),
         )
         decision = decide(run, seen, time.time(), self._times)
         wanted = decision.run
@@ -192,17 +196,38 @@ class Manager:
         since = self._lapsed.setdefault(run.run_id, time.monotonic())
         return time.monotonic() - since < self._times.lapse
 
+    def _ending_seconds(self, run: Managed, presence: Presence) -> float:
+        if presence is not Presence.ENDING:
+            self._ending.pop(run.run_id, None)
+            return 0.0
+        now = time.monotonic()
+        return now - self._ending.setdefault(run.run_id, now)
+
+    async def _last_words(self, run: Managed) -> str:
+        if why := self._not_started.get(run.run_id):
+            return why
+        return await asyncio.to_thread(last_words, Path(run.folder))
+
     async def _act(self, run: Managed, action: Action) -> None:
         if action is Action.START:
             self._lapsed.pop(run.run_id, None)
-            await self.links.say_once(run)
-            await asyncio.to_thread(write_run_files, run)
-            await self.links.tell(run, again=True)
-            await self.records.check()
-            await self._launcher.start(context_of(run))
+            self._not_started.pop(run.run_id, None)
+            try:
+                await self._start(run)
+            except TrimaranError as error:
+                self._not_started[run.run_id] = str(error)
+                raise
         elif action is Action.KILL:
             await self.records.check()
             await self._launcher.kill(context_of(run))
+            self._ending.pop(run.run_id, None)
+
+    async def _start(self, run: Managed) -> None:
+        await self.links.say_once(run)
+        await asyncio.to_thread(write_run_files, run)
+        await self.links.tell(run, again=True)
+        await self.records.check()
+        await self._launcher.start(context_of(run))
 
     async def prepared(self, run_id: str) -> None:
         """Until the loop has made the folder and the store of a run that was added, so that who
@@ -246,8 +271,10 @@ class Manager:
             await self._change_if_queued(run_id, **now)
         for run_id in plan.adds.keys() | plan.takes.keys():
             await self._scale(holdings[run_id], plan)
+        known = {run.run_id: run.waiting_for for run in runs}
         for run_id, why in plan.waits.items():
-            await self._change_if_queued(run_id, waiting_for=why)
+            if known[run_id] != why:
+                await self._change_if_queued(run_id, waiting_for=why)
 
     async def _change_if_queued(self, run_id: str, **changes: Any) -> None:
         def make(run: Managed) -> Managed:
@@ -277,7 +304,8 @@ class Manager:
         self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
-        self._lapsed.pop(run.run_id, None)
+        for known in (self._lapsed, self._ending, self._not_started):
+            known.pop(run.run_id, None)
         self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 

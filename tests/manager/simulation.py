@@ -74,7 +74,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
         done.busy += (now - before) * sum(len(h.grant.devices) for h in holdings.values())
         before = done.ended_at = now
         if what == "arrives":
-            queue[run_id] = _ask(run_id, by_id[run_id])
+            queue[run_id] = ask_of(run_id, by_id[run_id])
         elif what == "ends":
             del holdings[run_id]
         elif run_id in holdings:
@@ -138,7 +138,7 @@ def week_of_arrivals(count: int, seed: int) -> list[Job]:
     return jobs
 
 
-def _ask(run_id: str, job: Job) -> Ask:
+def ask_of(run_id: str, job: Job) -> Ask:
     return Ask(
         run_id,
         job.owner,

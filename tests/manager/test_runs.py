@@ -36,6 +36,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import Presence
+from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
@@ -60,6 +61,10 @@ async def started(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeP
     processes = FakeProcesses(await open_store(run.store_url), run)
     await processes.take_lease()
     return processes
+
+
+def waiting_for(served: Serving, run_id: str) -> str:
+    return served.manager.records.get(run_id).view.waiting_for
 
 
 @asynchronous
@@ -244,6 +249,22 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
 
 
 @asynchronous
+async def test_a_run_that_the_pools_have_become_too_small_for_says_so(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        large = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
+        small = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
+        await served.runs.pause(ANN, small)
+        await until(lambda: state_of(served, large) is RunState.STARTING)
+        other = await create(served, tmp_path, "3", trainer={"data_parallel": 4})
+    pools = {"gpu": {"device": "cuda", "devices": [0, 1]}}
+    async with managing(tmp_path / "runs", pools=pools) as served:
+        await until(lambda: "the pools do not have any more" in waiting_for(served, other))
+        with pytest.raises(InputError, match=f"run {small}: the run needs 4 cuda .* lower"):
+            await served.runs.resume(ANN, small)
+        await served.runs.cancel(ANN, other)
+
+
+@asynchronous
 async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) -> None:
     """Where the run's folder lies stands in `Run.folder` alone."""
     launcher = FakeLauncher()
@@ -262,6 +283,18 @@ async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) ->
         assert run.error == "reward died\nits whole log: logs/reward.log"
         assert run.folder == str(processes.run.folder)
         await processes.store.close()
+
+
+@asynchronous
+async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(tmp_path: Path) -> None:
+    class Refusing(FakeLauncher):
+        async def start(self, run: RunContext) -> None:
+            raise UnavailableError("no launcher can be started (too many processes)")
+
+    async with managing(tmp_path / "runs", Refusing()) as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        assert "too many processes" in (await served.runs.get(ANN, run_id)).error
 
 
 @asynchronous

@@ -52,7 +52,8 @@ class Launcher(Protocol):
         ...
 
     async def kill(self, run: RunContext) -> None:
-        """Ends the run's launcher at once; what it has started ends with it. Idempotent."""
+        """Ends the run's launcher at once; what it has started ends with it. Where it is gone, ends
+        what it has left behind. Idempotent."""
         ...
 
     async def find(self, runs: Sequence[RunContext]) -> Mapping[str, Presence]:
@@ -98,9 +99,10 @@ class LocalLauncher:
         self._children.append(child)
 
     async def kill(self, run: RunContext) -> None:
-        for pid, folder, is_launcher in await asyncio.to_thread(lambda: list(_marked())):
-            if is_launcher and folder == str(run.folder):
-                _kill(pid, folder)
+        found = await asyncio.to_thread(lambda: list(_marked()))
+        own = [(pid, is_launcher) for pid, folder, is_launcher in found if folder == str(run.folder)]
+        for pid, _ in [one for one in own if one[1]] or own:
+            _kill(pid, str(run.folder))
 
     async def find(self, runs: Sequence[RunContext]) -> Mapping[str, Presence]:
         self._children = [child for child in self._children if child.poll() is None]
