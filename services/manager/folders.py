@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from services.manager.pools import Device
 from services.manager.records import Managed
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
@@ -52,12 +53,17 @@ def granted_config(run: Managed) -> RunConfig:
         "max_replicas": run.max_replicas,
     }
     if run.trainer.kind != "cpu":
-        tree["trainer"]["devices"] = [int(device.name) for device in run.grant.trainer]
+        tree["trainer"]["devices"] = [_name(device) for device in run.grant.trainer]
     if run.replica.kind != "cpu":
         tree["rollout"]["devices"] = [
-            int(device.name) for i in range(num_replicas) for device in run.grant.replicas[i]
+            _name(device) for i in range(num_replicas) for device in run.grant.replicas[i]
         ]
     return parse_config(tree, source=f"run {run.run_id}")
+
+
+def _name(device: Device) -> int | str:
+    """As `trainer.devices` takes it: a number, or the UUID of a GPU."""
+    return int(device.name) if device.name.isdecimal() else device.name
 
 
 def remove_folder(folder: Path, run_id: str) -> None:

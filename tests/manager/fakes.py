@@ -108,7 +108,7 @@ async def managing(
     folder: Path, launcher: FakeLauncher | None = None, times: Times = FAST, **settings: Any
 ) -> AsyncGenerator[Serving]:
     """A manager whose loop runs."""
-    settings = {"pools": {"gpu": {"device": "cuda", "devices": range(8)}}} | settings
+    settings = {"pools": {"gpu": {"device": "cuda", "devices": list(range(8))}}} | settings
     plain = ManagerSettings.model_validate(
         {"folder": folder, "address": "127.0.0.1:0", "http_address": "127.0.0.1:0"} | settings
     )

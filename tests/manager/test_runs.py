@@ -94,6 +94,20 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_a_run_may_have_parts_of_gpus(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    pools = {"gpu": {"device": "cuda", "devices": ["MIG-a", "MIG-b", "GPU-c"]}}
+    async with managing(tmp_path / "runs", launcher, pools=pools) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        config = yaml.safe_load((tmp_path / "runs" / run_id / "config.yaml").read_text())
+        assert config["trainer"]["devices"] == ["MIG-a"]
+        assert config["rollout"]["devices"] == ["MIG-b"]
+        assert await processes.record("replicas") == {"wanted": 1, "devices": {"0": ["MIG-b"]}}
+        await processes.store.close()
+
+
+@asynchronous
 async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         text = specification(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
 from trimaran.errors import InputError
+from trimaran.machine import read_machine
 from trimaran.telemetry import setup_logging
 
 
@@ -33,6 +35,7 @@ def up(
     settings = load_settings(
         Path(config) if config else None, {key: value for key, value in given.items() if value}
     )
+    settings.check_in_sight(read_machine(os.environ))
     setup_logging("manager")
     return asyncio.run(_until_stopped(settings))
 
