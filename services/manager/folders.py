@@ -34,10 +34,12 @@ def prepare(run: Managed) -> None:
         RunContext(run.run_id, folder, run.store_url, Trust(make_token(folder))).write()
 
 
-def write_run_files(run: Managed) -> None:
+def write_run_files(run: Managed) -> RunConfig:
     """What the launcher reads: the configuration, with the devices that the run has."""
     prepare(run)
-    write_config(Path(run.folder), granted_config(run))
+    config = granted_config(run)
+    write_config(Path(run.folder), config)
+    return config
 
 
 def granted_config(run: Managed) -> RunConfig:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from services.manager.folders import prepare, remove_folder, write_run_files
@@ -30,6 +31,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.launch.environment import plugin_variables
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, RunState
@@ -47,7 +49,7 @@ MOST_FAILURES = 20
 class Manager:
     """Keeps every run going. One at a time: it holds the lease by which `records` were loaded.
 
-    Example: await Manager(records, lease, stores, LocalLauncher(), pools).run()
+    Example: await Manager(records, lease, stores, LocalLauncher(os.environ), pools).run()
     """
 
     def __init__(
@@ -59,11 +61,15 @@ class Manager:
         pools: Sequence[Pool],
         policy: Policy = POLICY,
         times: Times = TIMES,
+        secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`secrets`: environment variables with tokens of reward plugins. A run gets those that it
+        names."""
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
         self._lease, self._launcher = lease, launcher
         self._scheduler, self._times = Scheduler(pools, policy), times
+        self._secrets = secrets
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -224,10 +230,12 @@ class Manager:
 
     async def _start(self, run: Managed) -> None:
         await self.links.say_once(run)
-        await asyncio.to_thread(write_run_files, run)
+        config = await asyncio.to_thread(write_run_files, run)
+        own = plugin_variables(config)
+        secrets = {name: value for name, value in self._secrets.items() if name in own}
         await self.links.tell(run, again=True)
         await self.records.check()
-        await self._launcher.start(context_of(run))
+        await self._launcher.start(context_of(run), secrets)
 
     async def prepared(self, run_id: str) -> None:
         """Until the loop has made the folder and the store of a run that was added, so that who

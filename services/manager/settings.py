@@ -35,10 +35,13 @@ from trimaran.device import Kind, find_hidden, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.launch.devices import describe_sight
 from trimaran.machine import Machine, read_machine
+from trimaran.trust import is_loopback
 
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"
 KINDS: tuple[Kind, ...] = ("npu", "cuda")
+COSTS = ("runs", "replicas", "steps", "tokens", "disk_gib")
+"""Limits about which an operator must have a word where others than this machine's users submit."""
 LEAST_SLOTS = 8
 """Of the pool that a machine without a configuration has: the example has three processes."""
 
@@ -153,6 +156,18 @@ class LimitsSection(Section):
     """Of one client, at a time."""
 
     @property
+    def unset(self) -> list[str]:
+        """Of those that bound what a run may cost: which the operator has said nothing about."""
+        return [name for name in COSTS if name not in self.model_fields_set]
+
+    def describe(self) -> str:
+        """In a line. Example: LimitsSection(runs=20).describe()"""
+        given = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        limited = ", ".join(f"{name} {most:g}" for name, most in given.items() if most)
+        others = ", ".join(name for name, most in given.items() if not most)
+        return f"{limited or 'none'}" + (f"; no limit of {others}" if others else "")
+
+    @property
     def of_owner(self) -> Limits:
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
 
@@ -208,6 +223,17 @@ class ManagerSettings(Section):
             Pool(name, section.device, _names(section), section.labels)
             for name, section in self.pools.items()
         )
+
+    def check_limits(self) -> None:
+        """Raises InputError where others than this machine's users may submit runs, and nobody has
+        said what these may cost."""
+        beyond = [a for a in (self.address, self.http_address) if not is_loopback(a)]
+        if beyond and (unset := self.limits.unset):
+            raise InputError(
+                f"limits: {', '.join(unset)} not given, and others may submit runs at"
+                f" {' and '.join(beyond)}; say what the runs of one owner may cost, 0 for no limit:"
+                f" limits: {{{', '.join(f'{name}: 0' for name in unset)}}}"
+            )
 
     def check_in_sight(self, machine: Machine) -> None:
         """Raises InputError, with a line for each declared pool that this machine does not have."""

@@ -48,10 +48,12 @@ class FakeLauncher:
     events: list[str] = field(default_factory=list)
     there: dict[str, Presence] = field(default_factory=dict)
     contexts: dict[str, RunContext] = field(default_factory=dict)
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     dies_at_once: bool = False
 
-    async def start(self, run: RunContext) -> None:
+    async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
         self.events.append(f"start {run.run_id}")
+        self.secrets[run.run_id] = dict(secrets)
         self.contexts[run.run_id] = run
         if not self.dies_at_once:
             self.there[run.run_id] = Presence.THERE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import yaml
 
 from services.manager.manager import RENEW_SECONDS
 from services.manager.records import LEASE, Records
-from services.manager.serve import Serving
+from services.manager.serve import Serving, launcher_environment
+from services.manager.settings import ManagerSettings
 from tests.manager.fakes import (
     FAST,
     FakeLauncher,
@@ -105,6 +107,26 @@ async def test_a_run_may_have_parts_of_gpus(tmp_path: Path) -> None:
         assert config["rollout"]["devices"] == ["MIG-b"]
         assert await processes.record("replicas") == {"wanted": 1, "devices": {"0": ["MIG-b"]}}
         await processes.store.close()
+
+
+@asynchronous
+async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, hosts = FakeLauncher(), {}
+    for name in ("A", "B"):
+        monkeypatch.setenv(f"TRIMARAN_{name}_TOKEN", f"secret {name}")
+        hosts[f"http://{name.lower()}:1"] = {"token_variable": f"TRIMARAN_{name}_TOKEN"}
+    folders = {"models": [tmp_path], "data": [tmp_path], "plugin_hosts": list(hosts)}
+    allow = folders | {"plugin_credentials": hosts}
+    async with managing(tmp_path / "runs", launcher, allow=allow) as served:
+        plugin = {"url": "http://a:1", "token_variable": "TRIMARAN_A_TOKEN"}
+        named = await create(served, tmp_path, "1", reward={"rules": {"judge": {"plugin": plugin}}})
+        other = await create(served, tmp_path, "2")
+        await until(lambda: len(launcher.secrets) == 2)
+        assert launcher.secrets == {named: {"TRIMARAN_A_TOKEN": "secret A"}, other: {}}
+    settings = ManagerSettings.model_validate({"allow": allow})
+    assert not [v for v in launcher_environment(settings).values() if v.startswith("secret ")]
 
 
 @asynchronous
@@ -302,7 +324,7 @@ async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) ->
 @asynchronous
 async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(tmp_path: Path) -> None:
     class Refusing(FakeLauncher):
-        async def start(self, run: RunContext) -> None:
+        async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
             raise UnavailableError("no launcher can be started (too many processes)")
 
     async with managing(tmp_path / "runs", Refusing()) as served:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from services.manager.serve import serving
 from services.manager.settings import load_settings, pools_in_sight
 from trimaran.errors import InputError
 from trimaran.machine import Machine
@@ -108,3 +110,39 @@ def test_a_pool_of_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         load_settings(write(tmp_path, text))
+
+
+BEYOND = "address: 0.0.0.0:7900\nclients: c.yaml\n"
+
+
+def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost(
+    tmp_path: Path,
+) -> None:
+    load_settings(None).check_limits()  # loopback
+    text = BEYOND + "limits: {runs: 20, running: 4, steps: 1000}"
+    with pytest.raises(InputError) as caught:
+        load_settings(write(tmp_path, text)).check_limits()
+    said = str(caught.value)
+    assert said.startswith("limits: replicas, tokens, disk_gib not given")
+    assert "at 0.0.0.0:7900;" in said and "limits: {replicas: 0, tokens: 0, disk_gib: 0}" in said
+    with pytest.raises(InputError, match=r"at 10\.0\.0\.7:80;"):
+        load_settings(write(tmp_path, "http_address: 10.0.0.7:80")).check_limits()
+    told = BEYOND + "limits: {runs: 20, replicas: 64, steps: 1000, tokens: 0, disk_gib: 0}"
+    settings = load_settings(write(tmp_path, told))
+    settings.check_limits()
+    assert settings.limits.describe() == (
+        "runs 20, replicas 64, steps 1000; no limit of running, devices, tokens, disk_gib,"
+        " host_memory_gib"
+    )
+
+
+def test_a_manager_without_that_word_does_not_start(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, BEYOND), {"folder": tmp_path / "runs"})
+
+    async def main() -> None:
+        async with serving(settings):
+            pass
+
+    with pytest.raises(InputError, match="others may submit runs"):
+        asyncio.run(main())
+    assert not (tmp_path / "runs").exists()
