@@ -20,7 +20,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from services.manager.pools import Ask, Counts, Device, Fit, Grant, Need, Pool, find_fit, tightest
 
@@ -100,7 +99,8 @@ _Turn = tuple[bool, int, float, int, float, str]
 """Whose turn it is to grow: the least one's."""
 
 
-class _Extra(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Extra:
     """A replica that may be taken back."""
 
     run_id: str
@@ -230,9 +230,7 @@ class _Round:
         self.counts[pool] -= count
         return tuple(Device(pool, name) for name in taken)
 
-    def _take_for(
-        self, ask: Ask, shape: _Shape, extras: list[_Extra], closed: set[str]
-    ) -> bool:
+    def _take_for(self, ask: Ask, shape: _Shape, extras: list[_Extra], closed: set[str]) -> bool:
         """Reserves what falls free for the run, and takes back as much more as it needs; False
         where even all of it is too little."""
         soon = {name: count + self.coming[name] for name, count in self.counts.items()}

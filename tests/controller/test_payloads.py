@@ -392,7 +392,8 @@ def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nobody_names
     num_writes: int, fault: str
 ) -> None:
     async def body() -> None:
-        store, payloads = MemoryStore(), MemoryPayloads()
+        store: Any = MemoryStore()
+        payloads = MemoryPayloads()
         store.faults = [*[""] * num_writes, fault]
         for life in range(4):
             store.faults = store.faults if life < 3 else []

@@ -322,7 +322,9 @@ async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) ->
 
 
 @asynchronous
-async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(tmp_path: Path) -> None:
+async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
+    tmp_path: Path,
+) -> None:
     class Refusing(FakeLauncher):
         async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
             raise UnavailableError("no launcher can be started (too many processes)")

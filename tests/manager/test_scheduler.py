@@ -229,7 +229,9 @@ def test_what_the_pools_can_never_hold_any_more_holds_nobody_up() -> None:
         assert "which the pools do not have any more; cancel it" in plan.waits[run_id]
 
 
-def test_devices_that_the_operator_took_away_stay_with_who_has_them_and_come_back_to_nobody() -> None:
+def test_devices_that_the_operator_took_away_stay_with_who_has_them_and_come_back_to_nobody() -> (
+    None
+):
     small = Pool("gpu", "cuda", ("0", "1", "2"))
     replicas = {0: (Device("gpu", "1"),), 1: (Device("gone", "0"),), 2: (Device("gone", "1"),)}
     grant = Grant((Device("gpu", "0"),), replicas)

@@ -51,7 +51,9 @@ def test_relative_paths_start_at_the_file_and_the_command_line_wins(tmp_path: Pa
 
 
 def test_pools_hold_what_the_vendors_variables_take(tmp_path: Path) -> None:
-    text = "pools: {x: {device: cuda, devices: [GPU-ab, MIG-cd]}, y: {device: npu, devices: [3, 1]}}"
+    text = (
+        "pools: {x: {device: cuda, devices: [GPU-ab, MIG-cd]}, y: {device: npu, devices: [3, 1]}}"
+    )
     settings = load_settings(write(tmp_path, text))
     names = {pool.name: pool.devices for pool in settings.find_pools()}
     assert names == {"x": ("GPU-ab", "MIG-cd"), "y": ("1", "3")}  # a runtime wants NPUs to ascend
@@ -69,9 +71,7 @@ def test_a_pool_of_devices_that_are_not_there_is_refused(
     tmp_path: Path, devices: str, variables: dict[str, str], words: str
 ) -> None:
     machine = Machine(variables, frozenset(), num_npus=0, num_gpus=4)
-    settings = load_settings(
-        write(tmp_path, f"pools: {{x: {{device: cuda, devices: {devices}}}}}")
-    )
+    settings = load_settings(write(tmp_path, f"pools: {{x: {{device: cuda, devices: {devices}}}}}"))
     with pytest.raises(InputError, match=words):
         settings.check_in_sight(machine)
     for good in ("[3]", "[GPU-ab, MIG-cd]"):

@@ -61,7 +61,9 @@ def test_an_engine_that_takes_no_call_is_frozen_after_the_timeout_and_not_before
         llm.goes_on.set()  # a step of 55 s: busy
         await checks(pulse, 3)
         llm.goes_on.clear()
-        with pytest.raises(InternalError, match="frozen: .* no call for 61 s .frozen_timeout is 60"):
+        with pytest.raises(
+            InternalError, match="frozen: .* no call for 61 s .frozen_timeout is 60"
+        ):
             await checks(pulse, 75)
         pulse.close()
 
@@ -88,9 +90,7 @@ import sys
 from trimaran.cli.main import main
 sys.exit(main(["serve", "rollout", "--config", sys.argv[1], "--run-folder", sys.argv[2], "--index", "0"]))
 """
-    running = replicas.start_replica(
-        "vllm", model, tmp_path, script, frozen_timeout=FROZEN_SECONDS
-    )
+    running = replicas.start_replica("vllm", model, tmp_path, script, frozen_timeout=FROZEN_SECONDS)
     yield running
     replicas.stop(running)
 
@@ -114,6 +114,7 @@ def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(replica, model):
     asyncio.run(body())
     assert replica.process.wait(TIMEOUT) == 75  # what may pass: it is started again
     assert "error: the vllm engine is frozen" in Path(replica.log).read_text()
-    assert not psutil.pid_exists(replica.process.pid) or not psutil.Process(
-        replica.process.pid
-    ).children()
+    assert (
+        not psutil.pid_exists(replica.process.pid)
+        or not psutil.Process(replica.process.pid).children()
+    )

@@ -221,13 +221,12 @@ def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[s
 def _next_free(wish: _Wish, machine: Machine, taken: Sequence[str]) -> tuple[str, ...]:
     if wish.kind == "cpu":
         return ()
-    if unknown := [device for device in taken if is_gpu_uuid(device)]:
-        if hidden := set(unknown) - set(find_visible(wish.kind, machine)):
-            raise InputError(
-                f"{wish.pool}.devices: auto cannot tell which numbers {_join(sorted(hidden))} of the"
-                f" other pool have; name UUIDs here, too, or show UUIDs by"
-                f" {VISIBLE_DEVICES[wish.kind]}"
-            )
+    unknown = set(filter(is_gpu_uuid, taken)) - set(find_visible(wish.kind, machine))
+    if unknown:
+        raise InputError(
+            f"{wish.pool}.devices: auto cannot tell which numbers {_join(sorted(unknown))} of the other"
+            f" pool have; name UUIDs here, too, or show UUIDs by {VISIBLE_DEVICES[wish.kind]}"
+        )
     others = set(taken)
     free = [device for device in find_visible(wish.kind, machine) if device not in others]
     if len(free) < wish.num_devices:

@@ -101,7 +101,9 @@ class LocalLauncher:
 
     async def kill(self, run: RunContext) -> None:
         found = await asyncio.to_thread(lambda: list(_marked()))
-        own = [(pid, is_launcher) for pid, folder, is_launcher in found if folder == str(run.folder)]
+        own = [
+            (pid, is_launcher) for pid, folder, is_launcher in found if folder == str(run.folder)
+        ]
         for pid, _ in [one for one in own if one[1]] or own:
             _kill(pid, str(run.folder))
 

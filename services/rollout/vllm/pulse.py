@@ -8,7 +8,8 @@ prompts are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from trimaran.errors import InternalError
 
@@ -31,7 +32,7 @@ class Pulse:
 
     def __init__(
         self,
-        ask: Callable[[Callable[[], None]], Awaitable[None]],
+        ask: Callable[[Callable[[], None]], Coroutine[Any, Any, None]],
         timeout: float,
     ) -> None:
         """`ask` calls what it is given when the question is on its way; until then it waits for its
