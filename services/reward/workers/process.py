@@ -197,18 +197,26 @@ class WorkerProcess:
 
     async def _replace(self) -> None:
         """Raises WorkerError when no process can be started."""
-        restarting = asyncio.ensure_future(asyncio.to_thread(self._restart))
+        for is_last in (False, True):  # the fork server may have been killed in the middle of it
+            restarting = asyncio.ensure_future(asyncio.to_thread(self._restart))
+            await self._until_done(restarting)
+            try:
+                restarting.result()
+            except (OSError, RuntimeError, EOFError) as error:
+                if is_last:
+                    raise WorkerError(f"no worker can be started: {error}") from None
+            else:
+                break
+        self._usable = True
+
+    async def _until_done(self, restarting: asyncio.Future[None]) -> None:
+        """Kills a fork server that is frozen: nothing else ends the thread that waits for it."""
         while not restarting.done():
             server = _fork_server()
             await asyncio.wait({restarting}, timeout=self._start_seconds)
             if not restarting.done() and server and server == _fork_server():
                 logger.warning("the fork server is frozen; it is killed, with all workers")
-                os.kill(server, signal.SIGKILL)  # nothing else ends the thread that waits for it
-        try:
-            restarting.result()
-        except (OSError, RuntimeError, EOFError) as error:
-            raise WorkerError(f"no worker can be started: {error}") from None
-        self._usable = True
+                os.kill(server, signal.SIGKILL)
 
     def _restart(self) -> None:
         with self._changing:
