@@ -172,6 +172,9 @@ class Manager:
         )
         decision = decide(run, seen, time.time(), self._times)
         wanted = decision.run
+        if decision.action is Action.KILL:
+            # Before anything is written: who is frozen in a write keeps the store locked.
+            await self._kill(run)
         if decision.note:
             logger.info("run %s: %s", run.run_id, decision.note)
             await self.links.say(run, EventKind.PROCESS, decision.note)
@@ -185,7 +188,8 @@ class Manager:
 
         after = await self.records.change(run.run_id, make)
         if after == wanted:
-            await self._act(after, decision.action)
+            if decision.action is Action.START:
+                await self._start(after)
             if after.state.has_processes:
                 await self.links.tell(after)
 
@@ -214,21 +218,21 @@ class Manager:
             return why
         return await asyncio.to_thread(last_words, Path(run.folder))
 
-    async def _act(self, run: Managed, action: Action) -> None:
-        if action is Action.START:
-            self._lapsed.pop(run.run_id, None)
-            self._not_started.pop(run.run_id, None)
-            try:
-                await self._start(run)
-            except TrimaranError as error:
-                self._not_started[run.run_id] = str(error)
-                raise
-        elif action is Action.KILL:
-            await self.records.check()
-            await self._launcher.kill(context_of(run))
-            self._ending.pop(run.run_id, None)
+    async def _kill(self, run: Managed) -> None:
+        await self.records.check()
+        await self._launcher.kill(context_of(run))
+        self._ending.pop(run.run_id, None)
 
     async def _start(self, run: Managed) -> None:
+        self._lapsed.pop(run.run_id, None)
+        self._not_started.pop(run.run_id, None)
+        try:
+            await self._start_launcher(run)
+        except TrimaranError as error:
+            self._not_started[run.run_id] = str(error)
+            raise
+
+    async def _start_launcher(self, run: Managed) -> None:
         await self.links.say_once(run)
         config = await asyncio.to_thread(write_run_files, run)
         own = plugin_variables(config)

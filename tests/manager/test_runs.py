@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -363,6 +365,25 @@ async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Pa
         await served.runs.resume(ANN, run_id)
         await until(lambda: len(launcher.events) == 3)
         assert (await served.runs.get(ANN, run_id)).error == ""
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_path: Path) -> None:
+    """It keeps the run's store locked: the manager must not wait for it."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING, starts=1)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        assert processes.lease
+        await processes.store.release(processes.lease)
+        with closing(sqlite3.connect(tmp_path / "runs" / run_id / "store.sqlite")) as frozen:
+            frozen.execute("BEGIN IMMEDIATE")
+            await until(lambda: f"kill {run_id}" in launcher.events, seconds=15)
+            frozen.execute("ROLLBACK")
+        await until(lambda: launcher.events.count(f"start {run_id}") == 2)
         await processes.store.close()
 
 
