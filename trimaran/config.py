@@ -408,7 +408,8 @@ class RunConfig(Section):
     is proven."""
     frozen_timeout: Seconds = 60
     """A process that has answered before, and then is silent for so long, is killed and started
-    again. No step, save or load is that silent: they run beside what answers."""
+    again. No step, save or load is that silent: they run beside what answers. A replica whose vLLM
+    takes no call for so long, though it loads no weights, ends and is started again."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:

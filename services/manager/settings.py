@@ -165,7 +165,7 @@ class LimitsSection(Section):
         given = {field.name: getattr(self, field.name) for field in fields(Limits)}
         limited = ", ".join(f"{name} {most:g}" for name, most in given.items() if most)
         others = ", ".join(name for name, most in given.items() if not most)
-        return f"{limited or 'none'}" + (f"; no limit of {others}" if others else "")
+        return f"{limited}; no limit of {others}" if limited and others else limited or "none"
 
     @property
     def of_owner(self) -> Limits:

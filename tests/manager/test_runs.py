@@ -289,7 +289,7 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
 @asynchronous
 async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
-        for sections, words in (
+        cases: list[tuple[dict[str, Any], str]] = [
             (
                 {"trainer": {"labels": {"memory": "80"}}},
                 r"trainer\.labels .*: no pool is like that",
@@ -297,7 +297,8 @@ async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path:
             ({"rollout": {"device": "npu"}}, r"rollout\.device npu, .* there are gpu \(cuda"),
             ({"trainer": {"data_parallel": 8}}, r"rollout\.replicas: the run needs 8 cuda for its"),
             ({"rollout": {"tensor_parallel": 9}}, r"and 1 x 9 cuda, each replica in one pool"),
-        ):
+        ]
+        for sections, words in cases:
             with pytest.raises(InputError, match=words):
                 await create(served, tmp_path, **sections)
         assert served.manager.records.all() == []
