@@ -138,6 +138,8 @@ class RunLedger:
         self._written, self._written_hash = chain.last, chain.head
         self._new_trees: list[Tree] = []
         self._new_payloads: dict[str, bytes] = {}
+        self._new_archives: dict[str, bytes] = {}
+        """Each is written after the records that it holds and before the one that names it."""
         self._num_bytes: int | None = None
         """Of all payloads; None until they are counted, for the quota."""
         self._writing = asyncio.Lock()
@@ -189,15 +191,17 @@ class RunLedger:
 
     def record(self, record: Record) -> None:
         """Raises LedgerError when it cannot follow what stands."""
-        self.state.apply(record)
-        self._add(record)
         segment = self._chain.segment
+        # Before the next record, not behind the last one: so a controller that died in between cuts
+        # the same segment again, and names the same payload.
         if segment.num_records >= self._retention.segment_records:
             data = segment.data()
             digest = payload_digest(data)
-            self._new_payloads[PREFIX + digest] = data
+            self._new_archives[PREFIX + digest] = data
             state = encode_state(self.state)
             self._add(Compacted(self._chain.head, digest, segment.first, state))
+        self.state.apply(record)
+        self._add(record)
 
     def _add(self, record: Record) -> None:
         tree = encode(record)
@@ -271,10 +275,20 @@ class RunLedger:
                 self._new_payloads.pop(name, None)
         if trees:
             start = self._written
+            await self._write_archives(trees, start)
             await self._room.until_written(lambda: self._append(trees, start))
             if self._anchor:
                 anchor, file = self.durable, self._anchor
                 await self._room.until_written(lambda: file.write(anchor))
+
+    async def _write_archives(self, trees: list[Tree], start: int) -> None:
+        archives = dict(self._new_archives)
+        for index, tree in enumerate(trees) if archives else ():
+            if tree["kind"] == "compacted" and (name := PREFIX + tree["archive"]) in archives:
+                before, data = trees[:index], {name: archives[name]}
+                await self._room.until_written(lambda before=before: self._append(before, start))
+                await self._room.until_written(lambda data=data: self._write_payloads(data))
+                self._new_archives.pop(name, None)
 
     async def _write_payloads(self, payloads: dict[str, bytes]) -> None:
         num_bytes = sum(map(len, payloads.values()))

@@ -92,11 +92,11 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
                 state = await conduct(config, run, caller, store, log, goals, metrics)
             except Exception as error:
                 cause = first_error(error) if isinstance(error, ExceptionGroup) else error
-                _tell_failure(log, cause, run)
+                _tell_failure(log, cause)
                 await log.written()
                 raise cause from None
             kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
-            log.emit(kind, state=state, text=str(run.folder))
+            log.emit(kind, state=state)
             await log.written()
     finally:
         await server.stop()
@@ -112,7 +112,7 @@ async def _begin(store: Store, config: RunConfig, run: RunContext, goals: Goals)
     )
 
 
-def _tell_failure(log: RunLog, cause: BaseException, run: RunContext) -> None:
+def _tell_failure(log: RunLog, cause: BaseException) -> None:
     """What may pass is no failure yet: the launcher starts the controller again."""
     if isinstance(cause, StaleEpochError):
         return
@@ -121,9 +121,4 @@ def _tell_failure(log: RunLog, cause: BaseException, run: RunContext) -> None:
         return
     remedy = cause.remedy if isinstance(cause, TrimaranError) else TrimaranError.remedy
     error = str(cause) or type(cause).__name__
-    log.emit(
-        *(EventKind.FINISHED, None, str(run.folder)),
-        state=RunState.FAILED,
-        error=error,
-        remedy=remedy,
-    )
+    log.emit(EventKind.FINISHED, state=RunState.FAILED, error=error, remedy=remedy)

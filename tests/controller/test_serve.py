@@ -388,7 +388,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert kinds.count(EventKind.REPLICA_LOST) == 1
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-    assert events[-1].text == str(folder)
+    assert events[-1].text == ""  # where its folder lies helps on this machine only
 
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == STEPS

@@ -125,7 +125,12 @@ class RunningReplica:
 
 
 def start_replica(
-    engine: str, model, folder, script: str = SERVE, weight_sync: dict | None = None
+    engine: str,
+    model,
+    folder,
+    script: str = SERVE,
+    weight_sync: dict | None = None,
+    frozen_timeout: float = 60,
 ) -> RunningReplica:
     """Returns once the replica has registered itself. `script` serves it."""
     sync_port, port = free_ports(2)
@@ -143,6 +148,7 @@ def start_replica(
                 "kv_cache_gib": 0.05,
             },
             "weight_sync": weight_sync or {},
+            "frozen_timeout": frozen_timeout,
             "endpoints": {
                 "weight_sync": f"127.0.0.1:{sync_port}",
                 "rollout": [f"127.0.0.1:{port}"],

@@ -1,0 +1,120 @@
+"""A frozen engine ends its replica; a busy one, and one that loads weights, does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.rollout.vllm.pulse import Pulse
+from services.rollout.vllm.workers import VllmWorkers
+from tests.rollout import replicas
+from tests.rollout.replicas import MAX_TOKENS, TIMEOUT, generate, sampling
+from trimaran.clients import GroupAssembly
+from trimaran.errors import InternalError, TrimaranError
+
+FROZEN_SECONDS = 4.0
+
+
+class Llm:
+    """Answers calls while it may."""
+
+    def __init__(self):
+        self.calls: list[str] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def collective_rpc(self, method, args):
+        self.calls.append(args[0])
+        await self.goes_on.wait()
+        return [(True, None)]
+
+
+async def checks(pulse: Pulse, count: int) -> None:
+    """As if so many seconds went by."""
+    for _ in range(count):
+        pulse.check()
+        for _ in range(5):  # what is ready goes on
+            await asyncio.sleep(0)
+
+
+def test_an_engine_that_answers_is_asked_every_few_seconds():
+    async def main():
+        llm = Llm()
+        await checks(Pulse(VllmWorkers(llm, None).answer, 60.0), 70)
+        assert 8 <= len(llm.calls) <= 15 and set(llm.calls) == {"answer"}
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_takes_no_call_is_frozen_after_the_timeout_and_not_before():
+    async def main():
+        llm = Llm()
+        pulse = Pulse(VllmWorkers(llm, None).answer, 60.0)
+        llm.goes_on.clear()
+        await checks(pulse, 55)
+        llm.goes_on.set()  # a step of 55 s: busy
+        await checks(pulse, 3)
+        llm.goes_on.clear()
+        with pytest.raises(
+            InternalError, match="frozen: .* no call for 61 s .frozen_timeout is 60"
+        ):
+            await checks(pulse, 75)
+        pulse.close()
+
+    asyncio.run(main())
+
+
+def test_a_load_of_weights_is_no_silence():
+    async def main():
+        llm = Llm()
+        workers = VllmWorkers(llm, None)
+        pulse = Pulse(workers.answer, 60.0)
+        async with workers.turn:
+            await checks(pulse, 500)
+        await checks(pulse, 3)
+        assert llm.calls == ["answer"]
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def replica(model, tmp_path):
+    script = """
+import sys
+from trimaran.cli.main import main
+sys.exit(main(["serve", "rollout", "--config", sys.argv[1], "--run-folder", sys.argv[2], "--index", "0"]))
+"""
+    running = replicas.start_replica("vllm", model, tmp_path, script, frozen_timeout=FROZEN_SECONDS)
+    yield running
+    replicas.stop(running)
+
+
+@pytest.mark.e2e
+def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(replica, model):
+    from safetensors.torch import load_file
+
+    async def body():
+        async with replica.client() as client:
+            await replica.publish(client, load_file(model / "model.safetensors"))
+            (core,) = psutil.Process(replica.process.pid).children()
+            began = time.monotonic()
+            while time.monotonic() - began < 3 * FROZEN_SECONDS:  # as much as it can take
+                groups = (generate(client, sampling(8, MAX_TOKENS), number=n) for n in range(2))
+                await asyncio.gather(*groups)
+            os.kill(core.pid, signal.SIGSTOP)
+            with pytest.raises(TrimaranError):  # its caller goes on elsewhere
+                await generate(client, sampling(1, 8), into=GroupAssembly(1))
+
+    asyncio.run(body())
+    assert replica.process.wait(TIMEOUT) == 75  # what may pass: it is started again
+    assert "error: the vllm engine is frozen" in Path(replica.log).read_text()
+    assert (
+        not psutil.pid_exists(replica.process.pid)
+        or not psutil.Process(replica.process.pid).children()
+    )
