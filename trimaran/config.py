@@ -9,7 +9,6 @@ everything that is wrong, a line each. Relative paths start at the folder of the
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
+from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
 
@@ -519,7 +519,7 @@ def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunC
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        faults = [_describe(fault) for fault in error.errors()]
+        faults = describe_faults(RunConfig, error)
         raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
 
 
@@ -552,35 +552,3 @@ def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
             raise InputError(f"{override!r}: {section} is a value, not a section")
         tree = branch
     tree[last] = value
-
-
-def _describe(fault: Any) -> str:
-    location = [str(part) for part in fault["loc"]]
-    key = ".".join(location) or "configuration"
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-        hint = f"; did you mean {'.'.join([*location[:-1], near[0]])}?" if near else ""
-        return f"{key}: unknown key{hint} (known here: {', '.join(known)})"
-    if fault["type"] == "missing":
-        return f"{key}: missing; it must be given"
-    if fault["type"] == "value_error":
-        text = str(fault["ctx"]["error"])
-        return f"{key}: {text}" if location else text
-    if fault["type"] == "dict_type":
-        return f"{key}: must be a mapping, name: value (given: {fault['input']!r})"
-    if fault["type"] == "model_type":
-        known = ", ".join(_known_keys(location))
-        return f"{key}: must be a section of {known} (given: {fault['input']!r})"
-    return f"{key}: {fault['msg']} (given: {fault['input']!r})"
-
-
-def _known_keys(location: Sequence[str]) -> list[str]:
-    if location[:2] == ["reward", "rules"] and len(location) > 2:  # a mapping of free names
-        return list((PluginSection if "plugin" in location[3:] else RuleSection).model_fields)
-    model: type[BaseModel] = RunConfig
-    for part in location:
-        annotation = model.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        model = annotation
-    return list(model.model_fields)

@@ -91,11 +91,16 @@ async def read_archive(
         found.append((first, archive))
         if first <= after + 1:
             break
-        compacted = next(await _segment(payloads, archive))
+        compacted = await first_record(payloads, archive)
     for first, archive in reversed(found):
         for sequence, tree in enumerate(await _segment(payloads, archive), start=first):
             if sequence > after:
                 yield sequence, tree
+
+
+async def first_record(payloads: PayloadStore, archive: str) -> Tree:
+    """Of the segment of that name."""
+    return next(await _segment(payloads, archive))
 
 
 async def _segment(payloads: PayloadStore, archive: str) -> Iterator[Tree]:

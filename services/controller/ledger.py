@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from services.controller.anchor import AnchorFile
@@ -61,13 +61,13 @@ def stream_of(run_id: str) -> str:
 
 
 async def read_trees(
-    store: Store, payloads: PayloadStore, run_id: str
-) -> AsyncIterator[tuple[int, Tree]]:
-    """Every record from the first on, of the archive and of the store, also while the run goes on.
+    store: Store, payloads: PayloadStore, run_id: str, after: int = 0
+) -> AsyncGenerator[tuple[int, Tree]]:
+    """Every record behind `after`, of the archive and of the store, also while the run goes on.
 
     The chain is not checked here.
     """
-    stream, after = stream_of(run_id), 0
+    stream = stream_of(run_id)
     while standing := await store.read(stream, None, 1):
         [(first, oldest)] = standing
         if first > after + 1:

@@ -148,6 +148,7 @@ class Loop:
                 sync_metrics = await self.publish(answer.version)
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
+            await self.reporter.written()
             if step % self.config.validation.every == 0 and step < self.config.run.steps:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
@@ -284,7 +285,7 @@ class Loop:
             return
         kept = [*state.checkpoints, step][-self.config.run.keep_checkpoints :]
         self.ledger.record(Checkpointed(step, path, kept[0]))
-        self.reporter.checkpoint(step, path)
+        self.reporter.checkpoint(step, path, state.root_at(step))
         await self.ledger.collect()
 
     async def validate(self, step: int, num_samples: int) -> None:

@@ -71,8 +71,13 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
     caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     goal = await store.get(goal_key(run.run_id))
     goals = Goals(Goal(goal.value["goal"]) if goal else Goal.RUN)
+    begun = await _begin(store, config, run, goals)
     log = RunLog(
-        store, await _begin(store, config, run, goals), caller.epoch, config.outage_timeout
+        store,
+        begun,
+        caller.epoch,
+        config.outage_timeout,
+        patience_when_full=config.run.hold_timeout,
     )
     goals.on_change = lambda: log.emit(EventKind.STATE, state=goals.state(log.run.state))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from trimaran.errors import NotFoundError
 from trimaran.store import Store, find_store, open_store
+from trimaran.waits import locked
 
 IDLE_SECONDS = 30.0
 
@@ -52,7 +53,7 @@ class RunStores:
         shared = self._shared.setdefault(url, _Shared())
         shared.users += 1
         try:
-            async with shared.lock:
+            async with locked(shared.lock, "the store of the run, which is being opened,"):
                 if shared.store is None:
                     shared.store = await (self._open(url) if make else self._find(url))
                 store = shared.store

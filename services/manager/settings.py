@@ -31,6 +31,7 @@ from trimaran.config import (
     Section,
     is_device_list,
 )
+from trimaran.config_faults import describe_faults
 from trimaran.device import Kind, find_hidden, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.launch.devices import describe_sight
@@ -297,11 +298,8 @@ def load_settings(path: Path | None, given: Mapping[str, Any] | None = None) -> 
     try:
         settings = ManagerSettings.model_validate(tree | dict(given or {}))
     except ValidationError as error:
-        faults = (
-            f"{source}: {'.'.join(map(str, fault['loc'])) or 'configuration'}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise InputError("\n".join(faults)) from None
+        faults = describe_faults(ManagerSettings, error)
+        raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
     return _absolute(settings, path.parent.resolve() if path else Path.cwd())
 
 

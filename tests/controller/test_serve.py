@@ -386,6 +386,8 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
         *("checkpoint", "validation", "finished"),
     ]
     assert kinds.count(EventKind.REPLICA_LOST) == 1
+    saved = [(event.run.step, event.root) for event in events if event.kind == "checkpoint"]
+    assert saved == [(step, f"root-{step}") for step in (3, STEPS)]
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
     assert events[-1].text == ""  # where its folder lies helps on this machine only

@@ -80,8 +80,10 @@ class FakeProcesses:
         await self.emit(kind, run)
 
     async def emit(self, kind: EventKind, run: Run, **values: float) -> None:
-        event = RunEvent(0, kind, run, values, "", time.time())
-        await self.store.extend(events_stream(run.run_id), [event_to_tree(event)])
+        await self.append(RunEvent(0, kind, run, values, "", time.time()))
+
+    async def append(self, event: RunEvent) -> None:
+        await self.store.extend(events_stream(self.run.run_id), [event_to_tree(event)])
 
     async def take_lease(self, seconds: float = 60.0) -> None:
         name = f"launcher/{self.run.run_id}"

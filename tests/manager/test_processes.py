@@ -175,7 +175,7 @@ def test_one_manager_a_store_and_a_frozen_one_ends_when_it_was_replaced(folder: 
         run_id = submit(first, folder)
         with manager(folder) as refused:
             assert refused.wait() == 1
-        assert "a manager has it" in (folder.parent / "manager.log").read_text()
+        assert "a manager has the store" in (folder.parent / "manager.log").read_text()
         first.send(signal.SIGSTOP)
         with manager(folder) as second:  # it waits for the lease to end
             assert second.get(run_id).state == pb.Run.STATE_RUNNING

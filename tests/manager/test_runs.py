@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ import yaml
 
 from services.manager.manager import RENEW_SECONDS
 from services.manager.records import LEASE, Records
-from services.manager.serve import Serving, launcher_environment
+from services.manager.serve import Serving, launcher_environment, serving
 from services.manager.settings import ManagerSettings
 from tests.manager.fakes import (
     FAST,
@@ -41,7 +43,7 @@ from trimaran.errors import (
 )
 from trimaran.launch.launchers import Presence
 from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
 
@@ -142,6 +144,35 @@ async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
         assert other.run_id != runs[0].run_id
         with pytest.raises(AlreadyExistsError, match="once"):
             await served.runs.create(ANN, "once", text, ["run.seed=2"], 0)
+
+
+@asynchronous
+async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks meanwhile is told to ask again, as clients do by themselves."""
+    async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
+        run_id = await create(served, tmp_path)
+        await served.runs.cancel(ANN, run_id)
+        await until(lambda: state_of(served, run_id).has_ended)
+        gate, remove = asyncio.Event(), served.manager.records.remove
+
+        async def slowly(run_id: str) -> None:
+            await gate.wait()
+            await remove(run_id)
+
+        monkeypatch.setattr(served.manager.records, "remove", slowly)
+        deleting = asyncio.create_task(served.runs.delete(ANN, run_id))
+        await until(lambda: served.manager.records.all()[0].is_deleted)
+        with pytest.raises(UnavailableError, match=f"that of {run_id}, which is being deleted"):
+            await create(served, tmp_path)
+        with pytest.raises(NotFoundError):
+            await served.runs.get(ANN, run_id)
+        gate.set()
+        await deleting
+        again = await create(served, tmp_path)
+        assert await create(served, tmp_path) == again
+        assert [run.run_id for run in served.manager.records.all()] == [again]
 
 
 @asynchronous
@@ -546,9 +577,45 @@ async def test_pages_and_filters(tmp_path: Path) -> None:
 @asynchronous
 async def test_a_second_manager_is_refused(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs"):
-        with pytest.raises(InputError, match="a manager has it"):
+        who = rf"process {os.getpid()} on .* at 127.0.0.1:0, since 20.*end it .its runs go on"
+        with pytest.raises(
+            InputError, match=f"has the store {tmp_path}/runs/manager.sqlite: {who}"
+        ):
             async with managing(tmp_path / "runs"):
                 pass
+
+
+@asynchronous
+async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        told = f"--address: {served.address}: another manager listens there; use it"
+        with pytest.raises(InputError, match=told):
+            async with managing(tmp_path / "others", address=served.address):
+                pass
+        told = f"--http: {served.http_address}: Address already in use .*; name another"
+        with pytest.raises(InputError, match=told):
+            async with managing(tmp_path / "more", http_address=served.http_address):
+                pass
+
+
+@asynchronous
+async def test_a_manager_says_which_store_it_waits_for(tmp_path: Path) -> None:
+    """And until when, without the password; nothing listens there."""
+    said: list[str] = []
+    url = "redis://:secret@127.0.0.1:1/0?prefix=x"
+    settings = ManagerSettings(folder=tmp_path / "runs", store=url)
+
+    async def serve() -> None:
+        async with serving(settings, say=said.append):
+            pass
+
+    starting = asyncio.create_task(serve())
+    await until(lambda: said)
+    assert re.fullmatch(
+        r"waits for the store redis://127.0.0.1:1/0 \(x\), until \d\d:\d\d:\d\d", said[0]
+    )
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 @asynchronous
@@ -609,10 +676,16 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         log = folder / "logs" / "rollout-0.log"
         log.write_text(f"one\ntoken {token} shown\nredis://u:pass@h/0\nhalf")
         parts = served.runs.logs(ANN, run_id, "rollout-0", 10, follow=True)
-        assert await anext(parts) == ["one", "token *** shown", "redis://u:***@h/0"]
+        first = await anext(parts)
+        assert first.lines == ["one", "token *** shown", "redis://u:***@h/0"]
         log.open("a").write(" line\n")
-        assert await anext(parts) == ["half line"]
+        assert (await anext(parts)).lines == ["half line"]
         await parts.aclose()
+        again = served.runs.logs(ANN, run_id, "rollout-0", follow=True, after=first.position)
+        assert (await anext(again)).lines == ["half line"], "as a client that comes back asks"
+        log.open("a").write("next\n")
+        assert (await anext(again)).lines == ["next"]
+        await again.aclose()
         assert "rollout-0" in await served.runs.log_names(ANN, run_id)
         with pytest.raises(NotFoundError, match="rollout-0"):
             await anext(served.runs.logs(ANN, run_id, "../token"))
@@ -635,5 +708,8 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         async with processes_of(launcher.contexts[run_id]) as processes:
             run = await served.runs.get(ANN, run_id)
             await processes.emit(EventKind.CHECKPOINT, replace(run, step=5))
+            for step, root in ((7, "02d7"), (10, "older")):
+                at = replace(run, step=step)
+                await processes.append(RunEvent(0, EventKind.CHECKPOINT, at, root=root))
         kept = [(c.step, c.root, c.kept) for c in await served.runs.checkpoints(ANN, run_id)]
-        assert kept == [(5, "", False), (10, "5f0c", True)]
+        assert kept == [(5, "", False), (7, "02d7", False), (10, "5f0c", True)]

@@ -88,7 +88,17 @@ def test_a_pool_of_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("pool: {}", "pool"),
+        ("pool: {}", r"pool: unknown key; did you mean pools\? .known here: folder, store, "),
+        ("limits: {run: 1}", r"limits.run: unknown key; did you mean limits.runs\?"),
+        ("queue: {wieghts: {}}", r"queue.wieghts: unknown key; did you mean queue.weights\?"),
+        (
+            "pools: {x: {device: cuda, device_numbers: [1]}}",
+            r"pools.x.device_numbers: unknown key; did you mean pools.x.devices\?",
+        ),
+        ("pools: {devices: {device: cuda, slot: 1}}", r"did you mean pools.devices.slots\?"),
+        ("tls: {cert: a}", r"tls.certificate: missing; it must be given"),
+        ("allow: {plugin_credentials: {h: {token: T}}}", r"did you mean .*\.h\.token_variable\?"),
+        ("limits: 3", "limits: must be a section of runs, running"),
         ("pools: {x: {device: cuda}}", "lists devices"),
         ("pools: {x: {device: cpu, devices: [1]}}", "counts slots"),
         ("pools: {x: {device: cuda, devices: [1, 1]}}", "each once"),
