@@ -134,6 +134,7 @@ def test_a_file_for_people_that_finds_no_room_holds_the_run_and_loses_nothing(
     kinds = [event.kind.value for event in events]
     assert (kinds.count("held"), kinds.count("released")) == (1, 1)
     assert "No space left on device; make room there" in events[kinds.index("held")].text
+    assert kinds.index("held") < kinds.index("step", kinds.index("step") + 1), "at once"
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
     rows = read_json_lines(folder / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "step"] == list(range(1, STEPS + 1))

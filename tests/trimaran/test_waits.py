@@ -84,7 +84,7 @@ def test_who_holds_a_lock_and_waits_is_named_to_those_behind() -> None:
         async with locked(lock, "free again"):
             pass
 
-    asyncio.run(body())
+    asyncio.run(asyncio.wait_for(body(), 30))
 
 
 def test_a_task_that_outlives_its_call_is_left_alone() -> None:
@@ -93,4 +93,4 @@ def test_a_task_that_outlives_its_call_is_left_alone() -> None:
             task = asyncio.create_task(away(0.4))
         await task
 
-    asyncio.run(body())
+    asyncio.run(asyncio.wait_for(body(), 30))

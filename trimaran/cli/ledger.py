@@ -89,8 +89,11 @@ def _ask_manager(run: str | None, group: int | None, manager: str | None) -> Led
     except UnreachableError as error:
         if named:
             raise
-        find_run(run, None)  # says which runs there are here
-        raise InputError(str(error)) from None
+        try:
+            find_run(run, None)
+        except InputError as unknown:
+            raise InputError(f"{unknown}\n{error}") from None
+        raise
 
 
 @dataclass(frozen=True, slots=True)
