@@ -17,6 +17,7 @@ from tests.rollout import replicas
 from tests.rollout.replicas import MAX_TOKENS, TIMEOUT, generate, sampling
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError, TrimaranError
+from trimaran.launch.devices import PLACED
 
 FROZEN_SECONDS = 4.0
 
@@ -103,6 +104,7 @@ def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(replica, model):
         async with replica.client() as client:
             await replica.publish(client, load_file(model / "model.safetensors"))
             (core,) = psutil.Process(replica.process.pid).children()
+            assert core.environ()[PLACED] == "rollout-0"  # so a launcher's mark is seen there, too
             began = time.monotonic()
             while time.monotonic() - began < 3 * FROZEN_SECONDS:  # as much as it can take
                 groups = (generate(client, sampling(8, MAX_TOKENS), number=n) for n in range(2))
