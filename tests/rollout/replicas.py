@@ -131,6 +131,7 @@ def start_replica(
     script: str = SERVE,
     weight_sync: dict | None = None,
     frozen_timeout: float = 60,
+    tensor_parallel: int = 1,
 ) -> RunningReplica:
     """Returns once the replica has registered itself. `script` serves it."""
     sync_port, port = free_ports(2)
@@ -146,6 +147,7 @@ def start_replica(
                 "max_prompt_tokens": MAX_PROMPT_TOKENS,
                 "max_concurrency": 16,
                 "kv_cache_gib": 0.05,
+                "tensor_parallel": tensor_parallel,
             },
             "weight_sync": weight_sync or {},
             "frozen_timeout": frozen_timeout,

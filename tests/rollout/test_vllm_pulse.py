@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from tests.rollout import replicas
 from tests.rollout.replicas import MAX_TOKENS, TIMEOUT, generate, sampling
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError, TrimaranError
+from trimaran.launch.devices import PLACED
 
 FROZEN_SECONDS = 4.0
 
@@ -83,38 +82,68 @@ def test_a_load_of_weights_is_no_silence():
     asyncio.run(main())
 
 
-@pytest.fixture
-def replica(model, tmp_path):
-    script = """
+SERVE = """
 import sys
 from trimaran.cli.main import main
 sys.exit(main(["serve", "rollout", "--config", sys.argv[1], "--run-folder", sys.argv[2], "--index", "0"]))
 """
-    running = replicas.start_replica("vllm", model, tmp_path, script, frozen_timeout=FROZEN_SECONDS)
-    yield running
-    replicas.stop(running)
+
+
+@pytest.fixture
+def start(model, tmp_path):
+    running = []
+
+    def start(tensor_parallel):
+        at = {"frozen_timeout": FROZEN_SECONDS, "tensor_parallel": tensor_parallel}
+        running.append(replicas.start_replica("vllm", model, tmp_path, SERVE, **at))
+        return running[0], psutil.Process(running[0].process.pid).children(recursive=True)
+
+    yield start
+    for replica in running:
+        replicas.stop(replica)
 
 
 @pytest.mark.e2e
-def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(replica, model):
+def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(start, model):
     from safetensors.torch import load_file
+
+    replica, (core,) = start(tensor_parallel=1)
+    assert core.environ()[PLACED] == "rollout-0"  # so a launcher's mark is seen there, too
 
     async def body():
         async with replica.client() as client:
             await replica.publish(client, load_file(model / "model.safetensors"))
-            (core,) = psutil.Process(replica.process.pid).children()
             began = time.monotonic()
             while time.monotonic() - began < 3 * FROZEN_SECONDS:  # as much as it can take
                 groups = (generate(client, sampling(8, MAX_TOKENS), number=n) for n in range(2))
                 await asyncio.gather(*groups)
-            os.kill(core.pid, signal.SIGSTOP)
+            core.suspend()
             with pytest.raises(TrimaranError):  # its caller goes on elsewhere
                 await generate(client, sampling(1, 8), into=GroupAssembly(1))
 
     asyncio.run(body())
-    assert replica.process.wait(TIMEOUT) == 75  # what may pass: it is started again
+    assert_ended(replica, [core])
+
+
+@pytest.mark.e2e
+def test_a_stopped_worker_of_two_ends_its_replica_though_nobody_asks_for_tokens(start):
+    """The core answers by itself all the while."""
+    replica, children = start(tensor_parallel=2)
+    workers = [child for child in children if child.children() == [] and "Worker" in title(child)]
+    assert len(workers) == 2, [title(child) for child in children]
+    time.sleep(2 * FROZEN_SECONDS)
+    assert replica.process.poll() is None
+    workers[1].suspend()
+    assert_ended(replica, children)
+
+
+def title(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
+
+def assert_ended(replica, children: list[psutil.Process]) -> None:
+    """With all that it had started, and the exit code after which a launcher starts it again."""
+    assert replica.process.wait(TIMEOUT) == 75
     assert "error: the vllm engine is frozen" in Path(replica.log).read_text()
-    assert (
-        not psutil.pid_exists(replica.process.pid)
-        or not psutil.Process(replica.process.pid).children()
-    )
+    _, alive = psutil.wait_procs(children, TIMEOUT)
+    assert not alive

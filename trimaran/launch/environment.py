@@ -19,6 +19,9 @@ COMMON = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device numbers are those of nvidia-smi
     "VLLM_NO_USAGE_STATS": "1",
     "PYTHONUNBUFFERED": "1",
+    # vLLM's processes give themselves titles, over their environment unless this is set. The manager
+    # knows by a variable there whose they are, and that they are gone.
+    "SPT_NOENV": "1",
 }
 
 COMPUTE = {
