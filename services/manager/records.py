@@ -80,6 +80,11 @@ class Managed:
             )
         return replace(self, state=state, **changes)
 
+    def told(self, text: str) -> str:
+        """For clients: paths in its folder as they stand there. Where that lies is `Run.folder` and
+        helps only on this machine."""
+        return text.replace(f"{self.folder}/", "")
+
     @property
     def ask(self) -> Ask:
         return Ask(

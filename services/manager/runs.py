@@ -187,12 +187,14 @@ class Runs:
         return await self._steer(client, run_id, make)
 
     async def resume(self, client: ClientIdentity, run_id: str) -> Run:
-        """Raises StateError for a run that has succeeded, or whose processes are still ending, and
-        LimitError where its owner has too many others."""
+        """Raises StateError for a run that has succeeded, or whose processes are still ending,
+        InputError where the pools are too small for it by now, and LimitError where its owner has
+        too many others."""
 
         def make(run: Managed) -> Managed:
             if run.state in (RunState.QUEUED, RunState.STARTING, RunState.RUNNING):
                 return run
+            check_fits(run.ask, self._manager.pools, f"run {run_id}")
             if run.state.has_ended:
                 self._check_number(run.owner)
             cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
@@ -433,7 +435,10 @@ class Runs:
             name: getattr(run, name)
             for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")
         }
-        return replace(event, run=replace(event.run, **known))
+        words = {name: run.told(getattr(event.run, name)) for name in ("error", "remedy", "held")}
+        is_path = event.kind is EventKind.CHECKPOINT
+        text = event.text if is_path else run.told(event.text)
+        return replace(event, run=replace(event.run, **known, **words), text=text)
 
 
 def _tree(config: RunConfig) -> dict[str, Any]:

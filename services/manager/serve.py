@@ -59,13 +59,15 @@ async def serving(
 ) -> AsyncGenerator[Serving]:
     """RunService until the block ends; the runs go on. `Serving.manager.run()` is to be awaited.
 
-    Raises InputError where another manager has the store.
+    Raises InputError where another manager has the store, and where others than this machine's users
+    could submit runs without limits.
 
     Example:
         async with serving(ManagerSettings(folder=Path("/runs"))) as served:
             await served.manager.run()
     """
     async with AsyncExitStack() as stack:
+        settings.check_limits()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
@@ -78,10 +80,11 @@ async def serving(
             records,
             lease,
             stores,
-            launcher or LocalLauncher(_environment(settings)),
+            launcher or LocalLauncher(launcher_environment(settings)),
             settings.find_pools(),
             settings.policy,
             times,
+            _secrets(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
@@ -183,12 +186,21 @@ def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
     return lambda text, overrides: admit(text, overrides, allow, limits)[0]
 
 
-def _environment(settings: ManagerSettings) -> dict[str, str]:
-    """Of the runs' processes: what their rewards may call is the operator's word alone."""
-    environment = dict(os.environ)
+def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
+    """Of every run: what its rewards may call is the operator's word alone, and tokens of plugins
+    are only for runs that name them."""
+    secrets = _secrets(settings)
+    environment = {name: value for name, value in os.environ.items() if name not in secrets}
     if settings.allow:
         environment[ALLOW_VARIABLE] = "\n".join(settings.allow.plain.entries)
     return environment
+
+
+def _secrets(settings: ManagerSettings) -> dict[str, str]:
+    """Tokens that the operator has for hosts of plugins, by their variables."""
+    hosts = settings.allow.plugin_credentials.values() if settings.allow else ()
+    names = {host.token_variable for host in hosts}
+    return {name: value for name, value in os.environ.items() if name in names}
 
 
 def _tls(settings: ManagerSettings) -> TlsFiles | None:

@@ -38,6 +38,7 @@ from services.controller.records import (
     Replayed,
     Scored,
     Skipped,
+    canonical,
     chain_hash,
     decode,
     encode,
@@ -331,7 +332,7 @@ def rechained(disks: Disks, place: int, *records: Record) -> None:
     trees = [encode(record) for record in records]
     trees += [copy.deepcopy(rows[n]) for n in sorted(rows) if n > place]
     for number, tree in enumerate(trees, start=place + 1):
-        head = chain_hash(head, tree)
+        head = chain_hash(head, canonical(tree))
         rows[number] = {**tree, "hash": head}
     disks.store.end = max(rows)
 

@@ -11,10 +11,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS + 20)]
 
 
 def test_every_process_that_stays_frozen_is_found():
-    """One directed fault a kind: rollout, reward, weight sync, trainer, controller, launcher."""
-    code, output = drive("--runs", 1, "--faults", 6, "--only", "frozen")
+    """One directed fault a kind: rollout, reward, weight sync, trainer, controller, launcher, manager."""
+    code, output = drive("--runs", 1, "--faults", 7, "--only", "frozen")
     assert code == 0, output
-    for kind in ("rollout", "reward", "weight-sync", "trainer", "controller", "launcher"):
+    for kind in (
+        "rollout",
+        "reward",
+        "weight-sync",
+        "trainer",
+        "controller",
+        "launcher",
+        "manager",
+    ):
         assert f"frozen {kind}:" in output, output
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import shutil
 import time
@@ -48,6 +49,8 @@ PATIENCE = 0.75
 class Report:
     seed: int
     store: str
+    commit: str
+    """Of the code, as it was when the driver began."""
     num_runs: int = 0
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     """Kind of fault -> seconds of each."""
@@ -56,6 +59,8 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     num_missed: int = 0
     """Faults whose moment never came; not counted."""
+    settings: Counter[str] = field(default_factory=Counter)
+    """Of how many runs: synchronous or not, and beside another one."""
     num_tokens: int = 0
     """Trained, and each compared with the weights that made it."""
     num_steps: int = 0
@@ -69,7 +74,8 @@ class Report:
 async def drive(report: Report, arguments: argparse.Namespace, folder: Path) -> None:
     """One site after the other, with one or two runs each."""
     number = 0
-    while report.num_runs < arguments.runs:
+    began = time.monotonic()
+    while report.num_runs < arguments.runs and time.monotonic() - began < arguments.seconds:
         seed = arguments.seed * 1000 + number
         dice = random.Random(seed)
         num_runs = min(dice.choice((1, 1, 2)), arguments.runs - report.num_runs)
@@ -128,6 +134,9 @@ async def drive_site(
         wrong += judge.find_left(site)
     report.wrong += [f"site {seed}: {what}" for what in wrong]
     report.num_runs += num_runs
+    for run in site.runs:
+        report.settings["asynchronous" if run.setting.max_lag else "synchronous"] += 1
+        report.settings["two at a time"] += len(site.runs) == 2
     print(f"site {seed}: {time.monotonic() - began:.1f} s", *wrong, sep="\n  ", flush=True)
 
 
@@ -254,6 +263,9 @@ def main(folder: Path) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--faults", type=int, default=10, help="in each run")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="after which no further run begins"
+    )
     parser.add_argument("--store", choices=("sqlite", "redis"), default="sqlite")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
     parser.add_argument(
@@ -264,7 +276,7 @@ def main(folder: Path) -> int:
     arguments = parser.parse_args()
     if arguments.plant:
         arguments.only = PLANTS[arguments.plant].only
-    report = Report(arguments.seed, arguments.store)
+    report = Report(arguments.seed, arguments.store, results.commit())
     started = time.monotonic()
     asyncio.run(drive(report, arguments, folder))
     print(

@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from services.manager.reconcile import TIMES
+from services.manager.serve import WAIT_SECONDS
 from tests.faults import orders
 from tests.faults.replaced import Broken, refuse_replaced
 from tests.faults_runs.lives import Life
@@ -22,14 +24,14 @@ from tests.faults_runs.site import (
     Site,
 )
 from trimaran.errors import StateError, TrimaranError
+from trimaran.launch.lease import LEASE_SECONDS
 from trimaran.runs import RunState
 from trimaran.types import Caller
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
-NOTICED_SECONDS = {LAUNCHER: 30.0}
-"""In which a process that stays frozen must be killed; for a launcher its lease, 10 s, and what a
-busy machine adds. For others that is frozen_timeout and some."""
+BUSY_SECONDS = 8.0
+"""What two busy cores add to the times that the product states."""
 AWAY_SECONDS = (0.1, 2.0)
 """Until who supervises the manager or Redis has started it again."""
 
@@ -108,13 +110,25 @@ async def stay_frozen(site: Site, run: DrivenRun, case: Case, dice: random.Rando
     life = _pick(site, run, case.victim, dice)
     if life is None:
         return None
-    begun, limit = time.monotonic(), NOTICED_SECONDS.get(case.victim, FROZEN_SECONDS + 7)
+    begun, limit = time.monotonic(), await _noticed_seconds(site, run, life, case.victim)
     life.send(signal.SIGSTOP)
     while life.alive:
         if time.monotonic() - begun > limit:
             raise Broken(f"{life.name} is {life.status} after {limit:g} s: nobody has noticed")
         await asyncio.sleep(0.1)
     return Done(f"{life.name} was killed after {time.monotonic() - begun:.1f} s", begun)
+
+
+async def _noticed_seconds(site: Site, run: DrivenRun, life: Life, victim: str) -> float:
+    """In which it must be killed that stays frozen from now on."""
+    if victim == MANAGER:
+        return site.supervisor.patience + BUSY_SECONDS
+    if victim != LAUNCHER:
+        return 1.5 * FROZEN_SECONDS + BUSY_SECONDS  # a round of questions is half as long
+    if not await run.has_lease(life):
+        return TIMES.first_lease + BUSY_SECONDS
+    # Who notices may just be started again itself, from a fault before.
+    return LEASE_SECONDS + TIMES.lapse + WAIT_SECONDS + BUSY_SECONDS
 
 
 async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
@@ -252,7 +266,7 @@ VICTIMS = ("rollout", "reward", "weight-sync", "trainer", "controller", LAUNCHER
 CASES = (
     *(Case(f"kill {victim}", victim, kill) for victim in VICTIMS),
     *(Case(f"freeze {victim}", victim, freeze) for victim in VICTIMS),
-    *(Case(f"frozen {victim}", victim, stay_frozen) for victim in VICTIMS[:6]),
+    *(Case(f"frozen {victim}", victim, stay_frozen) for victim in VICTIMS[:7]),
     *(
         Case(f"{action} call", victim, harm_call, method, action)
         for victim, methods in CALLS.items()

@@ -89,6 +89,11 @@ PLANTS = {
             ),
         ),
     ),
+    # Nobody looks whether a process answers.
+    "frozen": Plant(
+        "frozen rollout",
+        (Change("trimaran.launch.health", "if silence >= self._timeout and", "if False and"),),
+    ),
     # The same step once more is trained once more.
     "twice": Plant(
         "TrainBatch",

@@ -43,13 +43,14 @@ def add(path: Path, report: Report) -> None:
         file.seek(0)
         text = file.read()
         tree: dict[str, Any] = json.loads(text) if text else {"pieces": []}
-        this = {"commit": _commit(), "seed": report.seed, "store": report.store}
+        this = {"commit": report.commit, "seed": report.seed, "store": report.store}
         # Again after each site: what it told before is in what it tells now.
         tree["pieces"] = [p for p in tree["pieces"] if not this.items() <= p.items()]
         tree["pieces"].append(
             {
                 **this,
                 "runs": report.num_runs,
+                "settings": report.settings,
                 "faults": report.num_faults,
                 "steps": report.num_steps,
                 "tokens": report.num_tokens,
@@ -71,6 +72,9 @@ def add(path: Path, report: Report) -> None:
         os.fsync(file.fileno())
 
 
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+def commit() -> str:
+    """Of the code; with `-dirty` where files of it are changed, other than the figures."""
+    last = ["git", "rev-parse", "--short", "HEAD"]
+    changed = ["git", "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/results"]
+    name = subprocess.run(last, capture_output=True, text=True).stdout.strip()
+    return name + "-dirty" * bool(subprocess.run(changed, capture_output=True).returncode)

@@ -20,13 +20,15 @@ from tests.faults import house, orders
 from tests.faults_runs import born, entry
 from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
+from tests.faults_runs.supervisor import Supervisor
 from tests.marked import MARK, marked, survivors
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
+from trimaran.launch.lease import holder_name
 from trimaran.run_context import RunContext
-from trimaran.runs import Run, RunState
+from trimaran.runs import Run, RunState, launcher_lease
 from trimaran.store import Store, entries, find_store
 
 GROUPS_PER_STEP = 2
@@ -117,6 +119,15 @@ class DrivenRun:
             if tree["kind"] == "committed":
                 self.step = tree["version"]["step"]
 
+    async def has_lease(self, launcher: Life) -> bool:
+        """Whether this very launcher has taken its lease; False while the store is away."""
+        try:
+            async with asyncio.timeout(2):
+                lease = self._store and await self._store.holder(launcher_lease(self.name))
+        except (UnavailableError, TimeoutError):
+            return False
+        return bool(lease) and lease.holder == holder_name(launcher.pid)
+
     async def close(self) -> None:
         if self._store is not None:
             await self._store.close()
@@ -146,6 +157,7 @@ class Site:
         self.address = _free_address()
         self.client = AsyncRunClient(self.address, timeout=2.0)
         self.runs: list[DrivenRun] = []
+        self.supervisor = Supervisor(self._kill_manager, self.start_manager)
         self._looking = asyncio.Lock()
         self._ours = {process.pid for process in marked(os.environ[MARK])}
         """The driver and its zygote."""
@@ -179,7 +191,13 @@ class Site:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **self.supervisor.environment},
             )
+        self.supervisor.expect()
+
+    def _kill_manager(self) -> None:
+        if manager := self.lives.alive.get("up"):
+            manager.send(signal.SIGKILL)
 
     async def submit(self, setting: Setting, num_steps: int, harm: str = "") -> DrivenRun:
         """`harm`: an order for the call, which is made until it is answered, as `calls.py` has it."""
@@ -218,6 +236,7 @@ class Site:
 
     async def close(self) -> list[str]:
         """Ends everything; what should not have been there any more."""
+        await self.supervisor.close()
         for run in self.runs:
             await run.close()
         await self.client.close()

@@ -6,15 +6,19 @@ import asyncio
 import os
 import signal
 import sys
+import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.launch.services import STAND_IN, is_alive, pid_of
+import pytest
+
+from tests.launch.services import STAND_IN, is_alive, make_services, pid_of
 from trimaran.launch.endpoints import free_address
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.local import Processes, ServiceProcess, StopTimes
 from trimaran.launch.restarts import Restarts
-from trimaran.trust import NO_TRUST
+from trimaran.trust import NO_TRUST, Trust
 
 TIMES = StopTimes(leader=0.5, running=1.0, loading=0.5)
 SERVING = Path(__file__).with_name("serving.py")
@@ -44,7 +48,7 @@ def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
         restarts = partial(Restarts, first_pause=0.01)
         async with Processes(services, TIMES, restarts) as processes:
             processes.running = True
-            watch = HealthWatch(processes, 1.0, notes.append, NO_TRUST, pause=0.1)
+            watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1)
             tasks = [
                 asyncio.create_task(watch.run()),
                 asyncio.create_task(processes.wait(notes.append)),
@@ -69,18 +73,23 @@ def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
 
 
 def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
-    address = free_address(set())
-    service = make(tmp_path, "reward", SERVING, address, address=address)
+    """It could hear no answer meanwhile."""
+    [service] = make_services(tmp_path, {"reward": "run"})
     notes: list[str] = []
+    asked: list[float] = []
+
+    async def ask(address: str, timeout: float, trust: Trust) -> bool:
+        asked.append(timeout)
+        if len(asked) == 2:
+            stand_still(3.0)
+        return len(asked) != 2
 
     async def run() -> None:
-        async with Processes([service], TIMES) as processes:
-            watch = HealthWatch(processes, 1.0, notes.append, NO_TRUST, pause=0.1)
+        async with Processes([replace(service, address="127.0.0.1:1")], TIMES) as processes:
+            watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1, ask=ask)
             task = asyncio.create_task(watch.run())
-            await asyncio.to_thread(pid_of, tmp_path / "reward")
-            await asyncio.sleep(0.5)
-            stand_still(2.0)
-            await asyncio.sleep(0.5)
+            while len(asked) < 5:
+                await asyncio.sleep(0.05)
             task.cancel()
             assert set(processes.alive) == {"reward"}
 
@@ -88,8 +97,60 @@ def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
     assert not notes
 
 
+@pytest.mark.parametrize(("is_stopped", "start_timeout"), [(True, 60.0), (False, 1.0)])
+def test_who_is_frozen_before_its_first_answer_is_killed_too(
+    is_stopped: bool, start_timeout: float, tmp_path: Path
+) -> None:
+    """At once when it is stopped; else, as a deadlock is, when its time to start has passed."""
+    service = make(tmp_path, "trainer-0", STAND_IN, "run", address=free_address(set()))
+    notes: list[str] = []
+
+    async def run() -> None:
+        restarts = partial(Restarts, first_pause=0.01)
+        async with Processes([service], TIMES, restarts) as processes:
+            processes.running = True
+            watch = HealthWatch(processes, 1.0, start_timeout, notes.append, NO_TRUST, pause=0.1)
+            tasks = [
+                asyncio.create_task(watch.run()),
+                asyncio.create_task(processes.wait(notes.append)),
+            ]
+            first = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
+            (tmp_path / "trainer-0").unlink()
+            if is_stopped:
+                os.kill(first, signal.SIGSTOP)
+            again = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
+            assert again != first and not is_alive(first)
+            for task in tasks:
+                task.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert notes[0].startswith("trainer-0 is frozen: it has not answered for ")
+
+
+def test_a_launcher_that_stands_still_now_and_then_finds_a_frozen_process_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """As on a machine that is too busy: each round takes longer than it should."""
+    address = free_address(set())
+    service = make(tmp_path, "reward", SERVING, address, address=address)
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with Processes([service], TIMES) as processes:
+            watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1)
+            task = asyncio.create_task(watch.run())
+            frozen = await asyncio.to_thread(pid_of, tmp_path / "reward")
+            await asyncio.sleep(0.5)
+            os.kill(frozen, signal.SIGSTOP)
+            while is_alive(frozen):
+                stand_still(0.8)
+                await asyncio.sleep(0.15)
+            task.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert notes and notes[0].startswith("reward is frozen")
+
+
 def stand_still(seconds: float) -> None:
     """The event loop with it, as a stopped process does."""
-    import time
-
     time.sleep(seconds)

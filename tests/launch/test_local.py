@@ -245,6 +245,20 @@ async def until_again(folder: Path, *names: str) -> list[int]:
 SOON = partial(Restarts, first_pause=0.01)
 
 
+def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    services = make_services(tmp_path, {"controller": "finish", "rollout-0": "run"})
+
+    async def run() -> None:
+        async with Processes(services, StopTimes(running=3600.0)) as processes:
+            processes.running = True
+            stopped = await asyncio.to_thread(pid_of, tmp_path / "rollout-0")
+            os.kill(stopped, signal.SIGSTOP)
+            Path(tmp_path / "controller-may-finish").touch()
+            await processes.wait(print)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_dead_rank_takes_all_ranks_and_the_controller_along_and_nobody_else(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,9 @@ import json
 import os
 import re
 import shutil
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import yaml
 
 from services.manager.manager import RENEW_SECONDS
 from services.manager.records import LEASE, Records
-from services.manager.serve import Serving, serving
+from services.manager.serve import Serving, launcher_environment, serving
 from services.manager.settings import ManagerSettings
 from tests.manager.fakes import (
     FAST,
@@ -39,6 +42,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import Presence
+from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
@@ -65,6 +69,10 @@ async def started(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeP
     return processes
 
 
+def waiting_for(served: Serving, run_id: str) -> str:
+    return served.manager.records.get(run_id).view.waiting_for
+
+
 @asynchronous
 async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
     launcher = FakeLauncher()
@@ -89,6 +97,40 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
         assert [e.run.state for e in events if e.kind is EventKind.FINISHED] == ["succeeded"]
         assert events[0].run.state is RunState.QUEUED and events[-1].run.owner == "ann"
         await processes.store.close()
+
+
+@asynchronous
+async def test_a_run_may_have_parts_of_gpus(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    pools = {"gpu": {"device": "cuda", "devices": ["MIG-a", "MIG-b", "GPU-c"]}}
+    async with managing(tmp_path / "runs", launcher, pools=pools) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        config = yaml.safe_load((tmp_path / "runs" / run_id / "config.yaml").read_text())
+        assert config["trainer"]["devices"] == ["MIG-a"]
+        assert config["rollout"]["devices"] == ["MIG-b"]
+        assert await processes.record("replicas") == {"wanted": 1, "devices": {"0": ["MIG-b"]}}
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, hosts = FakeLauncher(), {}
+    for name in ("A", "B"):
+        monkeypatch.setenv(f"TRIMARAN_{name}_TOKEN", f"secret {name}")
+        hosts[f"http://{name.lower()}:1"] = {"token_variable": f"TRIMARAN_{name}_TOKEN"}
+    folders = {"models": [tmp_path], "data": [tmp_path], "plugin_hosts": list(hosts)}
+    allow = folders | {"plugin_credentials": hosts}
+    async with managing(tmp_path / "runs", launcher, allow=allow) as served:
+        plugin = {"url": "http://a:1", "token_variable": "TRIMARAN_A_TOKEN"}
+        named = await create(served, tmp_path, "1", reward={"rules": {"judge": {"plugin": plugin}}})
+        other = await create(served, tmp_path, "2")
+        await until(lambda: len(launcher.secrets) == 2)
+        assert launcher.secrets == {named: {"TRIMARAN_A_TOKEN": "secret A"}, other: {}}
+    settings = ManagerSettings.model_validate({"allow": allow})
+    assert not [v for v in launcher_environment(settings).values() if v.startswith("secret ")]
 
 
 @asynchronous
@@ -276,6 +318,75 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
 
 
 @asynchronous
+async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        cases: list[tuple[dict[str, Any], str]] = [
+            (
+                {"trainer": {"labels": {"memory": "80"}}},
+                r"trainer\.labels .*: no pool is like that",
+            ),
+            ({"rollout": {"device": "npu"}}, r"rollout\.device npu, .* there are gpu \(cuda"),
+            ({"trainer": {"data_parallel": 8}}, r"rollout\.replicas: the run needs 8 cuda for its"),
+            ({"rollout": {"tensor_parallel": 9}}, r"and 1 x 9 cuda, each replica in one pool"),
+        ]
+        for sections, words in cases:
+            with pytest.raises(InputError, match=words):
+                await create(served, tmp_path, **sections)
+        assert served.manager.records.all() == []
+
+
+@asynchronous
+async def test_a_run_that_the_pools_have_become_too_small_for_says_so(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        large = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
+        small = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
+        await served.runs.pause(ANN, small)
+        await until(lambda: state_of(served, large) is RunState.STARTING)
+        other = await create(served, tmp_path, "3", trainer={"data_parallel": 4})
+    pools = {"gpu": {"device": "cuda", "devices": [0, 1]}}
+    async with managing(tmp_path / "runs", pools=pools) as served:
+        await until(lambda: "the pools do not have any more" in waiting_for(served, other))
+        with pytest.raises(InputError, match=f"run {small}: the run needs 4 cuda .* lower"):
+            await served.runs.resume(ANN, small)
+        await served.runs.cancel(ANN, other)
+
+
+@asynchronous
+async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) -> None:
+    """Where the run's folder lies stands in `Run.folder` alone."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        error = f"reward died\nits whole log: {processes.run.folder}/logs/reward.log"
+        await processes.report(RunState.FAILED, error=error)
+        launcher.there[run_id] = Presence.GONE
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        run = await served.runs.get(ANN, run_id)
+        seen = [run, *[event.run async for event in served.runs.events(ANN, run_id)]]
+        texts = [event.text async for event in served.runs.events(ANN, run_id)]
+        texts += [text for each in seen for text in (each.error, each.remedy, each.held)]
+        assert not [text for text in texts if str(tmp_path) in text]
+        assert run.error == "reward died\nits whole log: logs/reward.log"
+        assert run.folder == str(processes.run.folder)
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
+    tmp_path: Path,
+) -> None:
+    class Refusing(FakeLauncher):
+        async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
+            raise UnavailableError("no launcher can be started (too many processes)")
+
+    async with managing(tmp_path / "runs", Refusing()) as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        assert "too many processes" in (await served.runs.get(ANN, run_id)).error
+
+
+@asynchronous
 async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Path) -> None:
     """It had failed. Its new launcher dies before it says anything, and is started again."""
     launcher = FakeLauncher()
@@ -289,6 +400,25 @@ async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Pa
         await served.runs.resume(ANN, run_id)
         await until(lambda: len(launcher.events) == 3)
         assert (await served.runs.get(ANN, run_id)).error == ""
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_path: Path) -> None:
+    """It keeps the run's store locked: the manager must not wait for it."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING, starts=1)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        assert processes.lease
+        await processes.store.release(processes.lease)
+        with closing(sqlite3.connect(tmp_path / "runs" / run_id / "store.sqlite")) as frozen:
+            frozen.execute("BEGIN IMMEDIATE")
+            await until(lambda: f"kill {run_id}" in launcher.events, seconds=15)
+            frozen.execute("ROLLBACK")
+        await until(lambda: launcher.events.count(f"start {run_id}") == 2)
         await processes.store.close()
 
 

@@ -55,6 +55,8 @@ class RolloutClient(Client):
         Silence of `idle_timeout` seconds raises DeadlineError. After an error `assembly` keeps what
         had arrived: pass it to another replica's client, which goes on from there.
         """
+        if assembly.complete:  # the stream before this one broke between its last token and its end
+            return Group(number, attempt, prompt, assembly.prompt_token_ids, assembly.completions())
         continuations = assembly.unfinished() if assembly.started else {}
         request = pb.GenerateRequest(
             caller=self._caller,

@@ -97,6 +97,7 @@ class Children:
             self._ended.add(child.process.pid)
             with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
                 child.process.send_signal(signal.SIGTERM)
+                child.process.send_signal(signal.SIGCONT)  # a stopped one would not hear it
         if not watchers:
             return
         _, pending = await asyncio.wait(watchers, timeout=seconds)

@@ -1,15 +1,16 @@
 """Finds processes that are frozen: alive, and silent. A frozen one is killed, and so becomes a death.
 
 A stopped process, a deadlock and an event loop that is held up look the same from outside: gRPC
-health is not answered. Only who has answered once since its start is judged, because a process that
-loads a model answers nobody.
+health is not answered. A process that loads a model answers nobody either. So who has not answered
+yet is silent only while it is stopped (SIGSTOP), or once it has had `start_timeout` for its start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from trimaran import rpc
 from trimaran.launch.children import Child
@@ -25,51 +26,73 @@ class HealthWatch:
 
     Example:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(HealthWatch(processes, 60.0, print, run.trust).run())
+            tasks.create_task(HealthWatch(processes, 60.0, 300.0, print, run.trust).run())
     """
 
     def __init__(
         self,
         processes: Processes,
         timeout: float,
+        start_timeout: float,
         note: Callable[[str], None],
         trust: Trust,
         pause: float = ASK_SECONDS,
+        ask: Callable[[str, float, Trust], Awaitable[bool]] = rpc.is_serving,
     ) -> None:
         """`timeout`: `frozen_timeout`, seconds of silence after which a process is killed."""
         self._processes, self._timeout, self._note = processes, timeout, note
-        self._trust = trust
-        self._pause = min(pause, timeout / 4)
-        self._heard: dict[int, float] = {}
-        """When each process that has ever answered last did, by process id."""
+        self._start_timeout, self._trust = start_timeout, trust
+        self._pause, self._ask = min(pause, timeout / 4), ask
+        self._known: set[int] = set()
+        """Process ids of those that have answered."""
+        self._silences: dict[int, float] = {}
+        """Seconds for which each has been silent while we were listening, by process id."""
 
     async def run(self) -> None:
         while True:
             before = time.monotonic()
-            await asyncio.gather(*map(self._ask, self._processes.alive.values()))
+            children = list(self._processes.alive.values())
+            answers = await asyncio.gather(*map(self._answers, children))
             await asyncio.sleep(self._pause)
-            now = time.monotonic()
-            if now - before > 2 * self._pause + self._timeout / 2:
-                # We stood still ourselves: nobody could be heard.
-                self._heard = dict.fromkeys(self._heard, now)
-            self._judge(now)
+            # A longer round is one in which we stood still ourselves, and nobody could be heard.
+            seconds = min(time.monotonic() - before, 2 * self._pause)
+            self._known &= {child.process.pid for child in children}
+            self._silences = {
+                child.process.pid: self._silence(child, answers_now, seconds)
+                for child, answers_now in zip(children, answers, strict=True)
+            }
+            self._judge(children)
 
-    async def _ask(self, child: Child) -> None:
+    async def _answers(self, child: Child) -> bool:
+        """Always of a process whose health is not asked."""
         address = child.service.address
-        if address and await rpc.is_serving(address, self._pause, self._trust):
-            self._heard[child.process.pid] = time.monotonic()
+        return not address or await self._ask(address, self._pause, self._trust)
 
-    def _judge(self, now: float) -> None:
-        alive = self._processes.alive.values()
-        self._heard = {
-            pid: self._heard[pid] for child in alive if (pid := child.process.pid) in self._heard
-        }
-        for child in alive:
-            silence = now - self._heard.get(child.process.pid, now)
-            if silence > self._timeout:
-                name = child.service.name
+    def _silence(self, child: Child, answers_now: bool, seconds: float) -> float:
+        """After a round that took `seconds`."""
+        pid = child.process.pid
+        if answers_now:
+            self._known.add(pid)
+        starts = pid not in self._known and time.monotonic() - child.began < self._start_timeout
+        if answers_now or (starts and not is_stopped(pid)):
+            return 0.0
+        return self._silences.get(pid, 0.0) + seconds
+
+    def _judge(self, children: list[Child]) -> None:
+        for child in children:
+            silence, name = self._silences[child.process.pid], child.service.name
+            if silence >= self._timeout and self._processes.alive.get(name) is child:
                 self._note(
                     f"{name} is frozen: it has not answered for {silence:.0f} s (frozen_timeout is"
                     f" {self._timeout:g} s); it is killed"
                 )
                 self._processes.kill(name)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the kernel does not let it run until it gets SIGCONT."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has just ended
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"

@@ -1,0 +1,73 @@
+"""A replica's client, and streams that break."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.trimaran.test_assembly import V1, chunk, finished, opened
+from trimaran import rpc, wire
+from trimaran.clients import GroupAssembly, RolloutClient
+from trimaran.errors import UnavailableError
+from trimaran.types import Caller, Group, Message, Prompt, Sampling
+from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
+
+PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
+
+
+class Replica(rollout_pb2_grpc.RolloutServiceServicer):
+    """One completion of two tokens; its first streams break after so many answers."""
+
+    def __init__(self, *breaks: int) -> None:
+        self.breaks = list(breaks)
+        self.asked: list[list[int]] = []
+        """Of each call the completions that were begun already."""
+
+    async def Generate(self, request: Any, context: Any) -> Any:
+        self.asked.append([c.index for c in request.continuations])
+        left = self.breaks.pop(0) if self.breaks else None
+        starts = [len(wire.decode_token_ids(c.token_ids)) for c in request.continuations]
+        start = starts[0] if starts else 0
+        answers = [opened([9]), *(chunk(0, i, [i], V1) for i in range(start, 2)), finished(0)]
+        for answer in answers[:left]:
+            yield answer
+        if left is not None:
+            raise UnavailableError("the connection broke")
+
+
+async def generate(replica: Replica) -> Group:
+    """With another call after each that broke."""
+    add = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
+    server = rpc.Server("127.0.0.1:0", [rpc.service(rollout_pb2.DESCRIPTOR, add, replica)])
+    await server.start()
+    assembly = GroupAssembly(1)
+    try:
+        async with asyncio.timeout(30), RolloutClient(server.address, Caller("run", 1)) as client:
+            for attempt in range(1, 4):
+                try:
+                    return await client.generate(
+                        17, attempt, PROMPT, Sampling(1.0, 2, 1), V1, assembly, 10.0
+                    )
+                except UnavailableError:
+                    continue
+    finally:
+        await server.stop()
+    raise AssertionError("no attempt came to an end")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "asked"),
+    [
+        ((0,), [[], []]),
+        ((2, 2), [[], [0], [0]]),
+        ((3,), [[], [0]]),
+        ((4,), [[]]),  # it has said all, and breaks before its end: nothing is left to ask for
+    ],
+)
+def test_a_group_is_whole_wherever_its_streams_break(breaks, asked) -> None:
+    replica = Replica(*breaks)
+    group = asyncio.run(generate(replica))
+    assert [c.token_ids_T for c in group.completions_G] == [(0, 1)]
+    assert replica.asked == asked
