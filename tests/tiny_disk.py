@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         (folder / BALLAST).write_bytes(bytes(20_000_000))
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a test that failed uses it
 
 
 def fill(disk: Path) -> None:

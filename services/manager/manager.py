@@ -35,13 +35,15 @@ from trimaran.launch.environment import plugin_variables
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, RunState
-from trimaran.store import ConflictError, Lease
+from trimaran.store import ConflictError, Lease, StoreFullError
 
 logger = logging.getLogger(__name__)
 
 PREPARED_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
+ROOM_SECONDS = 2.0
+"""For a write that shows whether a run's store has room."""
 MOST_FAILURES = 20
 """Of looks at one run in a row, after which the log says it only now and then."""
 
@@ -211,7 +213,21 @@ class Manager:
             self._lapsed.pop(run.run_id, None)
             return True
         since = self._lapsed.setdefault(run.run_id, time.monotonic())
-        return time.monotonic() - since < self._times.lapse
+        if time.monotonic() - since < self._times.lapse:
+            return True
+        await self._check_room(run)
+        return False
+
+    async def _check_room(self, run: Managed) -> None:
+        """Raises StoreFullError where nobody can write to the run's store, its launcher neither. One
+        that is frozen in a write keeps the store locked: then this says nothing."""
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self.links.tell(run, again=True)
+        except StoreFullError:
+            raise
+        except (TimeoutError, UnavailableError) as error:
+            logger.info("run %s: its store takes no write: %s", run.run_id, error)
 
     def _ending_seconds(self, run: Managed, presence: Presence) -> float:
         if presence is not Presence.ENDING:
