@@ -217,13 +217,17 @@ class TrainerRank:
         target = (self._run_folder / path).resolve()
         if not target.is_relative_to(self._run_folder.resolve()) or target == self._run_folder:
             raise InputError(f"{path}: a model is exported into the run folder {self._run_folder}")
+        if self.rank == 0:  # which writes it
+            self._check_room(target)
+        return target
+
+    def _check_room(self, target: Path) -> None:
         needed = sum(map(num_bytes, self.manifest.tensors))
         if (free := shutil.disk_usage(self._run_folder).free) < needed:
             raise UnavailableError(
                 f"{target}: the model takes {needed / MIB:,.0f} MiB, and its disk has"
                 f" {free / MIB:,.0f} left; make room there"
             )
-        return target
 
     async def export_model(self, target: Path) -> Path:
         """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`."""
