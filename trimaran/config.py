@@ -9,7 +9,6 @@ everything that is wrong, a line each. Relative paths start at the folder of the
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,8 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
-from trimaran.device import DeviceName
+from trimaran.config_faults import describe_faults
+from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
@@ -58,19 +58,22 @@ def _check_payloads_url(url: str) -> str:
 
 
 def _check_devices(value: Any) -> Any:
-    if value != "auto" and not _is_device_list(value):
+    if value != "auto" and not is_device_list(value):
         raise ValueError(
-            f"must be auto or a list of device numbers, each once, such as [0, 1] (given: {value!r})"
+            "must be auto or a list of device numbers, or of UUIDs of GPUs, each once, such as [0, 1]"
+            f" or [GPU-8932f937, MIG-dc4d] (given: {value!r})"
         )
     return value
 
 
-def _is_device_list(value: object) -> bool:
+def is_device_list(value: object) -> bool:
+    """Numbers or UUIDs, at least one, none twice."""
     if not isinstance(value, list | tuple) or not value:
         return False
-    numbers = cast(list[Any], value)
-    good = all(type(number) is int and number >= 0 for number in numbers)
-    return good and len(set(numbers)) == len(numbers)
+    names = cast(list[Any], value)
+    are_numbers = all(type(name) is int and name >= 0 for name in names)
+    are_uuids = all(isinstance(name, str) and is_gpu_uuid(name) for name in names)
+    return (are_numbers or are_uuids) and len(set(names)) == len(names)
 
 
 def _check_eager(value: Any) -> Any:
@@ -80,7 +83,7 @@ def _check_eager(value: Any) -> Any:
 
 
 Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
-Devices = Annotated[Literal["auto"] | tuple[int, ...], BeforeValidator(_check_devices)]
+Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 LAST_PORT = 65535
 Payloads = Annotated[str, AfterValidator(_check_payloads_url)]
@@ -162,7 +165,7 @@ class RolloutSection(Section):
     """Of the pool of devices on which replicas are placed; only the manager reads them."""
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """Numbers of replicas x tensor_parallel devices, the first replica's first; or auto: those in
+    """Numbers (of GPUs: or UUIDs) of replicas x tensor_parallel devices, the first replica's first; or auto: those in
     sight that the trainer leaves, in order. docs/architecture.md has the rules (Devices)."""
     threads: Positive = 1
     """CPU threads of one replica."""
@@ -294,7 +297,7 @@ class TrainerSection(Section):
 
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """Numbers of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
+    """Numbers (of GPUs: or UUIDs) of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
     in sight."""
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
@@ -407,7 +410,8 @@ class RunConfig(Section):
     """A process that has answered before, and then is silent for so long, is killed and started
     again; so is one that is stopped (SIGSTOP) for so long while it starts, and one that has not
     answered so long after start_timeout. No step, save or load is that silent: they run beside what
-    answers."""
+    answers. A replica whose vLLM takes no call for so long, though it loads no weights, ends and is
+    started again."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunConfig:
@@ -515,7 +519,7 @@ def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunC
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        faults = [_describe(fault) for fault in error.errors()]
+        faults = describe_faults(RunConfig, error)
         raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
 
 
@@ -548,35 +552,3 @@ def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
             raise InputError(f"{override!r}: {section} is a value, not a section")
         tree = branch
     tree[last] = value
-
-
-def _describe(fault: Any) -> str:
-    location = [str(part) for part in fault["loc"]]
-    key = ".".join(location) or "configuration"
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-        hint = f"; did you mean {'.'.join([*location[:-1], near[0]])}?" if near else ""
-        return f"{key}: unknown key{hint} (known here: {', '.join(known)})"
-    if fault["type"] == "missing":
-        return f"{key}: missing; it must be given"
-    if fault["type"] == "value_error":
-        text = str(fault["ctx"]["error"])
-        return f"{key}: {text}" if location else text
-    if fault["type"] == "dict_type":
-        return f"{key}: must be a mapping, name: value (given: {fault['input']!r})"
-    if fault["type"] == "model_type":
-        known = ", ".join(_known_keys(location))
-        return f"{key}: must be a section of {known} (given: {fault['input']!r})"
-    return f"{key}: {fault['msg']} (given: {fault['input']!r})"
-
-
-def _known_keys(location: Sequence[str]) -> list[str]:
-    if location[:2] == ["reward", "rules"] and len(location) > 2:  # a mapping of free names
-        return list((PluginSection if "plugin" in location[3:] else RuleSection).model_fields)
-    model: type[BaseModel] = RunConfig
-    for part in location:
-        annotation = model.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        model = annotation
-    return list(model.model_fields)

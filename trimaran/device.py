@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,7 @@ VISIBLE_DEVICES: dict[Kind, str] = {
     "cuda": "CUDA_VISIBLE_DEVICES",
     "cpu": "",
 }
+GPU_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 """Set by CANN's set_env.sh."""
@@ -131,6 +132,14 @@ def resolve(name: DeviceName, machine: Machine) -> Kind:
     return "cpu" if find_missing("cuda", machine) else "cuda"
 
 
+def is_gpu_uuid(name: str) -> bool:
+    """Of a GPU or a part of one (MIG), whole or its beginning, as CUDA_VISIBLE_DEVICES takes it.
+
+    Example: is_gpu_uuid("GPU-8932f937")
+    """
+    return GPU_UUID.fullmatch(name) is not None
+
+
 def find_visible(kind: Kind, machine: Machine) -> tuple[str, ...]:
     """The devices that a process sees there, as its visible-devices variable names them.
 
@@ -142,6 +151,14 @@ def find_visible(kind: Kind, machine: Machine) -> tuple[str, ...]:
     if kind == "cuda":
         return _visible_gpus(machine.variables.get(VISIBLE_DEVICES[kind]), machine.num_gpus)
     return ()
+
+
+def find_hidden(names: Iterable[str], kind: Kind, machine: Machine) -> list[str]:
+    """Those that a process does not see there. A GPU's UUID is believed where no variable says which
+    are in sight."""
+    visible = find_visible(kind, machine)
+    believed = bool(visible) and kind == "cuda" and VISIBLE_DEVICES[kind] not in machine.variables
+    return [n for n in names if n not in visible and not (believed and is_gpu_uuid(n))]
 
 
 def _visible_npus(listed: str | None, count: int) -> tuple[str, ...]:
@@ -169,7 +186,7 @@ def _visible_gpus(listed: str | None, count: int) -> tuple[str, ...]:
     seen: list[str] = []
     for text in map(str.strip, listed.split(",")):
         is_number = text.isdecimal() and int(text) < count
-        if not is_number and not (count and text.startswith(("GPU-", "MIG-"))):
+        if not is_number and not (count and is_gpu_uuid(text)):
             break
         seen.append(str(int(text)) if is_number else text)
     return tuple(seen) if len(set(seen)) == len(seen) else ()

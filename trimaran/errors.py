@@ -77,6 +77,10 @@ class UnavailableError(TrimaranError):
     name = "unavailable"
 
 
+class UnreachableError(UnavailableError):
+    """Nobody listens at the address, or the connection broke: said by gRPC, by no service of ours."""
+
+
 class DeadlineError(TrimaranError, TimeoutError):
     """A wait ended without its answer."""
 

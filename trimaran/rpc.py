@@ -29,6 +29,7 @@ from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
 from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
 from trimaran.types import Caller
+from trimaran.waits import answering_within
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +105,9 @@ class _Boundary(grpc.aio.ServerInterceptor):
         async def handle(request: Any, context: _Context) -> Any:
             try:
                 _client.set(identity)
-                await self._check(request)
-                return await behavior(request, context)
+                async with answering_within(context.time_remaining()):
+                    await self._check(request)
+                    return await behavior(request, context)
             except Exception as error:
                 await _abort(context, error)
 
@@ -257,7 +259,7 @@ class Server:
             port = 0
         if not port:
             raise errors.InputError(
-                f"{address}: port in use; stop what listens there or name another"
+                f"{address}: port in use; stop what listens there (ss -ltnp names it) or name another"
             )
         self.address = f"{address.rpartition(':')[0]}:{port}"
 
@@ -321,15 +323,16 @@ async def stream(
         responses.cancel()
 
 
-async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> bool:
-    """Whether the service's health says SERVING within `timeout` seconds."""
+async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST, name: str = "") -> bool:
+    """Whether the health of the service `name` ("": of all there) says SERVING within `timeout`
+    seconds."""
     async with connect(address, trust) as channel:
-        return await _answers(health_pb2_grpc.HealthStub(channel), timeout)
+        return await _answers(health_pb2_grpc.HealthStub(channel), timeout, name)
 
 
-async def _answers(stub: Any, timeout: float) -> bool:
+async def _answers(stub: Any, timeout: float, name: str = "") -> bool:
     try:
-        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout)
     except grpc.aio.AioRpcError:
         return False
     return answer.status == health_pb2.HealthCheckResponse.SERVING

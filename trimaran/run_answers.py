@@ -15,9 +15,9 @@ class Checkpoint:
     path: str
     """On the manager's machine."""
     root: str
-    """Of its weights."""
+    """Of its weights; empty for one that an earlier version of Trimaran saved and removed."""
     kept: bool
-    """It is still there; older ones are removed."""
+    """It is still there. Older ones are removed: `run.keep_checkpoints` says how many stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,18 @@ class RunSample:
 
 @dataclass(frozen=True, slots=True)
 class RunSamples:
-    """Answers of one step, and which steps there are to ask for."""
+    """Answers of one step, and which steps there are to ask for.
+
+    Example: [sample.reward for sample in samples.samples]
+    """
 
     validation_steps: tuple[int, ...]
     trained_steps: tuple[int, ...]
     samples: tuple[RunSample, ...]
+    num_samples: int = 0
+    """Of the step; `samples` are some of them."""
+    step: int = 0
+    """The step that they are of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,13 @@ class RunContext:
 
         Raises InputError where the file is damaged.
         """
-        path = folder / CONTEXT_NAME
+        path, own_store = folder / CONTEXT_NAME, f"sqlite:{folder / STORE_NAME}"
         if not path.is_file():
-            store_url = f"sqlite:{folder / STORE_NAME}"
-            return cls(folder.name, folder, store_url, Trust.in_folder(folder))
+            return cls(folder.name, folder, own_store, Trust.in_folder(folder))
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             trust = Trust.in_folder(folder, tree.get("trust"))
-            return cls(tree["run_id"], folder, tree["store_url"], trust)
+            return cls(tree["run_id"], folder, tree["store_url"] or own_store, trust)
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -54,7 +53,10 @@ class RunContext:
         """For the processes of the run."""
         partial = self.folder / f"{CONTEXT_NAME}.partial"
         trust = self.trust.to_tree()
-        tree = {"run_id": self.run_id, "store_url": self.store_url, "trust": trust}
+        # The store in the folder moves with it: a restored copy must not use the original's.
+        is_own = self.store_url == f"sqlite:{self.folder / STORE_NAME}"
+        store_url = None if is_own else self.store_url
+        tree = {"run_id": self.run_id, "store_url": store_url, "trust": trust}
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(tree, file)

@@ -24,10 +24,14 @@ RETRY_SECONDS = 1.0
 
 
 def make_event(
-    kind: EventKind, run: Run, text: str = "", values: Mapping[str, float] | None = None
+    kind: EventKind,
+    run: Run,
+    text: str = "",
+    values: Mapping[str, float] | None = None,
+    root: str = "",
 ) -> RunEvent:
     """Without its sequence number, which is the stream's."""
-    return RunEvent(0, kind, run, values or {}, text, time.time())
+    return RunEvent(0, kind, run, values or {}, text, time.time(), root)
 
 
 async def append_event(store: Store, event: RunEvent) -> None:

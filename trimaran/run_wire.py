@@ -82,6 +82,7 @@ def encode_event(event: runs.RunEvent) -> run_pb2.RunEvent:
         values=event.values,
         text=event.text,
         time=event.time,
+        root=event.root,
     )
 
 
@@ -93,6 +94,7 @@ def decode_event(message: run_pb2.RunEvent) -> runs.RunEvent:
         dict(message.values),
         message.text,
         message.time,
+        message.root,
     )
 
 
@@ -137,6 +139,8 @@ def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesRespons
             )
             for sample in samples.samples
         ],
+        num_samples=samples.num_samples,
+        step=samples.step,
     )
 
 
@@ -156,6 +160,8 @@ def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSample
             )
             for sample in message.samples
         ),
+        message.num_samples,
+        message.step,
     )
 
 

@@ -157,6 +157,8 @@ class RunEvent:
     text: str = ""
     time: float = 0.0
     """Unix seconds."""
+    root: str = ""
+    """Of the weights that were saved, in an event of that kind."""
 
 
 def run_to_tree(run: Run) -> dict[str, Any]:
@@ -208,17 +210,20 @@ def events_stream(run_id: str) -> str:
 
 def event_to_tree(event: RunEvent) -> dict[str, Any]:
     """As it stands in the stream, whose sequence numbers are the events'."""
-    return {
+    tree = {
         "kind": event.kind.value,
         "run": run_to_tree(event.run),
         "values": dict(event.values),
         "text": event.text,
         "time": event.time,
     }
+    return tree | {"root": event.root} if event.root else tree
 
 
 def event_from_tree(sequence: int, tree: Mapping[str, Any]) -> RunEvent:
     """What `event_to_tree` made."""
     kind = tree["kind"] if tree["kind"] in set(EventKind) else EventKind.UNKNOWN
-    run = run_from_tree(tree["run"])
-    return RunEvent(sequence, EventKind(kind), run, tree["values"], tree["text"], tree["time"])
+    run, root = run_from_tree(tree["run"]), tree.get("root", "")
+    return RunEvent(
+        sequence, EventKind(kind), run, tree["values"], tree["text"], tree["time"], root
+    )

@@ -77,6 +77,8 @@ def error_of(status: grpc.aio.AioRpcError) -> errors.TrimaranError:
     """What a service raised, or the nearest of ours for a status that no service of ours sent."""
     code, name = status.code(), name_of(status)
     text = status.details() or code.name
+    if name is None and code is grpc.StatusCode.UNAVAILABLE:
+        return errors.UnreachableError(text)
     kind = ERRORS.get(name) if name else None
     kind = kind or WITHOUT_TRAILER.get(code)
     return kind(text) if kind else errors.InternalError(f"{code.name}: {text}")

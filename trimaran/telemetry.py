@@ -1,7 +1,8 @@
 """What a run writes about itself: logs, metrics and the timeline.
 
 A row of metrics.jsonl is one step or one validation; a row of timeline.jsonl is one span of one
-process. Rows are appended whole, so several processes may write to one file.
+process. Each file has one writer at a time. On a full disk rows wait in memory; whoever may wait for
+room calls `flush`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import json
 import logging
 import math
 import os
+import socket
 import sys
 import time
+import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from trimaran.append_file import AppendFile
 from trimaran.metrics import find_metric
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
@@ -49,13 +53,19 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = AppendFile(path)
+        self._file.drop_torn_line()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        os.write(self._file, json.dumps(row, allow_nan=False).encode() + b"\n")
+        """On a full disk the row waits in memory."""
+        self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Raises OSError where there is still no room."""
+        self._file.flush()
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -76,11 +86,9 @@ class MetricsWriter:
     """
 
     def __init__(self, run_folder: Path) -> None:
-        # Here, because it takes half a second that other processes need not pay; by name, because
-        # TensorBoard has no type information.
-        writer = import_module("tensorboard.summary.writer.event_file_writer")
+        self.folder = run_folder
         self._rows = JsonLines(run_folder / "metrics.jsonl")
-        self._events = writer.EventFileWriter(str(run_folder / "tensorboard"))
+        self._events = TensorBoardFile(run_folder / "tensorboard")
 
     def write(
         self,
@@ -95,27 +103,65 @@ class MetricsWriter:
         `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
         """
         described = {key: find_metric(key).description for key in values}
-        make_event = import_module("tensorboard.compat.proto.event_pb2").Event
-        summaries = import_module("tensorboard.compat.proto.summary_pb2")
         now = time.time()
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         note = {"nonfinite": nonfinite} if nonfinite else {}
         self._rows.append({"kind": kind, "step": step, "time": now, **note, **row})
-        scalars = [
-            summaries.Summary.Value(
-                tag=key,
-                simple_value=value,
-                metadata=summaries.SummaryMetadata(summary_description=described[key]),
-            )
-            for key, value in values.items()
-        ]
-        summary = summaries.Summary(value=scalars)
-        self._events.add_event(make_event(wall_time=now, step=step, summary=summary))
+        self._events.add(now, step, values, described)
+
+    def flush(self) -> None:
+        """Raises OSError where there is no room yet for what has waited."""
+        self._rows.flush()
         self._events.flush()
 
     def close(self) -> None:
         self._rows.close()
         self._events.close()
+
+
+class TensorBoardFile:
+    """Scalars as TensorBoard reads them. Its own writer has a thread that dies on a full disk.
+
+    Example: TensorBoardFile(run_folder / "tensorboard").add(time.time(), 1, {"trainer/loss": 0.5}, {})
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # Here, because it takes half a second that other processes need not pay; by name, because
+        # TensorBoard has no type information.
+        self._make_event = import_module("tensorboard.compat.proto.event_pb2").Event
+        self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
+        records = import_module("tensorboard.summary.writer.record_writer")
+        folder.mkdir(exist_ok=True)
+        host, now = socket.gethostname(), time.time()
+        name = f"events.out.tfevents.{now:.0f}.{host}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        self._file = AppendFile(folder / name)
+        self._records = records.RecordWriter(self._file)
+        self._write(wall_time=now, file_version="brain.Event:2")
+
+    def add(
+        self, now: float, step: int, values: Mapping[str, float], described: Mapping[str, str]
+    ) -> None:
+        """`now`: unix seconds. `described`: what each key means."""
+        scalars = [
+            self._summaries.Summary.Value(
+                tag=key,
+                simple_value=value,
+                metadata=self._summaries.SummaryMetadata(
+                    summary_description=described.get(key, "")
+                ),
+            )
+            for key, value in values.items()
+        ]
+        self._write(wall_time=now, step=step, summary=self._summaries.Summary(value=scalars))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, **event: Any) -> None:
+        self._records.write(self._make_event(**event).SerializeToString())
 
 
 class TimelineWriter:
@@ -143,6 +189,10 @@ class TimelineWriter:
             yield
         finally:
             self.add(process, activity, start, time.time(), step)
+
+    def flush(self) -> None:
+        """Raises OSError where there is no room yet for what has waited."""
+        self._rows.flush()
 
     def close(self) -> None:
         self._rows.close()

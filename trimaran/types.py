@@ -542,6 +542,9 @@ class ScoredGroup:
 
     group: Group
     verdicts_G: tuple[Verdict, ...]
+    payload: bytes = field(default=b"", compare=False, repr=False)
+    """As `wire.serialize_scored_group` writes it, where that is known: what is stored is also what is
+    sent to train."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from trimaran import types
 from trimaran.errors import InputError
@@ -52,8 +53,11 @@ def decode_logprobs(data: bytes) -> tuple[float, ...]:
 
 def find_not_finite(logprobs: bytes) -> int | None:
     """The place of the first log-probability that is not finite, in what `encode_logprobs` made."""
-    finite = np.isfinite(np.frombuffer(logprobs, FLOAT32))
-    return None if finite.all() else int(finite.argmin())
+    values = np.frombuffer(logprobs, FLOAT32)
+    # In double precision their sum is finite if, and only if, each of them is.
+    if math.isfinite(np.add.reduce(values, dtype=np.float64)):
+        return None
+    return int(np.isfinite(values).argmin())
 
 
 def encode_caller(caller: types.Caller) -> types_pb2.Caller:
@@ -518,17 +522,6 @@ def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
     return types.Score(score.reward, dict(score.terms), score.indigestible)
 
 
-def encode_scored_group(scored: types.ScoredGroup) -> types_pb2.ScoredGroup:
-    message = types_pb2.ScoredGroup()
-    _write_scored_group(message, scored)
-    return message
-
-
-def _write_scored_group(message: types_pb2.ScoredGroup, scored: types.ScoredGroup) -> None:
-    _write_group(message.group, scored.group)
-    message.verdicts.extend(map(encode_verdict, scored.verdicts_G))
-
-
 def decode_scored_group(message: types_pb2.ScoredGroup) -> types.ScoredGroup:
     return types.ScoredGroup(
         decode_group(message.group), tuple(decode_verdict(v) for v in message.verdicts)
@@ -536,21 +529,42 @@ def decode_scored_group(message: types_pb2.ScoredGroup) -> types.ScoredGroup:
 
 
 def encode_batch(batch: types.TrainingBatch) -> types_pb2.TrainingBatch:
-    message = types_pb2.TrainingBatch()
-    write_batch(message, batch)
-    return message
+    return types_pb2.TrainingBatch(step=batch.step, groups=map(_payload, batch.groups))
 
 
-def write_batch(message: types_pb2.TrainingBatch, batch: types.TrainingBatch) -> None:
-    """Into its place in a request: it may be hundreds of megabytes."""
-    message.step = batch.step
-    for scored in batch.groups:
-        _write_scored_group(message.groups.add(), scored)
+def _payload(scored: types.ScoredGroup) -> bytes:
+    return scored.payload or serialize_scored_group(scored)
+
+
+def serialize_train_request(
+    request: trainer_pb2.TrainBatchRequest, batch: types.TrainingBatch
+) -> bytes:
+    """`request` with `batch` in it. A batch of long completions is hundreds of megabytes: its payloads
+    are copied once, and not into a message first, then out of it again.
+
+    Layout: https://protobuf.dev/programming-guides/encoding, length-delimited records.
+    """
+    parts = [types_pb2.TrainingBatch(step=batch.step).SerializeToString()]
+    for payload in map(_payload, batch.groups):
+        parts += [_head(types_pb2.TrainingBatch.GROUPS_FIELD_NUMBER, len(payload)), payload]
+    head = _head(trainer_pb2.TrainBatchRequest.BATCH_FIELD_NUMBER, sum(map(len, parts)))
+    return b"".join((request.SerializeToString(), head, *parts))
+
+
+def _head(field: int, length: int) -> bytes:
+    """Of a record: tag and length, each seven bits a byte, the low ones first."""
+    data = bytearray()
+    for number in (field << 3 | 2, length):
+        while number > 0x7F:
+            data.append(number & 0x7F | 0x80)
+            number >>= 7
+        data.append(number)
+    return bytes(data)
 
 
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
     return types.TrainingBatch(
-        message.step, tuple(decode_scored_group(group) for group in message.groups)
+        message.step, tuple(parse_scored_group(group) for group in message.groups)
     )
 
 
@@ -564,12 +578,27 @@ def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:
     """The same bytes for the same value, so that their digest can name a payload."""
-    return encode_scored_group(scored).SerializeToString(deterministic=True)
-
-
-def parse_scored_group(data: bytes) -> types.ScoredGroup:
-    return decode_scored_group(types_pb2.ScoredGroup.FromString(data))
+    return serialize_group(scored.group) + serialize_verdicts(scored.verdicts_G)
 
 
 def serialize_group(group: types.Group) -> bytes:
-    return encode_group(group).SerializeToString(deterministic=True)
+    """What the scored group begins with, before the verdicts are known: a message is its fields one
+    after the other."""
+    message = types_pb2.ScoredGroup()
+    _write_group(message.group, group)
+    return message.SerializeToString(deterministic=True)
+
+
+def serialize_verdicts(verdicts_G: Sequence[types.Verdict]) -> bytes:
+    """What the scored group ends with."""
+    message = types_pb2.ScoredGroup(verdicts=map(encode_verdict, verdicts_G))
+    return message.SerializeToString(deterministic=True)
+
+
+def parse_scored_group(data: bytes) -> types.ScoredGroup:
+    """Raises InputError for bytes that are none."""
+    try:
+        message = types_pb2.ScoredGroup.FromString(data)
+    except DecodeError as error:
+        raise InputError(f"{len(data)} bytes are no scored group: {error}") from None
+    return replace(decode_scored_group(message), payload=data)

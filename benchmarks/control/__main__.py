@@ -14,6 +14,7 @@ PARTS = Parts(
         "memory": "memory:measure_memory",
         "watchers": "watchers:measure_watchers",
         "store": "store:measure_store",
+        "scheduler": "scheduler:measure_scheduler",
         "start": "start:measure_start",
         "idle": "idle:measure_idle",
     },

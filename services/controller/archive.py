@@ -16,42 +16,52 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.controller.payloads import PayloadStore
-from services.controller.records import LedgerError, Tree, chain_hash
+from services.controller.records import LedgerError, Tree, canonical, chain_hash
 
 PREFIX = "records-"
 """Of an archive's payload, before its digest."""
+BLOCK_RECORDS = 256
 GZIP = 31
 """zlib's word for a gzip stream; without a time in it, so that equal records are equal bytes."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """Records on their way to the archive, compressed as they come.
+    """Records on their way to the archive, compressed by the block; in haste, since they are mostly
+    digests, of which more work makes little less.
 
     Example:
         segment = Segment(first=1)
-        segment.add(tree)
+        segment.add(canonical(tree), tree["hash"])
         list(read_segment(segment.data())) == [tree]
     """
 
     first: int = 1
     """Sequence number of its first record."""
     num_records: int = 0
+    _lines: list[str] = field(default_factory=list[str])
+    """Of the block that is not yet full."""
     _chunks: list[bytes] = field(default_factory=list[bytes])
-    _compressor: Any = field(default_factory=lambda: zlib.compressobj(wbits=GZIP))
+    _compressor: Any = field(default_factory=lambda: zlib.compressobj(level=1, wbits=GZIP))
 
     def __bool__(self) -> bool:
         return self.num_records > 0
 
-    def add(self, tree: Tree) -> None:
-        line = json.dumps(tree, sort_keys=True, separators=(",", ":")) + "\n"
-        if chunk := self._compressor.compress(line.encode()):
-            self._chunks.append(chunk)
+    def add(self, content: str, hash: str) -> None:
+        """`content`: a record's canonical text, without its hash."""
+        self._lines.append(f'{content[:-1]},"hash":"{hash}"}}\n')
         self.num_records += 1
+        if len(self._lines) == BLOCK_RECORDS:
+            self._compress()
 
     def data(self) -> bytes:
         """Of the records so far; more can be added afterwards."""
+        self._compress()
         return b"".join(self._chunks) + self._compressor.copy().flush()
+
+    def _compress(self) -> None:
+        self._chunks.append(self._compressor.compress("".join(self._lines).encode()))
+        self._lines.clear()
 
 
 def read_segment(data: bytes) -> Iterator[Tree]:
@@ -73,7 +83,7 @@ async def read_archive(
     """
     found: list[tuple[int, str]] = []
     while compacted["kind"] == "compacted":
-        if compacted["hash"] != chain_hash(compacted["before"], compacted):
+        if compacted["hash"] != chain_hash(compacted["before"], canonical(compacted)):
             raise LedgerError(
                 "the chain breaks at the record that names the archive: it was altered"
             )
@@ -81,11 +91,16 @@ async def read_archive(
         found.append((first, archive))
         if first <= after + 1:
             break
-        compacted = next(await _segment(payloads, archive))
+        compacted = await first_record(payloads, archive)
     for first, archive in reversed(found):
         for sequence, tree in enumerate(await _segment(payloads, archive), start=first):
             if sequence > after:
                 yield sequence, tree
+
+
+async def first_record(payloads: PayloadStore, archive: str) -> Tree:
+    """Of the segment of that name."""
+    return next(await _segment(payloads, archive))
 
 
 async def _segment(payloads: PayloadStore, archive: str) -> Iterator[Tree]:

@@ -18,6 +18,7 @@ from services.controller.records import (
     LedgerError,
     Record,
     Tree,
+    canonical,
     chain_hash,
     decode,
 )
@@ -57,7 +58,8 @@ class Chain:
         """The record. Raises LedgerError where it does not follow."""
         if self.last == 0 and sequence > 1 and tree.get("kind") == "compacted":
             self.last, self.head = sequence - 1, tree.get("before", "")
-        if sequence != self.last + 1 or tree.get("hash") != chain_hash(self.head, tree):
+        content = canonical(tree)
+        if sequence != self.last + 1 or tree.get("hash") != chain_hash(self.head, content):
             raise LedgerError(
                 f"run {self.run_id}: the ledger's chain breaks at record {sequence}"
                 f" ({tree.get('kind')}): it does not follow record {self.last}; the store was altered"
@@ -70,7 +72,7 @@ class Chain:
             self.state.apply(record)
         except LedgerError as error:
             raise LedgerError(f"run {self.run_id}: ledger record {sequence}: {error}") from None
-        self.add(sequence, tree, record)
+        self.add(sequence, tree, content, record)
         return record
 
     def _take_up(self, state: LedgerState) -> None:
@@ -78,8 +80,8 @@ class Chain:
             raise LedgerError("it does not say what the records before it add up to")
         self.state = state
 
-    def add(self, sequence: int, tree: Tree, record: Record) -> None:
-        """A record that follows, and that the state has taken in."""
+    def add(self, sequence: int, tree: Tree, content: str, record: Record) -> None:
+        """A record that follows, and that the state has taken in. `content`: its canonical text."""
         self.last, self.head = sequence, tree["hash"]
         if isinstance(record, Compacted):
             self.compacted.append(sequence)
@@ -88,7 +90,7 @@ class Chain:
             kept = set(self.state.checkpoints)
             self.saved = {s: at for s, at in self.saved.items() if s in kept}
             self.saved[record.step] = sequence
-        self.segment.add(tree)
+        self.segment.add(content, tree["hash"])
 
     @property
     def needless(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from trimaran.append_file import FULL
 from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, UnavailableError
 
@@ -16,11 +17,21 @@ Result = TypeVar("Result")
 DISK_SECONDS = 60.0
 """For one piece of work, with those that stand before it."""
 CLOSE_SECONDS = 5.0
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NoRoomError(UnavailableError):
     """What is to be written does not fit until somebody, or the collection of old payloads, makes room."""
+
+
+@contextmanager
+def told_when_full(place: Path) -> Generator[None]:
+    """A full disk is a NoRoomError that names `place`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise NoRoomError(f"{place}: {error.strerror}; make room there") from None
 
 
 class Disk:
@@ -37,16 +48,13 @@ class Disk:
     async def do(self, work: Callable[[], Result]) -> Result:
         """Raises NoRoomError when the disk is full, UnavailableError when it hangs."""
         try:
-            return await self._thread.wait(work, self._timeout)
+            with told_when_full(self._place):
+                return await self._thread.wait(work, self._timeout)
         except DeadlineError:
             raise UnavailableError(
                 f"{self._place}: its disk has not answered for {self._timeout:g} s;"
                 " see that it works again"
             ) from None
-        except OSError as error:
-            if error.errno in FULL:
-                raise NoRoomError(f"{self._place}: {error.strerror}; make room there") from None
-            raise
 
     def close(self) -> None:
         """What was asked for is done before; a disk that hangs is left alone."""

@@ -37,10 +37,19 @@ class RunLog:
             log.emit(EventKind.SKIPPED, text="train.jsonl:7: prompt too long")
     """
 
-    def __init__(self, store: Store, run: Run, epoch: int, patience: float) -> None:
-        """`patience`: `outage_timeout`, for which a store that is away is asked again."""
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        epoch: int,
+        patience: float,
+        patience_when_full: float = 0.0,
+    ) -> None:
+        """`patience`: `outage_timeout`, for which a store that is away is asked again;
+        `patience_when_full`: `run.hold_timeout`, for one that has no room."""
         self.run = run
         self._store, self._epoch, self._patience = store, epoch, patience
+        self._patience_when_full = patience_when_full
         self.step: Mapping[str, float] = {}
         """Metrics of the last one, as of the last validation."""
         self.validation: Mapping[str, float] = {}
@@ -60,6 +69,7 @@ class RunLog:
         error: str = "",
         remedy: str = "",
         held: str | None = None,
+        root: str = "",
     ) -> None:
         state = state or self.run.state
         if kind is EventKind.STEP:
@@ -75,7 +85,7 @@ class RunLog:
             held=self.run.held if held is None else held,
             ended_at=time.time() if state.has_ended else 0.0,
         )
-        self._waiting.append(event_to_tree(make_event(kind, self.run, text, values)))
+        self._waiting.append(event_to_tree(make_event(kind, self.run, text, values, root)))
         self._changed.set()
         self._idle.clear()
 
@@ -113,6 +123,7 @@ class RunLog:
                 lambda batch=batch, run=run: self._write(batch, run),
                 self._patience,
                 "the run's store",
+                patience_when_full=self._patience_when_full,
             )
             del self._waiting[: len(batch)]
             if not self._waiting:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from services.controller.ledger import read_trees
+from services.controller.ledger_search import find_start
 from services.controller.payloads import MissingPayloadError, PayloadStore
 from services.controller.records import (
+    Checkpointed,
     Committed,
     Consumed,
+    Filtered,
     Generated,
     GroupRecord,
     Record,
     Replayed,
     Scored,
+    Skipped,
     Tree,
     decode,
     encode,
@@ -54,6 +57,13 @@ class GroupLife:
                 self.consumed = record
         elif isinstance(record, Committed | Replayed) and record.version.step == self.step:
             self.versions.append(record)
+
+    def is_over(self, last: Record) -> bool:
+        """Whether no record behind `last` can be of the group."""
+        if self.records and isinstance(self.records[-1], Filtered | Skipped):
+            return True
+        # No resume begins before the oldest checkpoint, so none replays this step.
+        return self.step is not None and isinstance(last, Checkpointed) and last.oldest >= self.step
 
     @property
     def step(self) -> int | None:
@@ -94,8 +104,8 @@ def encode_proof(proof: Proof) -> dict[str, Any]:
 
 
 async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: int) -> GroupLife:
-    """Reads the whole ledger, a page at a time. Raises InputError when it knows no such group."""
-    life = await _follow(group, read_trees(store, payloads, run_id))
+    """With its verdicts, while their payload is kept. Raises InputError when there is no such group."""
+    life = await find_records(store, payloads, run_id, group)
     if not life.records:
         raise InputError(f"run {run_id}: its ledger knows no group {group}")
     scored = [record for record in life.records if isinstance(record, Scored)]
@@ -106,11 +116,18 @@ async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: in
     return life
 
 
-async def _follow(group: int, trees: AsyncIterable[tuple[int, Tree]]) -> GroupLife:
+async def find_records(store: Store, payloads: PayloadStore, run_id: str, group: int) -> GroupLife:
+    """Reads of the ledger what may be of the group, a page at a time: from the last archived place at
+    which it was not issued yet up to the checkpoint behind which its step is not trained again."""
     life = GroupLife(group)
-    async for _, tree in trees:
-        if _may_matter(tree, group):
-            life.add(decode(tree))
+    start = await find_start(store, payloads, run_id, lambda state: state["next_number"] <= group)
+    async with contextlib.aclosing(read_trees(store, payloads, run_id, start.after)) as trees:
+        async for _, tree in trees:
+            if _may_matter(tree, group):
+                record = decode(tree)
+                life.add(record)
+                if life.is_over(record):
+                    break
     return life
 
 

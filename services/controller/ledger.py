@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from services.controller.anchor import AnchorFile
@@ -25,6 +25,7 @@ from services.controller.records import (
     LedgerError,
     Record,
     Tree,
+    canonical,
     chain_hash,
     decode,
     encode,
@@ -60,13 +61,13 @@ def stream_of(run_id: str) -> str:
 
 
 async def read_trees(
-    store: Store, payloads: PayloadStore, run_id: str
-) -> AsyncIterator[tuple[int, Tree]]:
-    """Every record from the first on, of the archive and of the store, also while the run goes on.
+    store: Store, payloads: PayloadStore, run_id: str, after: int = 0
+) -> AsyncGenerator[tuple[int, Tree]]:
+    """Every record behind `after`, of the archive and of the store, also while the run goes on.
 
     The chain is not checked here.
     """
-    stream, after = stream_of(run_id), 0
+    stream = stream_of(run_id)
     while standing := await store.read(stream, None, 1):
         [(first, oldest)] = standing
         if first > after + 1:
@@ -137,10 +138,14 @@ class RunLedger:
         self._written, self._written_hash = chain.last, chain.head
         self._new_trees: list[Tree] = []
         self._new_payloads: dict[str, bytes] = {}
+        self._new_archives: dict[str, bytes] = {}
+        """Each is written after the records that it holds and before the one that names it."""
         self._num_bytes: int | None = None
         """Of all payloads; None until they are counted, for the quota."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
+        self._queued: asyncio.Task[None] | None = None
+        """A write that has not begun: it takes what is recorded until then, of all who wait for it."""
 
     @property
     def state(self) -> LedgerState:
@@ -186,25 +191,28 @@ class RunLedger:
 
     def record(self, record: Record) -> None:
         """Raises LedgerError when it cannot follow what stands."""
-        self.state.apply(record)
-        self._add(record)
         segment = self._chain.segment
+        # Before the next record, not behind the last one: so a controller that died in between cuts
+        # the same segment again, and names the same payload.
         if segment.num_records >= self._retention.segment_records:
             data = segment.data()
             digest = payload_digest(data)
-            self._new_payloads[PREFIX + digest] = data
+            self._new_archives[PREFIX + digest] = data
             state = encode_state(self.state)
             self._add(Compacted(self._chain.head, digest, segment.first, state))
+        self.state.apply(record)
+        self._add(record)
 
     def _add(self, record: Record) -> None:
         tree = encode(record)
-        tree["hash"] = chain_hash(self._chain.head, tree)
-        self._chain.add(self._chain.last + 1, tree, record)
+        content = canonical(tree)
+        tree["hash"] = chain_hash(self._chain.head, content)
+        self._chain.add(self._chain.last + 1, tree, content, record)
         self._new_trees.append(tree)
 
-    def keep(self, data: bytes) -> str:
-        """The digest under which a later record names the payload."""
-        digest = payload_digest(data)
+    def keep(self, data: bytes, digest: str = "") -> str:
+        """The digest under which a later record names the payload; given where it is known already."""
+        digest = digest or payload_digest(data)
         self._new_payloads[digest] = data
         return digest
 
@@ -216,7 +224,9 @@ class RunLedger:
 
         Waits while there is no room. What could not be written is written by the next flush.
         """
-        await self._in_turn(self._write)
+        if self._queued is None:
+            self._queued = self._in_turn(self._write)
+        await asyncio.shield(self._queued)
 
     async def collect(self) -> None:
         """After a checkpoint: drop the payloads that no resume needs, and archived records.
@@ -225,7 +235,7 @@ class RunLedger:
         """
         await self.flush()
         try:
-            await self._in_turn(self._collect)
+            await asyncio.shield(self._in_turn(self._collect))
         except UnavailableError as error:
             logger.warning("what no resume needs stays until the next checkpoint: %s", error)
 
@@ -237,7 +247,7 @@ class RunLedger:
             write.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
 
-    async def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _in_turn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """A task of its own: a caller that is cancelled leaves nothing half-written behind."""
 
         async def carry_out() -> None:
@@ -247,15 +257,17 @@ class RunLedger:
         task = asyncio.create_task(carry_out(), name="write the ledger")
         self._writes.add(task)
         task.add_done_callback(self._written_or_not)
-        await asyncio.shield(task)
+        return task
 
     def _written_or_not(self, task: asyncio.Task[None]) -> None:
         self._writes.discard(task)
+        if self._queued is task:  # cancelled before it began
+            self._queued = None
         if not task.cancelled():
             task.exception()  # of interest to those who wait, if they still do
 
     async def _write(self) -> None:
-        """Who waits for its turn here finds its records written with the others'."""
+        self._queued = None
         trees, payloads = list(self._new_trees), dict(self._new_payloads)
         if payloads:
             await self._room.until_written(lambda: self._write_payloads(payloads))
@@ -263,10 +275,20 @@ class RunLedger:
                 self._new_payloads.pop(name, None)
         if trees:
             start = self._written
+            await self._write_archives(trees, start)
             await self._room.until_written(lambda: self._append(trees, start))
             if self._anchor:
                 anchor, file = self.durable, self._anchor
                 await self._room.until_written(lambda: file.write(anchor))
+
+    async def _write_archives(self, trees: list[Tree], start: int) -> None:
+        archives = dict(self._new_archives)
+        for index, tree in enumerate(trees) if archives else ():
+            if tree["kind"] == "compacted" and (name := PREFIX + tree["archive"]) in archives:
+                before, data = trees[:index], {name: archives[name]}
+                await self._room.until_written(lambda before=before: self._append(before, start))
+                await self._room.until_written(lambda data=data: self._write_payloads(data))
+                self._new_archives.pop(name, None)
 
     async def _write_payloads(self, payloads: dict[str, bytes]) -> None:
         num_bytes = sum(map(len, payloads.values()))

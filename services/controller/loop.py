@@ -19,9 +19,10 @@ with it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
@@ -29,7 +30,6 @@ from services.controller.datasets import prompt_at
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.ledger import RunLedger
 from services.controller.patience import patiently
-from services.controller.payloads import payload_digest
 from services.controller.proofs import ProofCheck
 from services.controller.records import (
     Checkpointed,
@@ -60,7 +60,7 @@ from trimaran.types import (
     ScoredGroup,
     TrainingBatch,
 )
-from trimaran.wire import serialize_group, serialize_scored_group
+from trimaran.wire import serialize_group, serialize_verdicts
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +148,7 @@ class Loop:
                 sync_metrics = await self.publish(answer.version)
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
+            await self.reporter.written()
             if step % self.config.validation.every == 0 and step < self.config.run.steps:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
@@ -182,15 +183,19 @@ class Loop:
                     first_attempt=entry.attempt + 1 if entry else 1,
                     reissue=self.reissues.pop(number, None),
                 )
-            digest = payload_digest(serialize_group(group))
+            data = serialize_group(group)
+            digest = hashlib.sha256(data)
             makers = sorted((replica, str(version)) for version, replica in group.makers)
-            ledger.record(Generated(number, group.attempt, digest, tuple(makers)))
+            ledger.record(Generated(number, group.attempt, digest.hexdigest(), tuple(makers)))
             with self.reporter.phase("scoring"):
                 scored = await self.scorer.score(group)
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
-        payload = ledger.keep(serialize_scored_group(scored))
+        verdicts = serialize_verdicts(scored.verdicts_G)
+        digest.update(verdicts)
+        scored = replace(scored, payload=data + verdicts)
+        payload = ledger.keep(scored.payload, digest.hexdigest())
         rewards_G = tuple(v.reward if isinstance(v, Score) else None for v in scored.verdicts_G)
         ledger.record(Scored(number, group.attempt, payload, rewards_G))
         await ledger.flush()
@@ -280,7 +285,7 @@ class Loop:
             return
         kept = [*state.checkpoints, step][-self.config.run.keep_checkpoints :]
         self.ledger.record(Checkpointed(step, path, kept[0]))
-        self.reporter.checkpoint(step, path)
+        self.reporter.checkpoint(step, path, state.root_at(step))
         await self.ledger.collect()
 
     async def validate(self, step: int, num_samples: int) -> None:

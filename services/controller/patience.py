@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from trimaran.errors import UnavailableError
+from trimaran.store import StoreFullError
 
 Answer = TypeVar("Answer")
 
@@ -22,22 +23,27 @@ async def patiently(
     patience: float,
     service: str,
     retry: float = RETRY_SECONDS,
+    patience_when_full: float = 0.0,
 ) -> Answer:
     """`call()`, each `retry` seconds while the service is away.
 
     Raises UnavailableError, naming the service, after `patience` seconds, which is `outage_timeout`.
+    `patience_when_full`: with a store that has no room, which may take longer to mend.
 
     Example:
         routing = await patiently(weight_sync.get_routing, 60.0, "weight-sync")
     """
-    deadline = time.monotonic() + patience
+    began = time.monotonic()
     while True:
         try:
             return await call()
         except UnavailableError as error:
-            if time.monotonic() > deadline:
+            limit = patience
+            if isinstance(error, StoreFullError):
+                limit = max(patience, patience_when_full)
+            if time.monotonic() > began + limit:
                 raise UnavailableError(
-                    f"{service} could not help for {patience:g} s (outage_timeout): {error};"
+                    f"{service} could not help for {limit:g} s (outage_timeout): {error};"
                     " see its log"
                 ) from None
             await asyncio.sleep(retry)

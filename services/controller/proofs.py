@@ -83,20 +83,22 @@ class ProofCheck:
 
     async def find_unproven(self, group: Group) -> Unproven | None:
         """The first version and replica with tokens in the group and no good proof; None for none."""
-        if group.makers <= self._good.keys():
+        makers = group.makers
+        if makers <= self._good.keys():
             return None
-        proofs = await self._fetch(group.makers, self._share)
-        return _first_unproven(group.makers, proofs)
+        proofs = await self._fetch(makers, self._share)
+        return _first_unproven(makers, proofs)
 
     async def prove(
         self, groups: Sequence[ScoredGroup]
     ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
         """The proofs of the batch's tokens, one for each version and replica; and by number the
         groups that have tokens without a good proof."""
-        makers = frozenset(maker for scored in groups for maker in scored.group.makers)
+        of_groups = {scored.group.number: scored.group.makers for scored in groups}
+        makers = frozenset[Maker]().union(*of_groups.values())
         proofs = await self._fetch(makers, self._list)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
-        found = {s.group.number: _first_unproven(s.group.makers, proofs) for s in groups}
+        found = {number: _first_unproven(its, proofs) for number, its in of_groups.items()}
         unproven = {number: why for number, why in found.items() if why}
         return tuple(proofs[maker] for maker in sorted(makers & proofs.keys())), unproven
 

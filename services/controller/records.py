@@ -93,7 +93,7 @@ class Generated:
     group: int
     attempt: int
     digest: str
-    """sha256 of the serialized group."""
+    """sha256 of the serialized group, with which its payload begins."""
     makers: tuple[tuple[str, str], ...] = ()
     """(replica, version) of everyone that made tokens of it, such as ("rollout-1", "0.12")."""
 
@@ -270,11 +270,15 @@ def encode(record: Record) -> dict[str, Any]:
     return {"kind": kind.__name__.lower(), **values}
 
 
-def chain_hash(before: str, tree: Tree) -> str:
-    """Of a record behind one with the hash `before`."""
+def canonical(tree: Tree) -> str:
+    """The record without its hash, as it is hashed and archived: equal ones are equal texts."""
     content = {key: value for key, value in tree.items() if key != "hash"}
-    data = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{before}\n{data}".encode()).hexdigest()
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def chain_hash(before: str, content: str) -> str:
+    """Of a record behind one with the hash `before`. `content`: as `canonical` gives it."""
+    return hashlib.sha256(f"{before}\n{content}".encode()).hexdigest()
 
 
 def decode(tree: Tree) -> Record:
@@ -303,6 +307,8 @@ def _names(kind: type[Record]) -> tuple[frozenset[str], dict[str, None]]:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold."""
+    if isinstance(value, str | int):  # most are, and to ask about a dataclass takes longer
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, tuple):

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from services.controller.busy_time import BusyTime
+from services.controller.disk import told_when_full
 from services.controller.events import RunLog
+from services.controller.room import Room
 from services.controller.step_metrics import (
     count_faulted,
     count_indigestible,
@@ -37,9 +39,15 @@ class Reporter:
     """
 
     def __init__(
-        self, config: RunConfig, metrics: MetricsWriter, timeline: TimelineWriter, log: RunLog
+        self,
+        config: RunConfig,
+        metrics: MetricsWriter,
+        timeline: TimelineWriter,
+        log: RunLog,
+        room: Room,
     ) -> None:
         self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
+        self._room = room
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
         self._phases = {
             "generating": BusyTime(),  # the replicas' own spans stand on the timeline
@@ -122,6 +130,16 @@ class Reporter:
             logger.warning("%s", text)
             self._log.emit(EventKind.INDIGESTIBLE, {"share": share}, text)
 
+    async def written(self) -> None:
+        """Waits while there is no room for the rows of metrics and timeline."""
+
+        async def flush() -> None:
+            with told_when_full(self._metrics.folder):
+                self._metrics.flush()
+                self._timeline.flush()
+
+        await self._room.until_written(flush)
+
     @contextmanager
     def validating(self, step: int) -> Iterator[None]:
         """Validation stands on the timeline and outside the step's seconds."""
@@ -163,8 +181,8 @@ class Reporter:
     def replica_busy(self, name: str, start: float, end: float) -> None:
         self._timeline.add(name, "generating", start, end, self._log.run.step + 1)
 
-    def checkpoint(self, step: int, path: str) -> None:
-        self._log.emit(EventKind.CHECKPOINT, text=path, step=step)
+    def checkpoint(self, step: int, path: str, root: str) -> None:
+        self._log.emit(EventKind.CHECKPOINT, text=path, step=step, root=root)
 
     def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         """`newest`: the step of the last checkpoint that was saved; None where there is none."""

@@ -51,8 +51,9 @@ class Lease:
                 raise self.lost.result()
             return task.result()
         finally:
-            task.cancel()
-            await asyncio.wait({task})
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
 
 
 class Router:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from services.controller.anchor import AnchorFile
 from services.controller.datasets import load_prompts
+from services.controller.disk import told_when_full
 from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
 from services.controller.goals import Goals
@@ -79,22 +79,25 @@ async def conduct(
     began = time.monotonic()
     prompts, held_out = await asyncio.to_thread(_load_prompts, config)
     async with AsyncExitStack() as stack:
-        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, stack)
-        hold = partial(reporter.held, by="record")
-        release = partial(reporter.released, by="record")
-        room = Room(config.run.hold_timeout, goals.ending, hold, release)
+        room = Room(
+            config.run.hold_timeout,
+            goals.ending,
+            on_hold=lambda text, values: reporter.held(text, values, by="record"),
+            on_free=lambda text, values: reporter.released(text, values, by="record"),
+        )
+        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, room, stack)
         ledger = await _open_ledger(config, run, store, room, stack)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
         await ledger.flush()
         services = await _connect(config, caller, run.trust, stack)
-        loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, caller)
+        loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, room, caller)
         stack.push_async_callback(loop.router.close)
         loop.ending = goals.ending
         await _wait_for_services(config, run, store, services)
         try:
-            return await _conduct(loop, run, store, goals, began)
+            return await _conduct(loop, run, store, goals, room, began)
         except HeldError:
             if not goals.ending.is_set():
                 raise
@@ -123,7 +126,7 @@ async def _open_ledger(
 
 
 async def _conduct(
-    loop: Loop, run: RunContext, store: Store, goals: Goals, began: float
+    loop: Loop, run: RunContext, store: Store, goals: Goals, room: Room, began: float
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     rows = read_json_lines(run.folder / "metrics.jsonl")
@@ -149,8 +152,8 @@ async def _conduct(
     await loop.trainer.export_model(str(run.folder / "model"), config.trainer.step_timeout)
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
-    await asyncio.to_thread(_write_json, run.folder / "summary.json", summary)
-    await asyncio.to_thread(_draw_figures, run.folder)
+    await reporter.written()
+    await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary))
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
 
 
@@ -198,12 +201,12 @@ async def _connect(
 
 
 def _open_reporter(
-    config: RunConfig, run_folder: Path, log: RunLog, stack: AsyncExitStack
+    config: RunConfig, run_folder: Path, log: RunLog, room: Room, stack: AsyncExitStack
 ) -> Reporter:
     metrics, timeline = MetricsWriter(run_folder), TimelineWriter(run_folder)
     stack.callback(metrics.close)
     stack.callback(timeline.close)
-    return Reporter(config, metrics, timeline, log)
+    return Reporter(config, metrics, timeline, log, room)
 
 
 def _assemble(
@@ -214,6 +217,7 @@ def _assemble(
     ledger: RunLedger,
     services: Services,
     reporter: Reporter,
+    room: Room,
     caller: Caller,
 ) -> Loop:
     router = Router(
@@ -229,7 +233,9 @@ def _assemble(
     maker = GroupMaker(router, prover, config)
     gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
-    validator = Validator(held_out, maker, scorer, config, run.folder) if held_out else None
+    validator = None
+    if held_out:
+        validator = Validator(held_out, maker, scorer, config, run.folder, room)
     return Loop(
         config=config,
         prompts=prompts,
@@ -305,6 +311,13 @@ def _summary(
         "lineage": state.lineage,
         "run_folder": str(run_folder),
     }
+
+
+def _conclude(run_folder: Path, summary: dict[str, Any]) -> None:
+    """Raises NoRoomError; it may be done again."""
+    with told_when_full(run_folder):
+        _write_json(run_folder / "summary.json", summary)
+        _draw_figures(run_folder)
 
 
 def _write_json(path: Path, value: Any) -> None:

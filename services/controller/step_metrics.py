@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
+
+import numpy as np
 
 from trimaran.config import RunConfig
 from trimaran.metrics import (
@@ -34,7 +36,7 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
     rewards_by_group = [_scored_rewards(scored) for scored in batch.groups]
     rewards = [reward for group in rewards_by_group for reward in group]
-    spreads = [pstdev(group) for group in rewards_by_group if group]
+    spreads = [float(np.std(group)) for group in rewards_by_group if group]
     lags = [
         batch.step - 1 - min(segment.version.step for segment in completion.segments)
         for completion in completions
@@ -44,7 +46,7 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     num_truncated = sum(c.finish_reason == "length" for c in completions)
     return {
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
-        "reward/completion/std": pstdev(rewards) if rewards else 0.0,
+        "reward/completion/std": float(np.std(rewards)) if rewards else 0.0,
         "reward/completion/faulted/share": count_faulted(batch) / len(verdicts),
         "reward/completion/indigestible/share": count_indigestible(batch) / len(verdicts),
         "reward/group/std": fmean(spreads) if spreads else 0.0,

@@ -11,11 +11,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from services.controller.disk import told_when_full
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
+from services.controller.room import Room
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
-from trimaran.types import Prompt, Sampling, Score, ScoredGroup
+from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +53,14 @@ class Validator:
         scorer: Scorer,
         config: RunConfig,
         run_folder: Path,
+        room: Room,
     ) -> None:
         self._prompts, self._maker, self._scorer = prompts, maker, scorer
-        self._config = config
+        self._config, self._room = config, room
         self._samples = run_folder / "samples"
 
     async def validate(self, step: int, num_samples: int) -> Validation:
-        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards."""
+        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
         async with asyncio.TaskGroup() as tasks:
             greedy = [
                 tasks.create_task(self._group(step, index, Sampling(0.0, self._max_tokens, 1)))
@@ -69,7 +72,9 @@ class Validator:
             ]
         greedy_P = [task.result() for task in greedy]
         sampled_P = [task.result() for task in sampled]
-        await asyncio.to_thread(self._write, step, greedy_P, sampled_P)
+        await self._room.until_written(
+            lambda: asyncio.to_thread(self._write, step, greedy_P, sampled_P)
+        )
         skipped = {i for groups in (greedy_P, sampled_P) for i, g in enumerate(groups) if g is None}
         return Validation(mean_reward(greedy_P), mean_reward(sampled_P), len(skipped))
 
@@ -95,12 +100,14 @@ class Validator:
     def _write(
         self, step: int, greedy_P: list[ScoredGroup | None], sampled_P: list[ScoredGroup | None]
     ) -> None:
-        self._samples.mkdir(exist_ok=True)
         path = self._samples / f"step-{step:05d}.jsonl"
         partial = path.with_suffix(".partial")
-        with partial.open("w", encoding="utf-8") as file:
+        with told_when_full(path):
+            self._samples.mkdir(exist_ok=True)
+        with told_when_full(path), partial.open("w", encoding="utf-8") as file:
             for index, prompt in enumerate(self._prompts):
                 row = {
+                    "prompt_id": prompt.prompt_id,
                     "prompt": prompt.messages[-1].text,
                     "answer": prompt.answer,
                     **_texts(greedy_P[index], "greedy_"),
@@ -128,4 +135,6 @@ def _texts(scored: ScoredGroup | None, prefix: str = "") -> dict[str, Any]:
     return {
         f"{prefix}completions": [completion.text for completion in completions],
         f"{prefix}rewards": [v.reward if isinstance(v, Score) else None for v in verdicts_G],
+        f"{prefix}terms": [dict(v.terms) for v in verdicts_G],
+        f"{prefix}faults": [v.fault if isinstance(v, Faulted) else "" for v in verdicts_G],
     }

@@ -33,7 +33,7 @@ class Limits:
     tokens: int = 0
     """That one run may generate."""
     disk_gib: float = 0
-    """That one run's folder may take. Payloads count where run.payload_quota_gib bounds them."""
+    """That one run's folder may take: its payloads there must then have a quota."""
     host_memory_gib: float = 0
     """Of one run: reward workers, and what replicas on the CPU keep."""
 
@@ -85,6 +85,11 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]
+    if limits.disk_gib and config.run.payloads is None and config.run.payload_quota_gib is None:
+        faults.append(
+            f"run.payload_quota_gib: missing; this owner's disk_gib is {limits.disk_gib:g}, so give the"
+            " GiB that the run's payloads may take"
+        )
     if faults:
         raise LimitError("\n".join(faults))
     return costs

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from services.manager.pools import Device
 from services.manager.records import Managed
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
@@ -33,10 +34,12 @@ def prepare(run: Managed) -> None:
         RunContext(run.run_id, folder, run.store_url, Trust(make_token(folder))).write()
 
 
-def write_run_files(run: Managed) -> None:
+def write_run_files(run: Managed) -> RunConfig:
     """What the launcher reads: the configuration, with the devices that the run has."""
     prepare(run)
-    write_config(Path(run.folder), granted_config(run))
+    config = granted_config(run)
+    write_config(Path(run.folder), config)
+    return config
 
 
 def granted_config(run: Managed) -> RunConfig:
@@ -52,12 +55,17 @@ def granted_config(run: Managed) -> RunConfig:
         "max_replicas": run.max_replicas,
     }
     if run.trainer.kind != "cpu":
-        tree["trainer"]["devices"] = [int(device.name) for device in run.grant.trainer]
+        tree["trainer"]["devices"] = [_name(device) for device in run.grant.trainer]
     if run.replica.kind != "cpu":
         tree["rollout"]["devices"] = [
-            int(device.name) for i in range(num_replicas) for device in run.grant.replicas[i]
+            _name(device) for i in range(num_replicas) for device in run.grant.replicas[i]
         ]
     return parse_config(tree, source=f"run {run.run_id}")
+
+
+def _name(device: Device) -> int | str:
+    """As `trainer.devices` takes it: a number, or the UUID of a GPU."""
+    return int(device.name) if device.name.isdecimal() else device.name
 
 
 def remove_folder(folder: Path, run_id: str) -> None:

@@ -164,10 +164,12 @@ class Routes:
         validation_step: Step = None,
         trained_step: Step = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+        offset: Annotated[int, Query(ge=0, le=MAX_INT32, description="So many are left out.")] = 0,
     ) -> RunSamples:
         """Prompts, answers and rewards of a validation, or of a trained step; of the last validation
         where none is named."""
-        return await self._runs.samples(client, run_id, validation_step, trained_step, limit)
+        steps = validation_step, trained_step
+        return await self._runs.samples(client, run_id, *steps, limit, offset)
 
     async def list_logs(self, client: Client, run_id: RunId) -> LogNames:
         """Which processes of the run have a log."""
@@ -183,12 +185,12 @@ class Routes:
     ) -> Response:
         """The end of a process's log, as text."""
         parts = self._runs.logs(client, run_id, process, lines, follow)
-        first = await anext(parts, [])  # what is wrong with the request is said before the answer
+        first = await anext(parts)  # what is wrong with the request is said before the answer
 
         async def text() -> AsyncIterator[str]:
-            yield "".join(f"{line}\n" for line in first)
+            yield "".join(f"{line}\n" for line in first.lines)
             async for part in parts:
-                yield "".join(f"{line}\n" for line in part)
+                yield "".join(f"{line}\n" for line in part.lines)
 
         return StreamingResponse(text(), media_type="text/plain; charset=utf-8")
 

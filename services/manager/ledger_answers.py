@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from services.controller.anchor import read_anchors
@@ -11,8 +11,9 @@ from services.controller.group_life import read_life
 from services.controller.group_words import tell
 from services.controller.ledger import read_trees
 from services.controller.ledger_check import check_ledger
+from services.controller.ledger_search import find_start
 from services.controller.payloads import MissingPayloadError, PayloadStore, open_payloads
-from services.controller.records import Consumed, Scored, decode
+from services.controller.records import Consumed, Scored, Tree, decode
 from services.manager.records import Managed
 from services.manager.results import list_checkpoints
 from trimaran.config import RunConfig, parse_config
@@ -50,15 +51,16 @@ def trained_steps(run: Managed) -> tuple[int, ...]:
 
 
 async def trained_samples(
-    store: Store, run: Managed, step: int, limit: int
-) -> tuple[RunSample, ...]:
-    """In the order in which they trained. Raises NotFoundError."""
+    store: Store, run: Managed, step: int, limit: int, offset: int = 0
+) -> tuple[list[RunSample], int]:
+    """Some of the step's samples, in the order in which they trained, and how many there are.
+    Raises NotFoundError."""
+    size = _config(run).rollout.group_size
     async with _payloads(run) as payloads:
         names = await _payload_names(store, payloads, run.run_id, step)
+        first, last = offset // size, -(-(offset + limit) // size)
         samples: list[RunSample] = []
-        for name in names:
-            if len(samples) >= limit:
-                break
+        for name in names[first:last]:
             try:
                 data = await payloads.read(name)
             except MissingPayloadError:
@@ -67,23 +69,31 @@ async def trained_samples(
                     " run.keep_payloads to all to keep those of a next run"
                 ) from None
             samples.extend(_samples(parse_scored_group(data)))
-    return tuple(samples[:limit])
+    skipped = offset - first * size
+    return samples[skipped : skipped + limit], len(names) * size
 
 
 async def _payload_names(store: Store, payloads: PayloadStore, run_id: str, step: int) -> list[str]:
-    """Of the groups that trained in the step: one pass over the ledger, which keeps only what is
-    scored and has not trained."""
-    scored: dict[tuple[int, int], str] = {}
-    async for _, tree in read_trees(store, payloads, run_id):
-        if tree["kind"] not in ("scored", "consumed"):
-            continue
-        record = decode(tree)
-        if isinstance(record, Scored):
-            scored[record.group, record.attempt] = record.payload
-        elif isinstance(record, Consumed):
-            names = [scored.pop((group, attempt), "") for group, attempt in record.groups]
-            if record.step == step:
-                return [name for name in names if name]
+    """Of the groups that trained in the step. Of the ledger it reads what is behind the last place at
+    which the step was not trained, and keeps only what is scored and has not trained."""
+
+    def is_early(state: Tree) -> bool:
+        return max((state["step"], *(known for known, _ in state["steps"]))) < step
+
+    start = await find_start(store, payloads, run_id, is_early)
+    waiting = start.state.get("groups", ())
+    scored = {(group, attempt): payload for group, attempt, _, payload in waiting if payload}
+    async with aclosing(read_trees(store, payloads, run_id, start.after)) as trees:
+        async for _, tree in trees:
+            if tree["kind"] not in ("scored", "consumed"):
+                continue
+            record = decode(tree)
+            if isinstance(record, Scored):
+                scored[record.group, record.attempt] = record.payload
+            elif isinstance(record, Consumed):
+                names = [scored.pop((group, attempt), "") for group, attempt in record.groups]
+                if record.step == step:
+                    return [name for name in names if name]
     raise NotFoundError(f"trained_step {step}: no such step was trained yet")
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from trimaran.errors import NotFoundError
 from trimaran.launch.launchers import LOG_NAME
@@ -42,6 +43,14 @@ def last_words(folder: Path, count: int = 5) -> str:
     return " | ".join(line.strip() for line in lines if line.strip())
 
 
+class LogLines(NamedTuple):
+    """Whole lines of a log."""
+
+    lines: list[str]
+    position: int
+    """Where the next one begins, in bytes."""
+
+
 class LogFile:
     """One log, read from its end.
 
@@ -70,8 +79,8 @@ class LogFile:
 
         return cls(folder / "logs" / f"{name}.log", hide)
 
-    def tail(self, count: int) -> tuple[list[str], int]:
-        """The last whole lines, and where the next one begins."""
+    def tail(self, count: int) -> LogLines:
+        """The last ones."""
         with self._open() as file:
             end = file.seek(0, os.SEEK_END)
             start, data = end, b""
@@ -82,10 +91,10 @@ class LogFile:
                 data = file.read(step) + data
         whole, _, rest = data.rpartition(b"\n")
         lines = self._lines(whole) if whole or data else []
-        return lines[-count:], end - len(rest)
+        return LogLines(lines[-count:], end - len(rest))
 
-    def after(self, position: int) -> tuple[list[str], int]:
-        """Whole lines behind `position`, and where the next one begins."""
+    def after(self, position: int) -> LogLines:
+        """Those behind `position`."""
         with self._open() as file:
             if file.seek(0, os.SEEK_END) < position:  # somebody has emptied it
                 position = 0
@@ -93,10 +102,10 @@ class LogFile:
             data = file.read(MOST_BYTES)
         whole, newline, _ = data.rpartition(b"\n")
         if newline:
-            return self._lines(whole), position + len(whole) + 1
+            return LogLines(self._lines(whole), position + len(whole) + 1)
         if len(data) == MOST_BYTES:  # one line, longer than all that we show
-            return self._lines(data), position + len(data)
-        return [], position
+            return LogLines(self._lines(data), position + len(data))
+        return LogLines([], position)
 
     def _open(self):
         return os.fdopen(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")

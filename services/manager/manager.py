@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from services.manager.folders import prepare, remove_folder, write_run_files
@@ -22,7 +23,7 @@ from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
 from services.manager.run_links import RunLinks
 from services.manager.run_stores import RunStores
-from services.manager.scheduler import POLICY, Holding, Plan, Policy, make_plan
+from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -30,6 +31,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.launch.environment import plugin_variables
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, RunState
@@ -47,7 +49,7 @@ MOST_FAILURES = 20
 class Manager:
     """Keeps every run going. One at a time: it holds the lease by which `records` were loaded.
 
-    Example: await Manager(records, lease, stores, LocalLauncher(), pools).run()
+    Example: await Manager(records, lease, stores, LocalLauncher(os.environ), pools).run()
     """
 
     def __init__(
@@ -59,16 +61,25 @@ class Manager:
         pools: Sequence[Pool],
         policy: Policy = POLICY,
         times: Times = TIMES,
+        secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`secrets`: environment variables with tokens of reward plugins. A run gets those that it
+        names."""
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
         self._lease, self._launcher = lease, launcher
-        self._policy, self._times = policy, times
+        self._scheduler, self._times = Scheduler(pools, policy), times
+        self._secrets = secrets
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
         self._lapsed: dict[str, float] = {}
         """Monotonic seconds since which a run's launcher has no lease, and its store says so."""
+        self._ending: dict[str, float] = {}
+        """Monotonic seconds since which a run's launcher is gone and its processes are not, or since
+        which these were killed."""
+        self._not_started: dict[str, str] = {}
+        """Why a run's launcher could not be started the last time."""
         self.is_ready = False
         """It has looked at every run once."""
 
@@ -122,7 +133,7 @@ class Manager:
         for run_id in [run_id for run_id, task in self._looks.items() if task.done()]:
             self._settle(run_id, self._looks.pop(run_id))
         await self._share_out()
-        await self.stores.close_idle()
+        self.stores.close_idle()
         self.is_ready = True
 
     def _needs_look(self, run: Managed) -> bool:
@@ -156,12 +167,14 @@ class Manager:
             await self._has_lease(run),
             reported,
             await self.links.replicas(run) if run.leaving else None,
-            await asyncio.to_thread(last_words, Path(run.folder))
-            if presence is Presence.GONE
-            else "",
+            await self._last_words(run) if presence is Presence.GONE else "",
+            self._ending_seconds(run, presence),
         )
         decision = decide(run, seen, time.time(), self._times)
         wanted = decision.run
+        if decision.action is Action.KILL:
+            # Before anything is written: who is frozen in a write keeps the store locked.
+            await self._kill(run)
         if decision.note:
             logger.info("run %s: %s", run.run_id, decision.note)
             await self.links.say(run, EventKind.PROCESS, decision.note)
@@ -175,7 +188,8 @@ class Manager:
 
         after = await self.records.change(run.run_id, make)
         if after == wanted:
-            await self._act(after, decision.action)
+            if decision.action is Action.START:
+                await self._start(after)
             if after.state.has_processes:
                 await self.links.tell(after)
 
@@ -192,17 +206,40 @@ class Manager:
         since = self._lapsed.setdefault(run.run_id, time.monotonic())
         return time.monotonic() - since < self._times.lapse
 
-    async def _act(self, run: Managed, action: Action) -> None:
-        if action is Action.START:
-            self._lapsed.pop(run.run_id, None)
-            await self.links.say_once(run)
-            await asyncio.to_thread(write_run_files, run)
-            await self.links.tell(run, again=True)
-            await self.records.check()
-            await self._launcher.start(context_of(run))
-        elif action is Action.KILL:
-            await self.records.check()
-            await self._launcher.kill(context_of(run))
+    def _ending_seconds(self, run: Managed, presence: Presence) -> float:
+        if presence is not Presence.ENDING:
+            self._ending.pop(run.run_id, None)
+            return 0.0
+        now = time.monotonic()
+        return now - self._ending.setdefault(run.run_id, now)
+
+    async def _last_words(self, run: Managed) -> str:
+        if why := self._not_started.get(run.run_id):
+            return why
+        return await asyncio.to_thread(last_words, Path(run.folder))
+
+    async def _kill(self, run: Managed) -> None:
+        await self.records.check()
+        await self._launcher.kill(context_of(run))
+        self._ending.pop(run.run_id, None)
+
+    async def _start(self, run: Managed) -> None:
+        self._lapsed.pop(run.run_id, None)
+        self._not_started.pop(run.run_id, None)
+        try:
+            await self._start_launcher(run)
+        except TrimaranError as error:
+            self._not_started[run.run_id] = str(error)
+            raise
+
+    async def _start_launcher(self, run: Managed) -> None:
+        await self.links.say_once(run)
+        config = await asyncio.to_thread(write_run_files, run)
+        own = plugin_variables(config)
+        secrets = {name: value for name, value in self._secrets.items() if name in own}
+        await self.links.tell(run, again=True)
+        await self.records.check()
+        await self._launcher.start(context_of(run), secrets)
 
     async def prepared(self, run_id: str) -> None:
         """Until the loop has made the folder and the store of a run that was added, so that who
@@ -239,15 +276,17 @@ class Manager:
             for run in runs
             if run.state.has_processes
         }
-        plan = make_plan(self.pools, list(holdings.values()), queue, time.time(), self._policy)
+        plan = self._scheduler.plan(list(holdings.values()), queue, time.time())
         for run_id, grant in plan.starts.items():
             logger.info("run %s: has %d devices", run_id, len(grant.devices))
             now = {"state": RunState.STARTING, "grant": grant, "start_at": time.time()}
             await self._change_if_queued(run_id, **now)
         for run_id in plan.adds.keys() | plan.takes.keys():
             await self._scale(holdings[run_id], plan)
+        known = {run.run_id: run.waiting_for for run in runs}
         for run_id, why in plan.waits.items():
-            await self._change_if_queued(run_id, waiting_for=why)
+            if known[run_id] != why:
+                await self._change_if_queued(run_id, waiting_for=why)
 
     async def _change_if_queued(self, run_id: str, **changes: Any) -> None:
         def make(run: Managed) -> Managed:
@@ -277,7 +316,8 @@ class Manager:
         self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)
         await self.records.remove(run.run_id)
-        self._lapsed.pop(run.run_id, None)
+        for known in (self._lapsed, self._ending, self._not_started):
+            known.pop(run.run_id, None)
         self._prepared.discard(run.run_id)  # a run of the same second may be called so again
 
 

@@ -27,7 +27,9 @@ class Seen:
     replicas: frozenset[int] | None = None
     """Indices of the replicas that have processes; None where it is not known."""
     last_words: str = ""
-    """The end of the launcher's log."""
+    """The end of the launcher's log, or why none could be started."""
+    ending_seconds: float = 0.0
+    """For how long its launcher is gone, and something that it had started is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Times:
     first_pause: float = 2.0
     """Before a launcher that died is started again; twice as long each time."""
     longest_pause: float = 120.0
+    ending: float = 30.0
+    """For what a launcher has left behind to end by itself; its guardian waits for 5 s."""
     steady: float = 300.0
     """A launcher that lived that long has started well."""
     max_deaths: int = 5
@@ -73,7 +77,10 @@ def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decisi
     if seen.presence is Presence.THERE:
         return _while_there(run, seen, now, times)
     if seen.presence is Presence.ENDING:
-        return Decision(run)
+        if seen.ending_seconds <= times.ending:
+            return Decision(run)
+        text = "processes that the launcher left behind have not ended; they are killed"
+        return Decision(run, Action.KILL, text)
     if run.start_at:
         return _start(run, now) if now >= run.start_at else Decision(run)
     return _after_death(run, seen, now, times)
@@ -141,16 +148,21 @@ def _given_up(run: Managed, deaths: int, last_words: str) -> Managed:
     return replace(
         run,
         error=f"{what}; its last words: {last_words}" if last_words else what,
-        remedy=f"read {run.folder}/logs/launcher.log, mend what it names, then trimaran resume"
-        f" {run.run_id}",
+        remedy=_remedy(run),
     )
 
 
 def _told(run: Managed, reported: Run) -> Managed:
     remedy = reported.remedy
     if reported.state is RunState.FAILED and not remedy:
-        remedy = f"read {run.folder}/logs, mend what it names, then trimaran resume {run.run_id}"
-    return replace(run, step=reported.step, held=reported.held, error=reported.error, remedy=remedy)
+        remedy = _remedy(run)
+    words = {"error": reported.error, "remedy": remedy, "held": reported.held}
+    words = {name: run.told(text) for name, text in words.items()}
+    return replace(run, step=reported.step, **words)
+
+
+def _remedy(run: Managed) -> str:
+    return f"mend what trimaran logs {run.run_id} names, then trimaran resume {run.run_id}"
 
 
 def _without_gone(run: Managed, seen: Seen) -> Managed:

@@ -19,8 +19,10 @@ from services.manager.pools import NO_GRANT, Ask, Device, Grant, Need
 from trimaran.errors import NotFoundError, StateError, UnavailableError
 from trimaran.runs import TRANSITIONS, Goal, Replicas, Run, RunState
 from trimaran.store import Lease, Store
+from trimaran.waits import locked
 
 LEASE = "manager"
+STORE = "the manager's store, for which an earlier change of the run waits,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Managed:
                 f"run {self.run_id}: is {self.state} and cannot be {state} next; {only}"
             )
         return replace(self, state=state, **changes)
+
+    def told(self, text: str) -> str:
+        """For clients: paths in its folder as they stand there. Where that lies is `Run.folder` and
+        helps only on this machine."""
+        return text.replace(f"{self.folder}/", "")
 
     @property
     def ask(self) -> Ask:
@@ -192,7 +199,7 @@ class Records:
         run_id = self._requests.get(request_key(owner, request_id))
         if run_id is None:
             return None
-        async with self._locks[run_id]:
+        async with locked(self._locks[run_id], STORE):
             await self._make_sure(run_id)
             return self._runs.get(run_id)
 
@@ -211,7 +218,7 @@ class Records:
 
     async def change(self, run_id: str, make: Callable[[Managed], Managed]) -> Managed:
         """Durable when it returns. `make` is given the run as it is now; what it raises rises."""
-        async with self._locks[run_id]:
+        async with locked(self._locks[run_id], STORE):
             await self._make_sure(run_id)
             before = self.get(run_id)
             after = make(before)

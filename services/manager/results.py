@@ -19,7 +19,7 @@ SAVED = re.compile(r"step-(\d+)")
 def list_checkpoints(folder: Path, events: Iterable[RunEvent]) -> list[Checkpoint]:
     """Those that are there, and those that its events tell of and that were removed since."""
     found = {
-        event.run.step: Checkpoint(event.run.step, event.text, "", False)
+        event.run.step: Checkpoint(event.run.step, event.text, event.root, False)
         for event in events
         if event.kind is EventKind.CHECKPOINT
     }
@@ -36,25 +36,40 @@ def validation_steps(folder: Path) -> tuple[int, ...]:
     return tuple(sorted(int(name[1]) for name in names if name))
 
 
-def validation_samples(folder: Path, step: int, limit: int) -> list[RunSample]:
-    """The greedy answers first, then the sampled ones. Raises NotFoundError."""
+def validation_samples(
+    folder: Path, step: int, limit: int, offset: int = 0
+) -> tuple[list[RunSample], int]:
+    """Some of the step's samples, and how many there are: the greedy answers first, then the sampled
+    ones. A row is in memory at a time. Raises NotFoundError."""
     path = folder / "samples" / f"step-{step:05d}.jsonl"
     if not path.is_file():
         known = ", ".join(map(str, validation_steps(folder))) or "none yet"
         raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    samples = [sample for prefix in ("greedy_", "") for row in rows for sample in _of(row, prefix)]
-    return samples[:limit]
+    samples: list[RunSample] = []
+    number = 0
+    for prefix in ("greedy_", ""):
+        with path.open(encoding="utf-8") as rows:
+            for row in map(json.loads, rows):
+                count = len(row.get(f"{prefix}completions", ()))
+                if number < offset + limit and number + count > offset:
+                    wanted = slice(max(offset - number, 0), offset + limit - number)
+                    samples.extend(list(_of(row, prefix))[wanted])
+                number += count
+    return samples, number
 
 
 def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
-    texts = row.get(f"{prefix}completions", ())
-    for text, reward in zip(texts, row.get(f"{prefix}rewards", ()), strict=True):
+    """Rows of an earlier version say neither terms nor faults, nor which prompt it was."""
+    texts, rewards = row.get(f"{prefix}completions", ()), row.get(f"{prefix}rewards", ())
+    terms = row.get(f"{prefix}terms", [{}] * len(texts))
+    faults = row.get(f"{prefix}faults", [""] * len(texts))
+    for text, reward, by_term, fault in zip(texts, rewards, terms, faults, strict=True):
         yield RunSample(
             prompt_id=row.get("prompt_id", ""),
             prompt=row["prompt"],
             answer=text,
             reference=row["answer"],
             reward=0.0 if reward is None else reward,
-            fault="it could not be scored" if reward is None else "",
+            terms=by_term,
+            fault=fault or ("it could not be scored" if reward is None else ""),
         )

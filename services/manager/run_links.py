@@ -78,7 +78,7 @@ class RunLinks:
             event = event_from_tree(sequence, tree)
             if event.run.state is run.state and event.kind is kind:
                 return
-        await self.say(run, kind, run.folder if run.state.has_ended else "")
+        await self.say(run, kind, "")
 
     async def say(self, run: Managed, kind: EventKind, text: str) -> None:
         event = RunEvent(0, kind, run.view, {}, text, time.time())

@@ -15,7 +15,7 @@ from typing import Any
 from services.manager.admission import check_request_id
 from services.manager.costs import check_owner
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
-from services.manager.log_files import LogFile, list_processes
+from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
 from services.manager.needs import check_fits, find_needs
 from services.manager.pools import Ask
@@ -27,8 +27,15 @@ from services.manager.tails import Tails, watch
 from services.manager.watchers import Watchers, paced
 from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig
-from trimaran.errors import AlreadyExistsError, InputError, LimitError, NotFoundError, StateError
-from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
+from trimaran.errors import (
+    AlreadyExistsError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+)
+from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import (
     EventKind,
@@ -42,6 +49,7 @@ from trimaran.runs import (
 )
 from trimaran.store import entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
+from trimaran.waits import locked
 
 PAGE, MAX_PAGE = 100, 1000
 SAMPLES, MAX_SAMPLES = 20, 1000
@@ -89,20 +97,26 @@ class Runs:
         """Queues a run; the same request id of the same owner is the same run.
 
         Raises InputError, ForbiddenError, LimitError; AlreadyExistsError where the request id was
-        another specification's.
+        another specification's, and UnavailableError while its run is being deleted: once that is
+        gone, the request id is free again.
         """
         check_request_id(request_id)
         if abs(priority) > self._settings.limits.priority:
             most = self._settings.limits.priority
             raise InputError(f"priority: {priority} is not between {-most} and {most}")
         checked = await asyncio.to_thread(self._admit, config, overrides)
-        async with self._creating:
+        async with locked(self._creating, "the manager's store, for which an earlier run waits,"):
             known = await self._records.find_request(client.owner, request_id)
             is_new = known is None
             if known is None:
                 self._check_number(client.owner)
                 known = self._make(client, request_id, checked, priority)
                 await self._records.add(known)
+            elif known.is_deleted:
+                raise UnavailableError(
+                    f"request_id: {request_id} is that of {known.run_id}, which is being deleted; ask"
+                    " again, or choose a new one"
+                )
             elif known.config != _tree(checked) or known.priority != priority:
                 raise AlreadyExistsError(
                     f"request_id: {request_id} is that of {known.run_id}, which has another"
@@ -173,12 +187,14 @@ class Runs:
         return await self._steer(client, run_id, make)
 
     async def resume(self, client: ClientIdentity, run_id: str) -> Run:
-        """Raises StateError for a run that has succeeded, or whose processes are still ending, and
-        LimitError where its owner has too many others."""
+        """Raises StateError for a run that has succeeded, or whose processes are still ending,
+        InputError where the pools are too small for it by now, and LimitError where its owner has
+        too many others."""
 
         def make(run: Managed) -> Managed:
             if run.state in (RunState.QUEUED, RunState.STARTING, RunState.RUNNING):
                 return run
+            check_fits(run.ask, self._manager.pools, f"run {run_id}")
             if run.state.has_ended:
                 self._check_number(run.owner)
             cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
@@ -255,22 +271,24 @@ class Runs:
         validation_step: int | None = None,
         trained_step: int | None = None,
         limit: int = 0,
+        offset: int = 0,
     ) -> RunSamples:
-        """Of the last validation where no step is named. Raises NotFoundError."""
+        """Of the last validation where no step is named; `offset` are left out. Raises NotFoundError."""
         run = self._of(client, run_id)
         if not 0 <= limit <= MAX_SAMPLES:
             raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
         folder, limit = Path(run.folder), limit or SAMPLES
         steps = await asyncio.to_thread(validation_steps, folder)
         trained = await asyncio.to_thread(trained_steps, run)
-        samples: Sequence[RunSample] = ()
         if trained_step is not None:
             async with self._stores.of(run.store_url) as store:
-                samples = await trained_samples(store, run, trained_step, limit)
-        elif steps or validation_step is not None:
-            step = steps[-1] if validation_step is None else validation_step
-            samples = await asyncio.to_thread(validation_samples, folder, step, limit)
-        return RunSamples(steps, trained, tuple(samples))
+                found = await trained_samples(store, run, trained_step, limit, offset)
+            return RunSamples(steps, trained, tuple(found[0]), found[1], trained_step)
+        if not steps and validation_step is None:
+            return RunSamples(steps, trained, ())
+        step = steps[-1] if validation_step is None else validation_step
+        found = await asyncio.to_thread(validation_samples, folder, step, limit, offset)
+        return RunSamples(steps, trained, tuple(found[0]), found[1], step)
 
     async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
         """The processes that have a log."""
@@ -283,20 +301,26 @@ class Runs:
         process: str = "",
         lines: int = 0,
         follow: bool = False,
-    ) -> AsyncGenerator[list[str]]:
-        """The last lines, and with `follow` those that are written until the run ends."""
+        after: int | None = None,
+    ) -> AsyncGenerator[LogLines]:
+        """The last lines, or those behind the position `after`, and with `follow` those that are
+        written until the run ends."""
         run = self._of(client, run_id)
         if not 0 <= lines <= MAX_LINES:
             raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
+        _check_sequence("after_position", after or 0)
         folder = Path(run.folder)
         secrets = await asyncio.to_thread(_secrets, folder)
         log = await asyncio.to_thread(LogFile.of, folder, process, secrets)
-        found, position = await asyncio.to_thread(log.tail, lines or LINES)
+        if after is None:
+            found = await asyncio.to_thread(log.tail, lines or LINES)
+        else:
+            found = await asyncio.to_thread(log.after, after)
         yield found
         while follow:
             is_over = self._has_ended(run_id)
-            found, position = await asyncio.to_thread(log.after, position)
-            if found:
+            found = await asyncio.to_thread(log.after, found.position)
+            if found.lines:
                 yield found
             elif is_over:
                 return
@@ -406,7 +430,10 @@ class Runs:
             name: getattr(run, name)
             for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")
         }
-        return replace(event, run=replace(event.run, **known))
+        words = {name: run.told(getattr(event.run, name)) for name in ("error", "remedy", "held")}
+        is_path = event.kind is EventKind.CHECKPOINT
+        text = event.text if is_path else run.told(event.text)
+        return replace(event, run=replace(event.run, **known, **words), text=text)
 
 
 def _tree(config: RunConfig) -> dict[str, Any]:

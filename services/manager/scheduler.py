@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.manager.pools import Ask, Counts, Device, Fit, Grant, Need, Pool, find_fit, tightest
@@ -70,32 +70,76 @@ class Plan:
     """Run -> why it stays in the queue."""
 
 
-def make_plan(
-    pools: Sequence[Pool],
-    holdings: Sequence[Holding],
-    queue: Sequence[Ask],
-    now: float,
-    policy: Policy = POLICY,
-) -> Plan:
-    """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
-    return _Round(pools, holdings, now, policy).run(queue)
+class Scheduler:
+    """For the same pools at each plan, of which it remembers what could fit into them.
+
+    Example: Scheduler(pools, Policy()).plan(holdings, queue, now=time.time()).starts
+    """
+
+    def __init__(self, pools: Sequence[Pool], policy: Policy = POLICY) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+        self._policy = policy
+        self._shapes: dict[object, _Shape] = {}
+
+    def plan(self, holdings: Sequence[Holding], queue: Sequence[Ask], now: float) -> Plan:
+        """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
+        return _Round(self._pools, self._shape, holdings, now, self._policy).run(queue)
+
+    def _shape(self, ask: Ask) -> _Shape:
+        key = _need_key(ask.trainer), _need_key(ask.replica), ask.min_replicas
+        if (shape := self._shapes.get(key)) is None:
+            sizes = {name: len(pool.devices) for name, pool in self._pools.items()}
+            fits = find_fit(ask, self._pools, sizes) is not None
+            usable = {n for n, p in self._pools.items() if _could_use(ask, p)}
+            shape = self._shapes[key] = _Shape(ask, frozenset(usable), fits)
+        return shape
 
 
 _Turn = tuple[bool, int, float, int, float, str]
 """Whose turn it is to grow: the least one's."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """A replica that may be taken back."""
+
+    run_id: str
+    index: int
+    pool: str
+    size: int
+    """Its devices."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """What all runs have in common that ask for the same."""
+
+    ask: Ask
+    """One of theirs."""
+    usable: frozenset[str]
+    """Pools that they could use."""
+    can_ever_fit: bool
+    """Into the empty pools. An operator may have taken devices away since they were submitted; they
+    hold nobody up."""
+
+
 class _Round:
     def __init__(
-        self, pools: Sequence[Pool], holdings: Sequence[Holding], now: float, policy: Policy
+        self,
+        pools: Mapping[str, Pool],
+        shape: Callable[[Ask], _Shape],
+        holdings: Sequence[Holding],
+        now: float,
+        policy: Policy,
     ) -> None:
-        self.pools = {pool.name: pool for pool in pools}
+        self.pools, self.shape = pools, shape
         self.holdings = {holding.ask.run_id: holding for holding in holdings}
         self.now, self.policy = now, policy
+        self.known = {Device(p.name, name) for p in pools.values() for name in p.devices}
         held = {device for holding in holdings for device in holding.grant.devices}
         self.free = {
             pool.name: [name for name in pool.devices if (pool.name, name) not in held]
-            for pool in pools
+            for pool in pools.values()
         }
         self.counts = {name: len(devices) for name, devices in self.free.items()}
         self.coming: Counts = dict.fromkeys(self.pools, 0)
@@ -113,7 +157,9 @@ class _Round:
         self._take_surplus()
         starts: dict[str, Grant] = {}
         waits: dict[str, str] = {}
-        hopeless: set[object] = set()
+        hopeless: set[_Shape] = set()
+        reasons: dict[_Shape, str] = {}
+        waiting: list[tuple[str, _Shape]] = []
         closed: set[str] = set()
         extras = list(self._extras())
         for ask in self._in_order(queue):
@@ -122,20 +168,24 @@ class _Round:
                     f"another run of {ask.owner} to end: {self.policy.running} may run at a time"
                 )
                 continue
-            shape = _shape(ask)
-            fit = None if shape in hopeless else self._fit(ask, self.counts, closed)
-            if fit:
+            shape = self.shape(ask)
+            is_open = shape.can_ever_fit and shape not in hopeless
+            if is_open and (fit := self._fit(ask, self.counts, closed)):
                 starts[ask.run_id] = self._grant(fit)
                 self.usage[ask.owner] += ask.num_devices
                 self.running[ask.owner] += 1
                 continue
-            waits[ask.run_id] = self._reason(ask, closed)
-            if shape not in hopeless and self._take_for(ask, extras, closed):
+            if is_open and self._take_for(ask, shape, extras, closed):
                 waits[ask.run_id] = "replicas of other runs, which give their devices back"
             else:
                 hopeless.add(shape)
-            if self.now - ask.queued_at >= self.policy.patience_seconds:
-                closed |= {name for name, pool in self.pools.items() if _could_use(ask, pool)}
+                waiting.append((ask.run_id, shape))
+            if shape.can_ever_fit and self.now - ask.queued_at >= self.policy.patience_seconds:
+                closed |= shape.usable
+        for run_id, shape in waiting:
+            if shape not in reasons:
+                reasons[shape] = self._reason(shape, closed)
+            waits[run_id] = reasons[shape]
         adds = self._grow()
         takes = {run_id: frozenset(taken) for run_id, taken in self.takes.items() if taken}
         return Plan(starts, adds, takes, waits)
@@ -180,33 +230,28 @@ class _Round:
         self.counts[pool] -= count
         return tuple(Device(pool, name) for name in taken)
 
-    def _take_for(self, ask: Ask, extras: list[tuple[str, int, Device]], closed: set[str]) -> bool:
+    def _take_for(self, ask: Ask, shape: _Shape, extras: list[_Extra], closed: set[str]) -> bool:
         """Reserves what falls free for the run, and takes back as much more as it needs; False
         where even all of it is too little."""
-        soon = {name: self.counts[name] + self.coming[name] for name in self.pools}
+        soon = {name: count + self.coming[name] for name, count in self.counts.items()}
         fit = self._fit(ask, soon, closed)
-        chosen: list[tuple[str, int, Device]] = []
+        chosen: list[_Extra] = []
         if fit is None:
-            useful = [
-                extra
-                for extra in extras
-                if extra[2].pool not in closed and _could_use(ask, self.pools[extra[2].pool])
-            ]
-            if (
-                sum(soon.values()) + sum(len(self._devices(*e[:2])) for e in useful)
-                < ask.num_devices
-            ):
+            open_pools = shape.usable - closed
+            useful = [extra for extra in extras if extra.pool in open_pools]
+            missing = ask.num_devices - sum(soon.values())
+            if sum(extra.size for extra in useful) < missing:
                 return False
             for extra in useful:
                 chosen.append(extra)
-                soon[extra[2].pool] += len(self._devices(*extra[:2]))
+                soon[extra.pool] += extra.size
                 if fit := self._fit(ask, soon, closed):
                     break
             else:
                 return False
         for extra in chosen:
             extras.remove(extra)
-            self._take(*extra[:2])
+            self._take(extra.run_id, extra.index)
         self._reserve(fit)
         return True
 
@@ -216,8 +261,8 @@ class _Round:
             self._pop(name, now)
             self.coming[name] -= count - now
 
-    def _extras(self) -> Iterator[tuple[str, int, Device]]:
-        """Replicas above the least number: run, index and the first device. Least priority first."""
+    def _extras(self) -> Iterator[_Extra]:
+        """Replicas above the least number, on devices that others may have. Least priority first."""
         order = sorted(
             (holding for holding in self.holdings.values() if holding.can_scale),
             key=lambda h: (h.ask.priority, -self._share(h.ask.owner), -h.ask.queued_at),
@@ -225,7 +270,9 @@ class _Round:
         for holding in order:
             staying = [i for i in holding.staying if i not in self.takes[holding.ask.run_id]]
             for index in reversed(staying[holding.ask.min_replicas :]):
-                yield holding.ask.run_id, index, holding.grant.replicas[index][0]
+                devices = holding.grant.replicas[index]
+                if self.known.issuperset(devices):
+                    yield _Extra(holding.ask.run_id, index, devices[0].pool, len(devices))
 
     def _take_surplus(self) -> None:
         """What a run has above its most, since somebody has scaled it down."""
@@ -239,7 +286,8 @@ class _Round:
         self._expect(self._devices(run_id, index))
 
     def _expect(self, devices: Iterable[Device]) -> None:
-        for device in devices:
+        """Those that the operator has taken out of the pools meanwhile come back to nobody."""
+        for device in filter(self.known.__contains__, devices):
             self.coming[device.pool] += 1
 
     def _devices(self, run_id: str, index: int) -> tuple[Device, ...]:
@@ -269,7 +317,7 @@ class _Round:
         while heap:
             run_id = heapq.heappop(heap)[-1]
             holding, need = growing[run_id], growing[run_id].ask.replica
-            shape = _need_shape(need)
+            shape = _need_key(need)
             pool = None if shape in full else tightest(need, self.pools, self.counts)
             if pool is None:
                 full.add(shape)
@@ -281,25 +329,21 @@ class _Round:
                 heapq.heappush(heap, entry(run_id))
         return {run_id: added for run_id, added in adds.items() if added}
 
-    def _reason(self, ask: Ask, closed: set[str]) -> str:
-        usable = [name for name, pool in self.pools.items() if _could_use(ask, pool)]
-        free = sum(self.counts[name] for name in usable)
-        text = (
+    def _reason(self, shape: _Shape, closed: set[str]) -> str:
+        ask, pools = shape.ask, sorted(shape.usable)
+        wanted = (
             f"{ask.num_devices} devices ({ask.trainer.count} {ask.trainer.kind} for the trainer,"
-            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind} for replicas);"
-            f" {free} are free in {', '.join(usable[:4]) + (', ...' if len(usable) > 4 else '')}"
+            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind} for replicas)"
         )
-        before = (
-            " and go to runs that wait for longer" if free and closed.intersection(usable) else ""
-        )
-        return text + before
+        if not shape.can_ever_fit:
+            return f"{wanted}, which the pools do not have any more; cancel it, or add them again"
+        free = sum(self.counts[name] for name in pools)
+        where = ", ".join(pools[:4]) + (", ..." if len(pools) > 4 else "")
+        before = " and go to runs that wait for longer" if free and closed & shape.usable else ""
+        return f"{wanted}; {free} are free in {where}{before}"
 
 
-def _shape(ask: Ask) -> object:
-    return _need_shape(ask.trainer), _need_shape(ask.replica), ask.min_replicas
-
-
-def _need_shape(need: Need) -> object:
+def _need_key(need: Need) -> object:
     return need.kind, need.count, tuple(sorted(need.labels.items()))
 
 

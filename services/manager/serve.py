@@ -28,11 +28,14 @@ from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
-from trimaran.store import Lease, Store, open_store
-from trimaran.trust import TlsFiles, Trust, is_loopback
+from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
+ASK_SECONDS = 2.0
+NOTICE_SECONDS = 0.5
+"""Without an answer of the store, after which it is said that it is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +59,19 @@ async def serving(
 ) -> AsyncGenerator[Serving]:
     """RunService until the block ends; the runs go on. `Serving.manager.run()` is to be awaited.
 
-    Raises InputError where another manager has the store.
+    Raises InputError where another manager has the store, and where others than this machine's users
+    could submit runs without limits.
 
     Example:
         async with serving(ManagerSettings(folder=Path("/runs"))) as served:
             await served.manager.run()
     """
     async with AsyncExitStack() as stack:
+        settings.check_limits()
         settings.folder.mkdir(parents=True, exist_ok=True)
-        store = await open_store(settings.store_url)
+        store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
-        lease = await take_lease(store, wait_seconds, say)
+        lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
         stores = RunStores()
         stack.push_async_callback(stores.close)
@@ -75,21 +80,26 @@ async def serving(
             records,
             lease,
             stores,
-            launcher or LocalLauncher(_environment(settings)),
+            launcher or LocalLauncher(launcher_environment(settings)),
             settings.find_pools(),
             settings.policy,
             times,
+            _secrets(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
-        server = rpc.Server(
-            settings.address,
-            [run_service(runs)],
-            trust=trust,
-            identify=identify,
-            max_request_bytes=MAX_REQUEST_BYTES,
-        )
+        try:
+            server = rpc.Server(
+                settings.address,
+                [run_service(runs)],
+                trust=trust,
+                identify=identify,
+                max_request_bytes=MAX_REQUEST_BYTES,
+            )
+        except InputError as error:
+            await _check_no_manager(settings.address)
+            raise InputError(f"--address: {error}") from None
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
         numbers.show(server.metrics, manager)
@@ -107,24 +117,62 @@ async def serving(
         yield Serving(server.address, http, manager, runs)
 
 
-async def take_lease(store: Store, wait_seconds: float, say: Callable[[str], None]) -> Lease:
+async def _open(url: str, say: Callable[[str], None]) -> Store:
+    """Says what it waits for where the store does not answer at once."""
+
+    def tell() -> None:
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + OPEN_SECONDS))
+        say(f"waits for the store {store_name(url)}, until {until}")
+
+    notice = asyncio.get_running_loop().call_later(NOTICE_SECONDS, tell)
+    try:
+        return await open_store(url)
+    except UnavailableError as error:
+        raise UnavailableError(f"{error}; or name another store: --store") from None
+    finally:
+        notice.cancel()
+
+
+async def take_lease(
+    store: Store,
+    wait_seconds: float,
+    say: Callable[[str], None],
+    settings: ManagerSettings,
+) -> Lease:
     """Raises InputError where another manager keeps it."""
-    started = f"{time.time():.3f}"
-    holder = f"{socket.gethostname()}, process {os.getpid()}, {started}, {uuid.uuid4().hex[:8]}"
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = (
+        f"process {os.getpid()} on {socket.gethostname()} at {settings.address},"
+        f" since {started}, {uuid.uuid4().hex[:8]}"
+    )
     deadline = time.monotonic() + wait_seconds
     said = False
     while (lease := await store.acquire(LEASE, holder, LEASE_SECONDS)) is None:
         other = await store.holder(LEASE)
-        name = other.holder if other else "another manager"
+        name = other.holder.rpartition(", ")[0] if other else "another manager"
+        where = store_name(settings.store_url)
         if time.monotonic() >= deadline:
             raise InputError(
-                f"--store: a manager has it ({name}); end that one first, or give another --folder"
+                f"a manager has the store {where}: {name}. Use that one (trimaran list --manager"
+                " ADDRESS), or end it (its runs go on, and a new manager finds them), or start this"
+                " one with another --folder or --store"
             )
         if not said:
-            say(f"waits at most {wait_seconds:g} s for the manager before this one ({name})")
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + wait_seconds))
+            say(f"a manager has the store {where}: {name}; waits until {until} for its end")
             said = True
         await asyncio.sleep(0.2)
     return lease
+
+
+async def _check_no_manager(address: str) -> None:
+    """Raises InputError where one listens there already."""
+    name = "trimaran.v1.RunService"
+    if await rpc.is_serving(address, ASK_SECONDS, trust=NO_TRUST, name=name):
+        raise InputError(
+            f"--address: {address}: another manager listens there; use it (trimaran list --manager"
+            f" {address}), end it, or give this one another --address and --http"
+        )
 
 
 async def _give_back(store: Store, lease: Lease) -> None:
@@ -138,12 +186,21 @@ def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
     return lambda text, overrides: admit(text, overrides, allow, limits)[0]
 
 
-def _environment(settings: ManagerSettings) -> dict[str, str]:
-    """Of the runs' processes: what their rewards may call is the operator's word alone."""
-    environment = dict(os.environ)
+def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
+    """Of every run: what its rewards may call is the operator's word alone, and tokens of plugins
+    are only for runs that name them."""
+    secrets = _secrets(settings)
+    environment = {name: value for name, value in os.environ.items() if name not in secrets}
     if settings.allow:
         environment[ALLOW_VARIABLE] = "\n".join(settings.allow.plain.entries)
     return environment
+
+
+def _secrets(settings: ManagerSettings) -> dict[str, str]:
+    """Tokens that the operator has for hosts of plugins, by their variables."""
+    hosts = settings.allow.plugin_credentials.values() if settings.allow else ()
+    names = {host.token_variable for host in hosts}
+    return {name: value for name, value in os.environ.items() if name in names}
 
 
 def _tls(settings: ManagerSettings) -> TlsFiles | None:

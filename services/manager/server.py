@@ -88,7 +88,8 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
     ) -> pb.GetSamplesResponse:
         which = request.WhichOneof("which")
         steps = {which: getattr(request, which)} if which else {}
-        found = await self._runs.samples(rpc.client(), _id(request), limit=request.limit, **steps)
+        page = {"limit": request.limit, "offset": request.offset}
+        found = await self._runs.samples(rpc.client(), _id(request), **steps, **page)
         return run_wire.encode_samples(found)
 
     async def GetLogs(
@@ -96,9 +97,10 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
     ) -> AsyncIterator[pb.GetLogsResponse]:
         client, run_id = rpc.client(), _id(request)
         names = await self._runs.log_names(client, run_id)
-        parts = self._runs.logs(client, run_id, request.process, request.lines, request.follow)
-        async for lines in parts:
-            yield pb.GetLogsResponse(lines=lines, processes=names)
+        after = request.after_position if request.HasField("after_position") else None
+        asked = request.process, request.lines, request.follow, after
+        async for part in self._runs.logs(client, run_id, *asked):
+            yield pb.GetLogsResponse(lines=part.lines, processes=names, position=part.position)
             names = []
 
     async def GetLedger(self, request: pb.GetLedgerRequest, context: Any) -> pb.GetLedgerResponse:

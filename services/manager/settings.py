@@ -16,30 +16,52 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from services.manager.admission import Allow, PluginCredentials
 from services.manager.costs import Limits
 from services.manager.pools import Pool
 from services.manager.scheduler import Policy
-from trimaran.config import Address, NonNegative, Payloads, Positive, Seconds, Section
-from trimaran.device import Kind, find_missing, find_visible
+from trimaran.config import (
+    Address,
+    NonNegative,
+    Payloads,
+    Positive,
+    Seconds,
+    Section,
+    is_device_list,
+)
+from trimaran.config_faults import describe_faults
+from trimaran.device import Kind, find_hidden, find_missing, find_visible
 from trimaran.errors import InputError
+from trimaran.launch.devices import describe_sight
 from trimaran.machine import Machine, read_machine
+from trimaran.trust import is_loopback
 
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"
 KINDS: tuple[Kind, ...] = ("npu", "cuda")
+COSTS = ("runs", "replicas", "steps", "tokens", "disk_gib")
+"""Limits about which an operator must have a word where others than this machine's users submit."""
 LEAST_SLOTS = 8
 """Of the pool that a machine without a configuration has: the example has three processes."""
+
+
+def _check_names(value: Any) -> Any:
+    if value != () and not is_device_list(value):
+        raise ValueError(
+            "must be a list of numbers, or of UUIDs of GPUs, each once, such as [0, 1] or"
+            f" [GPU-8932f937, MIG-dc4d] (given: {value!r})"
+        )
+    return value
 
 
 class PoolSection(Section):
     """Devices of one kind. `pools: {h100: {device: cuda, devices: [0, 1], labels: {memory: "80"}}}`"""
 
     device: Literal["npu", "cuda", "cpu"]
-    devices: tuple[NonNegative, ...] = ()
-    """Numbers, as `trainer.devices` in a run has them."""
+    devices: Annotated[tuple[int | str, ...], BeforeValidator(_check_names)] = ()
+    """Numbers or, of GPUs, UUIDs, as `trainer.devices` in a run has them."""
     slots: NonNegative = 0
     """Of a CPU: how many trainer ranks and replicas it computes at a time."""
     labels: Mapping[str, str] = Field(default_factory=dict)
@@ -52,8 +74,10 @@ class PoolSection(Section):
             raise ValueError(f"a cpu pool counts slots; give slots, not {wanted}")
         if self.device != "cpu" and not (self.devices and not self.slots):
             raise ValueError(f"a pool of {self.device} lists devices; give devices, not {given}")
-        if len(set(self.devices)) < len(self.devices):
-            raise ValueError("devices: one stands twice; name each once")
+        if self.device == "npu" and not all(isinstance(name, int) for name in self.devices):
+            raise ValueError(
+                "devices: an NPU is known by its logical number (Chip Logic ID of npu-smi info -m)"
+            )
         return self
 
 
@@ -133,6 +157,18 @@ class LimitsSection(Section):
     """Of one client, at a time."""
 
     @property
+    def unset(self) -> list[str]:
+        """Of those that bound what a run may cost: which the operator has said nothing about."""
+        return [name for name in COSTS if name not in self.model_fields_set]
+
+    def describe(self) -> str:
+        """In a line. Example: LimitsSection(runs=20).describe()"""
+        given = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        limited = ", ".join(f"{name} {most:g}" for name, most in given.items() if most)
+        others = ", ".join(name for name, most in given.items() if not most)
+        return f"{limited}; no limit of {others}" if limited and others else limited or "none"
+
+    @property
     def of_owner(self) -> Limits:
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
 
@@ -189,9 +225,37 @@ class ManagerSettings(Section):
             for name, section in self.pools.items()
         )
 
+    def check_limits(self) -> None:
+        """Raises InputError where others than this machine's users may submit runs, and nobody has
+        said what these may cost."""
+        beyond = [a for a in (self.address, self.http_address) if not is_loopback(a)]
+        if beyond and (unset := self.limits.unset):
+            raise InputError(
+                f"limits: {', '.join(unset)} not given, and others may submit runs at"
+                f" {' and '.join(beyond)}; say what the runs of one owner may cost, 0 for no limit:"
+                f" limits: {{{', '.join(f'{name}: 0' for name in unset)}}}"
+            )
+
+    def check_in_sight(self, machine: Machine) -> None:
+        """Raises InputError, with a line for each declared pool that this machine does not have."""
+        faults: list[str] = []
+        for name, section in self.pools.items():
+            if section.device == "cpu":
+                continue
+            faults += [
+                f"pools.{name}: {what}" for what in find_missing(section.device, machine)
+            ] or [
+                f"pools.{name}.devices: {', '.join(hidden)} not in sight;"
+                f" {describe_sight(section.device, machine)}"
+                for hidden in [find_hidden(_names(section), section.device, machine)]
+                if hidden
+            ]
+        if faults:
+            raise InputError("\n".join(faults))
+
     @model_validator(mode="after")
     def _no_device_twice(self) -> ManagerSettings:
-        owners: dict[tuple[str, int], str] = {}
+        owners: dict[tuple[str, int | str], str] = {}
         for name, section in self.pools.items():
             for device in section.devices:
                 other = owners.setdefault((section.device, device), name)
@@ -199,6 +263,9 @@ class ManagerSettings(Section):
                     raise ValueError(
                         f"pools.{name}.devices: {device} also stands in pools.{other}; name it once"
                     )
+        kinds = {type(device) for kind, device in owners if kind == "cuda"}
+        if len(kinds) > 1:
+            raise ValueError("pools: GPUs have numbers here and UUIDs there; use one of both")
         return self
 
 
@@ -231,11 +298,8 @@ def load_settings(path: Path | None, given: Mapping[str, Any] | None = None) -> 
     try:
         settings = ManagerSettings.model_validate(tree | dict(given or {}))
     except ValidationError as error:
-        faults = (
-            f"{source}: {'.'.join(map(str, fault['loc'])) or 'configuration'}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise InputError("\n".join(faults)) from None
+        faults = describe_faults(ManagerSettings, error)
+        raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
     return _absolute(settings, path.parent.resolve() if path else Path.cwd())
 
 
@@ -264,4 +328,6 @@ def _absolute(settings: ManagerSettings, here: Path) -> ManagerSettings:
 
 
 def _names(section: PoolSection) -> tuple[str, ...]:
-    return tuple(map(str, section.devices or range(section.slots)))
+    """NPUs ascend: the runtime shows a process none of those that do not."""
+    devices = sorted(section.devices) if section.device == "npu" else section.devices
+    return tuple(map(str, devices or range(section.slots)))

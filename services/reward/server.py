@@ -11,6 +11,7 @@ import grpc
 
 from services.reward.allowed import Allowed
 from services.reward.plugins.client import PluginJudge
+from services.reward.plugins.credentials import forget_tokens
 from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from services.reward.workers.pool import WorkerPool
@@ -70,17 +71,19 @@ async def open_judges(
 ) -> dict[str, Judge]:
     """One a term: the pool for functions, HTTP for plugins. Raises InputError.
 
-    The pool is opened where there are functions.
+    The pool is opened where there are functions, and after the tokens of plugins were read: its
+    processes do not get them.
     """
     functions = {t.name: t.spec for t in terms if isinstance(t.spec, FunctionSpec)}
     plugins = {t.name: t.spec for t in terms if isinstance(t.spec, PluginSpec)}
     judges: dict[str, Judge] = {}
+    if plugins:
+        client = PluginJudge(list(plugins.values()), allowed)
+        await stack.enter_async_context(client)
+        forget_tokens(spec.plugin for spec in plugins.values())
+        judges |= {name: partial(client.judge, spec) for name, spec in plugins.items()}
     if functions:
         await stack.enter_async_context(pool)
         await pool.load(list(functions.values()))
         judges |= {name: partial(pool.judge, spec) for name, spec in functions.items()}
-    if plugins:
-        client = PluginJudge(list(plugins.values()), allowed)
-        await stack.enter_async_context(client)
-        judges |= {name: partial(client.judge, spec) for name, spec in plugins.items()}
     return judges

@@ -15,6 +15,8 @@ from services.controller.ledger import RunLedger
 from services.controller.payloads import FolderPayloads
 from services.controller.records import Issued, Reissue
 from tests.cli.conftest import WriteRun
+from tests.clients.fake_manager import managing
+from trimaran.cli.find_run import find_run
 from trimaran.cli.main import main
 from trimaran.config import load_config
 from trimaran.launch.run_folder import make_run_folder, write_config
@@ -83,11 +85,41 @@ def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(
     assert len(json.loads(capsys.readouterr().out)["faults"]) == 1
 
 
+def test_the_latest_run_is_named_as_everywhere(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ledger", "show", "latest", "--group", "17"]) == 0
+    assert capsys.readouterr().out.startswith("group 17, prompt train.jsonl:3")
+    assert main(["ledger", "verify", "latest"]) == 0
+    assert find_run("latest", None).folder == folder
+
+
+def test_a_run_that_is_not_here_is_asked_of_its_manager(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with managing() as manager:
+        manager.do(manager.runs.add, "elsewhere-1")
+        named = ["--manager", manager.address]
+        for words in (["elsewhere-1", *named], ["else", *named], ["latest", *named], named):
+            assert main(["ledger", "show", *words, "--group", "3"]) == 0
+            assert capsys.readouterr().out == "group 3: issued, trained in step 2\n"
+        assert main(["ledger", "verify", "latest", *named]) == 1
+        assert capsys.readouterr().out == "the chain is broken at record 7\n"
+        assert main(["ledger", "verify", "latest", *named, "--json"]) == 1
+        assert json.loads(capsys.readouterr().out) == {"broken_at": 7}
+        assert main(["ledger", "verify", str(folder), *named]) == 0, "a folder needs no manager"
+        monkeypatch.setenv("TRIMARAN_MANAGER", manager.address)
+        assert main(["ledger", "show", "latest", "3"]) == 0
+        assert main(["ledger", "show", "else", "17", "--manager", "127.0.0.1:1"]) == 1
+        assert "no manager answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
 def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", "show", "18"]) == 2
     assert "its ledger knows no group 18" in capsys.readouterr().err
     assert main(["ledger", "show", "nowhere", "17"]) == 2
-    assert "nowhere: not a run" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "nowhere: not a run" in err and ("no manager answers at" in err or "this manager" in err)
     assert main(["ledger", "show", folder.name]) == 2
     assert "give the group's number, such as --group 17" in capsys.readouterr().err
     for path in folder.glob("store.sqlite*"):

@@ -14,6 +14,8 @@ from tests.cli.conftest import WriteRun
 from tests.cli.test_progress import STEP
 from tests.clients.fake_manager import ThreadedManager, managing
 from trimaran.cli.main import main
+from trimaran.cli.samples_view import describe_rest
+from trimaran.run_answers import RunSample, RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Run, RunState, run_to_tree
 from trimaran.store import open_store
@@ -170,21 +172,60 @@ def test_logs(manager: ThreadedManager, capsys: Capture) -> None:
     assert told.err == "the launcher's log; others: controller, rollout-0\n"
     manager.after(0.3, manager.runs.finish, "run")
     assert main(["logs", "run", "rollout-0", "-f", "-n", "1"]) == 0
-    assert capsys.readouterr().out == "line 0 of rollout-0\nnow succeeded\n"
+    assert capsys.readouterr().out == "line 1 of rollout-0\nnow succeeded\n"
 
 
 def test_samples(manager: ThreadedManager, capsys: Capture) -> None:
     manager.do(manager.runs.add, "run")
     assert main(["samples", "run", "2", "--trained", "-n", "5"]) == 0
-    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5)
+    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5, 0)
     out = capsys.readouterr().out
     assert "rows:1  reward 1 (last_integer 1)\n  prompt:    What is 2 + 3?" in out
     assert "rows:2  no reward: worker gone" in out
     assert "answer:    [two]" in out
+    assert "2 of 2 samples of the trained step 2\n" in out
     assert main(["samples", "run", "0", "--json"]) == 0
-    assert manager.runs.calls[-1] == ("samples", None, "run", 0, None, 20)
+    assert manager.runs.calls[-1] == ("samples", None, "run", 0, None, 5, 0)
     assert json.loads(capsys.readouterr().out)["validation_steps"] == [0, 2]
-    assert main(["samples", "run", "--trained"]) == 2
+    assert main(["samples", "run", "--trained"]) == 0
+    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5, 0), "the last one"
+    assert main(["samples", "run", "--step", "1", "--trained"]) == 0
+    assert manager.runs.calls[-1] == ("samples", None, "run", None, 1, 5, 0)
+
+
+def test_few_samples_are_shown_cut_short_and_all_of_them_where_it_is_asked(
+    manager: ThreadedManager, capsys: Capture
+) -> None:
+    """512 answers of 8k tokens are 16 MB: nobody reads them on a terminal."""
+    long = "\n".join(f"line {number} " + "x" * 80 for number in range(400))
+    many = tuple(RunSample(f"rows:{number}", "?", long, "5", 1.0) for number in range(1200))
+    manager.runs.more_samples = many
+    manager.do(manager.runs.add, "run")
+    assert main(["samples", "run"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("  prompt:") == 5 and len(out) < 10_000
+    assert "5 of 1202 samples of the validation after step 2; more: -n N, or --all" in out
+    assert "more characters: --full]" in out
+    assert main(["samples", "run", "-n", "4", "--full"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("line 399 ") == 2 and "--full" not in out
+    manager.runs.calls.clear()
+    assert main(["samples", "run", "--all"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("  prompt:") == 1202 and "1202 of 1202 samples" in out
+    asked = [call[-2:] for call in manager.runs.calls if call[0] == "samples"]
+    assert asked == [(500, 0), (500, 500), (500, 1000)]
+    assert main(["samples", "run", "--all", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["samples"]) == 1202
+
+
+def test_thousands_of_steps_stand_in_a_line() -> None:
+    page = RunSamples(tuple(range(0, 5000, 10)), tuple(range(1, 5001)), ())
+    [line] = describe_rest(page, 0, trained=False)
+    assert line == (
+        "validations after steps (--step N): 0, 10, 20, 30, …, 4960, 4970, 4980, 4990 (500 of them);"
+        " trained steps that are kept (--trained --step N): 1-5000"
+    )
 
 
 def test_another_manager_is_named(manager: ThreadedManager, capsys: Capture) -> None:
@@ -194,6 +235,16 @@ def test_another_manager_is_named(manager: ThreadedManager, capsys: Capture) -> 
     assert capsys.readouterr().out.startswith("elsewhere\n")
     assert main(["show", "latest"]) == 2
     assert "there are no runs" in capsys.readouterr().err
+
+
+def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(capsys: Capture) -> None:
+    assert main(["list", "--manager", "127.0.0.1:1"]) == 1
+    waits, ends = capsys.readouterr().err.splitlines()
+    assert waits == "waiting for the manager at 127.0.0.1:1 ..."
+    assert ends.startswith(
+        "error: no manager answers at 127.0.0.1:1 (nothing listens there); start"
+    )
+    assert "trimaran up" in ends and "ipv4" not in ends
 
 
 @pytest.fixture
@@ -243,6 +294,9 @@ def test_logs_and_samples_of_a_folder(folder: Path, capsys: Capture) -> None:
     assert main(["samples", str(folder)]) == 0
     out = capsys.readouterr().out
     assert out.count("reward 1\n") == 2 and out.count("no reward: it could not be scored") == 1
-    assert "validations after steps: 5" in out
+    assert (
+        "3 of 3 samples of the validation after step 5\nvalidations after steps (--step N): 5;"
+        in out
+    )
     assert main(["samples", str(folder), "7"]) == 2
     assert "samples of validations: 5" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from trimaran.v1 import run_pb2_grpc
 
 class FakeManager(run_pb2_grpc.RunServiceServicer):
     """`failures`: this many calls of a method are carried out, and then fail. `break_behind`: after
-    the event of this number a watcher's stream breaks, once."""
+    the event or line of this number a stream breaks, once."""
 
     def __init__(self, runs: FakeRuns | None = None) -> None:
         self.runs = runs or FakeRuns()
@@ -109,18 +109,24 @@ class FakeManager(run_pb2_grpc.RunServiceServicer):
         which = request.WhichOneof("which")
         validation = request.validation_step if which == "validation_step" else None
         trained = request.trained_step if which == "trained_step" else None
-        samples = await self.runs.samples(None, request.run_id, validation, trained, request.limit)
+        samples = await self.runs.samples(
+            None, request.run_id, validation, trained, request.limit, request.offset
+        )
         return run_wire.encode_samples(samples)
 
     async def GetLogs(
         self, request: pb.GetLogsRequest, context: Any
     ) -> AsyncIterator[pb.GetLogsResponse]:
         processes = await self.runs.log_names(None, request.run_id)
-        async for lines in self.runs.logs(
-            None, request.run_id, request.process, request.lines, request.follow
+        after = request.after_position if request.HasField("after_position") else None
+        async for lines, position in self.runs.logs(
+            None, request.run_id, request.process, request.lines, request.follow, after
         ):
-            yield pb.GetLogsResponse(lines=lines, processes=processes)
+            yield pb.GetLogsResponse(lines=lines, processes=processes, position=position)
             processes = ()
+            if self.break_behind and position >= self.break_behind:
+                self.break_behind = 0
+                raise UnavailableError("the stream broke")
 
     async def GetLedger(self, request: pb.GetLedgerRequest, context: Any) -> pb.GetLedgerResponse:
         if request.WhichOneof("question") == "group":

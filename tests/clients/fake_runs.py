@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from services.manager.log_files import LogLines
 from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
@@ -23,6 +24,10 @@ class FakeRuns:
     calls: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     configs: dict[str, str] = field(default_factory=dict[str, str])
     requests: dict[str, str] = field(default_factory=dict[str, str])
+    logged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """By process."""
+    more_samples: tuple[RunSample, ...] = ()
+    """Of every step, beside two."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
@@ -51,6 +56,8 @@ class FakeRuns:
         self.tell(run_id, EventKind.STEP, {"reward/completion/mean": reward}, step=step)
 
     def finish(self, run_id: str, state: RunState = RunState.SUCCEEDED, **facts: Any) -> None:
+        for log in self.logged.values():
+            log.append(f"now {state.value}")
         self.tell(run_id, EventKind.FINISHED, state=state, **facts)
 
     def _find(self, run_id: str) -> Run:
@@ -157,25 +164,50 @@ class FakeRuns:
         validation_step: int | None,
         trained_step: int | None,
         limit: int,
+        offset: int = 0,
     ) -> RunSamples:
-        self.calls.append(("samples", client, run_id, validation_step, trained_step, limit))
+        self.calls.append(("samples", client, run_id, validation_step, trained_step, limit, offset))
         self._find(run_id)
         right = RunSample("rows:1", "What is 2 + 3?", "It is 5.", "5", 1.0, {"last_integer": 1.0})
         fault = RunSample("rows:2", "What is 1 + 1?", "[two]", "2", 0.0, {}, "worker gone")
-        return RunSamples((0, 2), (1, 2), (right, fault))
+        samples = (right, fault, *self.more_samples)
+        step = trained_step if validation_step is None else validation_step
+        page = samples[offset : offset + limit]
+        return RunSamples((0, 2), (1, 2), page, len(samples), 2 if step is None else step)
 
     async def logs(
-        self, client: Any, run_id: str, process: str, lines: int, follow: bool
-    ) -> AsyncIterator[list[str]]:
+        self,
+        client: Any,
+        run_id: str,
+        process: str,
+        lines: int,
+        follow: bool,
+        after: int | None = None,
+    ) -> AsyncIterator[LogLines]:
         self.calls.append(("logs", client, run_id, process, lines, follow))
         self._find(run_id)
         if process not in ("", "rollout-0"):
             raise NotFoundError(f"process: {run_id} has no {process!r}; there are: rollout-0")
-        yield [f"line {number} of {process or 'launcher'}" for number in range(min(lines or 3, 3))]
-        while follow and not self.runs[run_id].state.has_ended:
-            changed = self.changed
-            await changed.wait()
-            yield [f"now {self.runs[run_id].state.value}"]
+        name = process or "launcher"
+        begun = [f"line {number} of {name}" for number in range(min(lines or 3, 3))]
+        log = self.logged.setdefault(name, begun)
+        position = len(log)
+        yield LogLines(log[-lines:] if after is None else log[after:], position)
+        while follow:
+            changed, is_over = self.changed, self.runs[run_id].state.has_ended
+            if position < len(log):
+                yield LogLines(log[position:], len(log))
+                position = len(log)
+            elif is_over:
+                return
+            else:
+                await changed.wait()
+
+    def log(self, name: str, line: str) -> None:
+        """Writes it."""
+        self.logged[name].append(line)
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     async def log_names(self, client: Any, run_id: str) -> tuple[str, ...]:
         self._find(run_id)

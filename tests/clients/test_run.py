@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,14 @@ from tests.clients.fake_manager import FakeManager, ThreadedManager, managing, s
 from trimaran import AsyncRunClient, RunClient
 from trimaran.clients.access import Access
 from trimaran.config import load_config, parse_config
-from trimaran.errors import DeadlineError, InputError, NotFoundError, StateError, UnavailableError
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+    UnreachableError,
+)
 from trimaran.runs import EventKind, RunState
 from trimaran.trust import TlsFiles, Trust
 
@@ -129,7 +137,7 @@ def test_what_a_run_has_made(manager: ThreadedManager, client: RunClient) -> Non
     [checkpoint] = client.list_checkpoints("run")
     assert (checkpoint.step, checkpoint.kept) == (2, True)
     samples = client.get_samples("run", trained_step=2, limit=5)
-    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5)
+    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5, 0)
     assert samples.validation_steps == (0, 2)
     assert [sample.fault for sample in samples.samples] == ["", "worker gone"]
     assert samples.samples[0].terms == {"last_integer": 1.0}
@@ -149,6 +157,43 @@ def test_a_followed_log_goes_on(manager: ThreadedManager, client: RunClient) -> 
         "line 0 of launcher",
         "now succeeded",
     ]
+
+
+def test_a_followed_log_survives_breaks_and_a_restart(
+    manager: ThreadedManager, client: RunClient
+) -> None:
+    """No line is lost and none comes twice, also of those that were written meanwhile."""
+    manager.do(manager.runs.add, "run")
+    manager.manager.break_behind = 4
+    seen: list[str] = []
+
+    def restart() -> None:
+        manager.stop()
+        manager.do(manager.runs.log, "launcher", "while nobody answered")
+        time.sleep(0.5)
+        manager.start()
+        manager.do(manager.runs.finish, "run")
+
+    for line in client.get_logs("run", lines=3, follow=True, outage_timeout=60):
+        seen.append(line)
+        if line == "line 2 of launcher":
+            manager.do(manager.runs.log, "launcher", "before the break")
+        elif line == "before the break":
+            manager.do(manager.runs.log, "launcher", "before the restart")
+        elif line == "before the restart":
+            threading.Thread(target=restart).start()
+    assert seen == [
+        *(f"line {number} of launcher" for number in range(3)),
+        *("before the break", "before the restart", "while nobody answered", "now succeeded"),
+    ]
+
+
+def test_a_quiet_log_is_followed_on(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.after(1.0, manager.runs.finish, "run")
+    lines = list(client.get_logs("run", lines=1, follow=True, quiet_timeout=0.2))
+    assert lines == ["line 0 of launcher", "now succeeded"]
+    assert manager.manager.num_calls["GetRun"] >= 1
 
 
 def test_a_watch_survives_breaks_and_a_restart(manager: ThreadedManager, client: RunClient) -> None:
@@ -209,6 +254,47 @@ def test_nobody_there_is_told_with_the_remedy() -> None:
     told = pytest.raises(UnavailableError, match="trimaran up")
     with RunClient("127.0.0.1:1", timeout=0.5) as client, told:
         client.get_run("run")
+
+
+def test_nobody_there_is_waited_for_no_longer_than_the_patience() -> None:
+    """Of the minute that a call may take; who waits hears of it before."""
+    told: list[str] = []
+    options = {"timeout": 60.0, "patience": 1.5, "on_wait": told.append}
+    began, gone = time.monotonic(), pytest.raises(UnreachableError)
+    with RunClient("127.0.0.1:1", **options) as client, gone as caught:
+        client.get_run("run")
+    assert time.monotonic() - began < 45
+    assert told == ["127.0.0.1:1"]
+    assert str(caught.value) == (
+        "no manager answers at 127.0.0.1:1 (nothing listens there); start one with `trimaran up`, or"
+        " name the address of one: --manager, TRIMARAN_MANAGER"
+    )
+
+
+def test_a_manager_that_is_started_again_is_waited_for(manager: ThreadedManager) -> None:
+    manager.do(manager.runs.add, "run")
+    manager.stop()
+    threading.Timer(1.0, manager.start).start()
+    with RunClient(manager.address, timeout=60, patience=30) as client:
+        assert client.get_run("run").run_id == "run"
+
+
+def test_a_manager_whose_store_is_away_says_it_itself(manager: ThreadedManager) -> None:
+    """It is no manager that does not answer, and who asks has the patience of the whole call."""
+    manager.manager.failures["GetRun"] = 10**6
+    manager.do(manager.runs.add, "run")
+    told = pytest.raises(UnavailableError, match="^the answer was lost$")
+    with RunClient(manager.address, timeout=1.0, patience=0.0) as client, told:
+        client.get_run("run")
+    assert manager.manager.num_calls["GetRun"] > 1
+
+
+def test_an_address_that_swallows_everything_is_nobody(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # it accepts, and says nothing
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        told = pytest.raises(UnreachableError, match=f"at {address} .no connection within 1 s")
+        with RunClient(address, timeout=1.0) as client, told:
+            client.get_run("run")
 
 
 def test_the_token_travels_with_every_call(manager: ThreadedManager, tmp_path: Path) -> None:

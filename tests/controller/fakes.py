@@ -268,6 +268,8 @@ class FakeReporter:
             self.events.append(("nonfinite", batch.step, answer.nonfinite))
         return 1.0
 
+    async def written(self) -> None: ...
+
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
 
@@ -277,7 +279,8 @@ class FakeReporter:
     def released(self, text: str, values: Mapping[str, float]) -> None:
         self.events.append(("released",))
 
-    def checkpoint(self, step: int, path: str) -> None: ...
+    def checkpoint(self, step: int, path: str, root: str) -> None:
+        self.events.append(("saved", step, root))
 
     def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         self.events.append(("checkpoint failed", step, reason))
@@ -315,7 +318,9 @@ class World:
                 payloads,
                 RUN_ID,
                 anchor=AnchorFile(folder),
-                retention=Retention(keep_all=config.run.keep_payloads == "all"),
+                retention=Retention(
+                    config.run.keep_payloads == "all", config.run.payload_quota_gib
+                ),
                 room=Room(config.run.hold_timeout),
             )
         )

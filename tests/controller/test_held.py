@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from services.controller import server as controller
 from services.controller.room import HeldError
+from services.manager.results import validation_steps
 from tests.controller.test_serve import STEPS, Pool, configure, free_address
 from trimaran.clients import ControllerClient
 from trimaran.run_context import RunContext
 from trimaran.run_events import is_last, watch_events
 from trimaran.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
+from trimaran.telemetry import read_json_lines
 
 OnHold = Callable[[ControllerClient], Awaitable[None]]
 
@@ -36,9 +42,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def run(tmp_path: Path, disk: Path, on_hold: OnHold, hold_timeout: float = 60) -> list[RunEvent]:
-    """To its end. `on_hold` is called at each event of that kind."""
-    (tmp_path / "run").mkdir()
+def run(
+    tmp_path: Path, disk: Path | None, on_hold: OnHold, hold_timeout: float = 60
+) -> list[RunEvent]:
+    """To its end, with its payloads on `disk`. `on_hold` is called at each event of that kind."""
+    (tmp_path / "run").mkdir(exist_ok=True)
     events: list[RunEvent] = []
 
     async def look(address: str) -> None:
@@ -58,7 +66,8 @@ def run(tmp_path: Path, disk: Path, on_hold: OnHold, hold_timeout: float = 60) -
         pool = Pool()
         endpoints = {**await pool.start(), "controller": await free_address()}
         looking = asyncio.create_task(look(endpoints["controller"]))
-        config = configure(tmp_path, endpoints, payloads=str(disk), hold_timeout=hold_timeout)
+        more: dict[str, Any] = {"payloads": str(disk)} if disk else {}
+        config = configure(tmp_path, endpoints, hold_timeout=hold_timeout, **more)
         try:
             await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
         finally:
@@ -100,3 +109,39 @@ def test_it_fails_after_its_time_and_says_why(tmp_path: Path, disk: Path) -> Non
     events = run(tmp_path, disk, wait, hold_timeout=0.5)
     assert "held for 0.5 s (run.hold_timeout)" in events[-1].run.error
     assert "make room there" in events[-1].run.error
+
+
+@pytest.mark.parametrize("victim", ["metrics.jsonl", "timeline.jsonl", "tensorboard", "samples"])
+def test_a_file_for_people_that_finds_no_room_holds_the_run_and_loses_nothing(
+    tmp_path: Path, disk: Path, victim: str
+) -> None:
+    """What nobody trains by, and the first that a full disk hits here. The run's record has room."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if victim.endswith(".jsonl"):
+        (disk / victim).touch()
+    else:
+        (disk / victim).mkdir()
+    (folder / victim).symlink_to(disk / victim)
+    with suppress(OSError), (disk / "ballast").open("ab") as ballast:
+        while True:
+            ballast.write(bytes(1 << 16))
+
+    async def make_room(client: ControllerClient) -> None:
+        (disk / "ballast").unlink()
+
+    events = run(tmp_path, None, make_room)
+    kinds = [event.kind.value for event in events]
+    assert (kinds.count("held"), kinds.count("released")) == (1, 1)
+    assert "No space left on device; make room there" in events[kinds.index("held")].text
+    assert kinds.index("held") < kinds.index("step", kinds.index("step") + 1), "at once"
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+    rows = read_json_lines(folder / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "step"] == list(range(1, STEPS + 1))
+    assert all(json.loads(line) for line in (folder / "timeline.jsonl").open())
+    told = [event.run.step for event in events if event.kind == "validation"]
+    assert told == list(validation_steps(folder)) != []
+    if victim == "tensorboard":
+        accumulator = EventAccumulator(str(folder / victim))
+        accumulator.Reload()
+        assert [s.step for s in accumulator.Scalars("trainer/loss")] == list(range(1, STEPS + 1))

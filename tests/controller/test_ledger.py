@@ -23,6 +23,7 @@ from services.controller.records import (
     Record,
     Scored,
     Timed,
+    canonical,
     chain_hash,
     decode,
     encode,
@@ -37,7 +38,7 @@ PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
 def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any]]]:
     head, rows = first_hash(run_id), []
     for sequence, tree in enumerate(map(encode, records), start=1):
-        head = chain_hash(head, tree)
+        head = chain_hash(head, canonical(tree))
         rows.append((sequence, json.loads(json.dumps({**tree, "hash": head}))))
     return rows
 

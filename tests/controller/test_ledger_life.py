@@ -19,10 +19,13 @@ from hypothesis.stateful import (
     rule,
 )
 
+from services.controller.group_life import GroupLife, find_records
 from services.controller.ledger import Retention, RunLedger, read_trees
 from services.controller.ledger_check import Findings, check_ledger
+from services.controller.ledger_search import find_start
 from services.controller.ledger_state import OPEN, Stage
 from services.controller.records import (
+    Branched,
     Checkpointed,
     Committed,
     Consumed,
@@ -32,9 +35,12 @@ from services.controller.records import (
     LedgerError,
     Record,
     Reissue,
+    Replayed,
     Scored,
     Skipped,
+    canonical,
     chain_hash,
+    decode,
     encode,
 )
 from services.controller.room import Room
@@ -193,6 +199,13 @@ class LedgerLife(RuleBasedStateMachine):
         found = self.run(self.disks.check())
         assert found.faults == []
 
+    @precondition(lambda self: self.state.next_number > 0)
+    @rule(data=st.data())
+    def a_search_finds_what_a_whole_reading_finds(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, self.state.next_number - 1))
+        life = self.run(whole_life(self.disks, number))
+        assert self.run(find_records(self.disks.store, self.disks.payloads, RUN_ID, number)) == life
+
     @invariant()
     def every_group_is_in_one_place(self) -> None:
         state, totals = self.state, self.state.totals
@@ -212,6 +225,13 @@ class LedgerLife(RuleBasedStateMachine):
 
 TestLedgerLife = LedgerLife.TestCase
 TestLedgerLife.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+
+
+async def whole_life(disks: Disks, number: int) -> GroupLife:
+    life = GroupLife(number)
+    async for _, tree in read_trees(disks.store, disks.payloads, RUN_ID):
+        life.add(decode(tree))
+    return life
 
 
 async def history(disks: Disks) -> None:
@@ -265,6 +285,46 @@ def test_the_history_is_sound_and_partly_archived() -> None:
     assert asyncio.run(kinds()).count("issued") == 17
 
 
+@pytest.mark.parametrize("number", range(13))
+def test_a_group_is_found_without_a_reading_of_the_whole_ledger(number: int) -> None:
+    """From the last archived place before it to the checkpoint behind it."""
+    disks = whole()
+
+    async def body() -> None:
+        life = await whole_life(disks, number)
+        assert await find_records(disks.store, disks.payloads, RUN_ID, number) == life
+        start = await find_start(
+            disks.store, disks.payloads, RUN_ID, lambda state: state["next_number"] <= number
+        )
+        first = start.after + 1
+        issued = [
+            sequence
+            async for sequence, tree in read_trees(disks.store, disks.payloads, RUN_ID)
+            if tree["kind"] == "issued" and tree["group"] == number
+        ]
+        standing = min(disks.store.rows)  # what the store holds has no shorter way in
+        assert min(issued[0] - 13, standing) <= first <= issued[0], "more than two segments in vain"
+
+    asyncio.run(body())
+
+
+def test_a_replay_after_the_last_checkpoint_is_part_of_the_life() -> None:
+    """A resume that reached other weights: the step has two versions."""
+    disks = Disks()
+
+    async def body() -> None:
+        await history(disks)
+        ledger = await disks.open()
+        ledger.record(Branched(4, 1))
+        ledger.record(Replayed(VersionId(1, 4), "other"))
+        await ledger.flush()
+        await ledger.close()
+        life = await find_records(disks.store, disks.payloads, RUN_ID, 9)
+        assert [version.root for version in life.versions] == ["root-4", "other"]
+
+    asyncio.run(body())
+
+
 def rechained(disks: Disks, place: int, *records: Record) -> None:
     """Somebody who knows how hashes are made puts records behind the one at `place`."""
     rows: dict[int, Any] = disks.store.rows
@@ -272,7 +332,7 @@ def rechained(disks: Disks, place: int, *records: Record) -> None:
     trees = [encode(record) for record in records]
     trees += [copy.deepcopy(rows[n]) for n in sorted(rows) if n > place]
     for number, tree in enumerate(trees, start=place + 1):
-        head = chain_hash(head, tree)
+        head = chain_hash(head, canonical(tree))
         rows[number] = {**tree, "hash": head}
     disks.store.end = max(rows)
 

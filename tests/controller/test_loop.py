@@ -481,6 +481,30 @@ def test_payloads_stay_for_the_checkpoint_before_one_that_failed(tmp_path: Path)
     assert again.trainer.root == world.trainer.root
 
 
+def test_a_checkpoint_comes_early_where_its_collection_keeps_the_quota_from_filling(
+    tmp_path: Path,
+) -> None:
+    """Else the run would be held, with nothing that could make room."""
+
+    def saved(folder: str, **more: Any) -> tuple[list[int], int]:
+        (tmp_path / folder).mkdir()
+        sections = {"steps": 12, "checkpoint_every": 100, **more}
+        world = World(tmp_path / folder, make_config(run=sections))
+        run(world)
+        assert world.ledger.state.step == 12
+        steps = [event[1] for event in world.events if event[0] == "saved"]
+        return steps, sum(path.stat().st_size for path in (tmp_path / folder).glob("payloads/*"))
+
+    everything = {"keep_payloads": "all"}
+    steps, num_bytes = saved("all", **everything)
+    assert steps == []
+    half = num_bytes / 2 / (1 << 30)
+    steps, num_left = saved("half", payload_quota_gib=half)
+    assert steps and num_left < num_bytes / 2
+    assert saved("twice", payload_quota_gib=4 * half)[0] == [], "there was room"
+    assert saved("kept", payload_quota_gib=2.2 * half, **everything)[0] == [], "it frees nothing"
+
+
 def test_a_replaced_controller_ends_also_when_it_saves(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
     world.trainer.save_fault = StaleEpochError("run run-1: epoch 1 was replaced by 2")

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.controller.archive import PREFIX
 from services.controller.bucket import BucketPayloads
 from services.controller.disk import NoRoomError
-from services.controller.ledger import Retention, RunLedger
+from services.controller.ledger import Retention, RunLedger, read_trees
 from services.controller.payloads import (
     FolderPayloads,
     MissingPayloadError,
@@ -24,10 +26,18 @@ from services.controller.payloads import (
     open_payloads,
     payload_digest,
 )
-from services.controller.records import Checkpointed, Committed, Consumed, Generated, Issued, Scored
+from services.controller.records import (
+    Checkpointed,
+    Committed,
+    Consumed,
+    Generated,
+    Issued,
+    Opened,
+    Scored,
+)
 from services.controller.room import HeldError, Room
 from tests.controller.fakes import make_config
-from tests.controller.memory_store import MemoryPayloads, MemoryStore
+from tests.controller.memory_store import CrashError, MemoryPayloads, MemoryStore
 from trimaran.errors import InputError, UnavailableError
 from trimaran.types import VersionId
 
@@ -372,5 +382,30 @@ def test_only_what_is_older_than_the_oldest_kept_checkpoint_leaves_the_store() -
         assert store.rows[first]["kind"] == "compacted"
         kept = [tree["step"] for tree in store.rows.values() if tree["kind"] == "checkpointed"]
         assert kept == [2, 3]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("fault", ["crash before", "crash after"])
+@pytest.mark.parametrize("num_writes", range(12))
+def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nobody_names(
+    num_writes: int, fault: str
+) -> None:
+    async def body() -> None:
+        store: Any = MemoryStore()
+        payloads = MemoryPayloads()
+        store.faults = [*[""] * num_writes, fault]
+        for life in range(4):
+            store.faults = store.faults if life < 3 else []
+            ledger = await open_ledger(store, payloads, segment_records=4)
+            with suppress(CrashError):
+                for number in range(6):
+                    ledger.record(Opened(10 * life + number))  # each life has other records
+                    if number % 2:
+                        await ledger.flush()
+        trees = [tree async for _, tree in read_trees(store, payloads, "run")]
+        named = {PREFIX + tree["archive"] for tree in trees if tree["kind"] == "compacted"}
+        assert named == payloads.data.keys()
+        assert len(named) >= 3
 
     asyncio.run(body())

@@ -138,13 +138,14 @@ def test_what_is_under_way_on_a_drained_replica_ends_and_that_is_no_fault() -> N
 def test_one_that_could_not_be_reached_because_it_has_left_in_order_is_not_reported() -> None:
     """Between two polls it deregisters, ends, and refuses a connection."""
     sync: Any = WeightSync(Routing(live(1), (A,), {}, frozenset({"b"})))  # takes no report
+    client: Any = object()
     lost: list[str] = []
 
     def nothing(*_: object) -> None: ...
 
     async def scenario() -> None:
         router = Router(
-            *(sync, nothing, 8, 1.0),
+            *(sync, lambda address: client, 8, 1.0),
             *(lambda name, reason: lost.append(name), nothing, nothing),
         )
         await router.update(Routing(live(1), (A, B)))

@@ -139,9 +139,9 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     async def TrainBatch(self, request: Any, context: Any) -> Any:
         await self.during_step(request.batch.step)
         self.step = request.batch.step
-        for group in request.batch.groups:
-            for completion in group.group.completions:
-                assert all(map(math.isfinite, wire.decode_logprobs(completion.logprobs)))
+        for scored in wire.decode_batch(request.batch).groups:
+            for completion in scored.group.completions_G:
+                assert all(map(math.isfinite, completion.logprobs_T))
         return trainer_pb2.TrainBatchResponse(
             version=wire.encode_policy(self.policy),
             metrics={"trainer/loss": 0.1},
@@ -386,9 +386,11 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
         *("checkpoint", "validation", "finished"),
     ]
     assert kinds.count(EventKind.REPLICA_LOST) == 1
+    saved = [(event.run.step, event.root) for event in events if event.kind == "checkpoint"]
+    assert saved == [(step, f"root-{step}") for step in (3, STEPS)]
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-    assert events[-1].text == str(folder)
+    assert events[-1].text == ""  # where its folder lies helps on this machine only
 
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == STEPS

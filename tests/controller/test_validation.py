@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from services.controller.groups import PromptSkipped
+from services.controller.room import Room
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
+from services.manager.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
 from trimaran.types import Completion, Faulted, Group, Prompt, Sampling, Score, ScoredGroup
 
@@ -35,7 +37,9 @@ class FakeMaker:
         return ScoredGroup(
             group,
             tuple(
-                Faulted("x") if c.text == "fault" else Score(float(c.text == group.prompt.answer))
+                Faulted("worker gone", {"style": 0.5}, ("math",))
+                if c.text == "fault"
+                else Score(right := float(c.text == group.prompt.answer), {"math": right})
                 for c in group.completions_G
             ),
         )
@@ -43,7 +47,7 @@ class FakeMaker:
 
 def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
     maker: Any = FakeMaker()
-    validator = Validator(prompts, maker, maker, make_config(), folder)
+    validator = Validator(prompts, maker, maker, make_config(), folder, Room(timeout=0))
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
@@ -62,13 +66,36 @@ def test_samples_lie_in_the_run_folder(tmp_path: Path) -> None:
     lines = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert rows[2] == {
+        "prompt_id": "p:2",
         "prompt": "2 + 1?",
         "answer": "3",
         "greedy_completions": ["3"],
         "greedy_rewards": [1.0],
+        "greedy_terms": [{"math": 1.0}],
+        "greedy_faults": [""],
         "completions": ["3", "3", "3", "fault"],
         "rewards": [1.0, 1.0, 1.0, None],
+        "terms": [{"math": 1.0}, {"math": 1.0}, {"math": 1.0}, {"style": 0.5}],
+        "faults": ["", "", "", "worker gone"],
     }
+
+
+def test_what_was_written_is_read_with_prompts_terms_and_faults(tmp_path: Path) -> None:
+    """As the manager answers with them: greedy answers first, a page at a time."""
+    validate(tmp_path, PROMPTS[:3], 4)
+    everything, number = validation_samples(tmp_path, 5, 100)
+    assert number == len(everything) == 3 + 12
+    assert [sample.prompt_id for sample in everything[:4]] == ["p:0", "p:1", "p:2", "p:0"]
+    last = everything[-1]
+    assert (last.prompt_id, last.answer, last.terms, last.fault) == (
+        *("p:2", "fault", {"style": 0.5}),
+        "worker gone",
+    )
+    for limit in (1, 2, 5, 7):
+        pages = [validation_samples(tmp_path, 5, limit, offset) for offset in range(0, 15, limit)]
+        assert [sample for page, _ in pages for sample in page] == everything
+        assert {count for _, count in pages} == {15}
+    assert validation_samples(tmp_path, 5, 10, offset=15) == ([], 15)
 
 
 def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None:

@@ -97,10 +97,13 @@ def test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused(writ
                 assert (await client.get_ledger(run_id)).sound
                 life = await client.get_ledger(run_id, group=0)
                 assert "issued" in "\n".join(life.lines)
-                assert (await client.get_samples(run_id)).samples
+                held_out = (await client.get_samples(run_id)).samples
+                assert all(sample.prompt_id and sample.terms for sample in held_out)
                 last = (await client.get_samples(run_id, trained_step=6)).samples
                 assert len(last) == 8 and last[0].prompt.endswith("= ?")
-                kept = [c for c in await client.list_checkpoints(run_id) if c.kept]
+                checkpoints = await client.list_checkpoints(run_id)
+                assert all(checkpoint.root for checkpoint in checkpoints)
+                kept = [c for c in checkpoints if c.kept]
                 assert kept and (Path(kept[-1].path) / "state.json").exists()
             assert (await client.get_run(first)).starts == 2
             await client.delete_run(first)

@@ -118,6 +118,22 @@ def test_whoever_is_frozen_is_killed_and_comes_back(write_run, tmp_path):
     assert runs.survivors(tmp_path) == []
 
 
+def test_a_frozen_rank_of_two_is_killed_and_all_come_back(write_run, tmp_path):
+    """Its peer waits for it in a collective, and answers for its own health all the while."""
+    path = write_run(run={"steps": 6}, trainer={"data_parallel": 2})
+    process = runs.start("train", path, "frozen_timeout=5", run_folder_parent=tmp_path)
+    folder = tmp_path / "runs"
+    runs.wait_for(lambda: num_steps(folder) >= 2, process, "the second step")
+    process_of(tmp_path, "trainer", 1).send_signal(signal.SIGSTOP)
+    output = runs.finish(process)
+    assert process.returncode == 0, output
+    assert "trainer-1 is frozen: it has not answered" in output
+    assert "trainer-0 is frozen" not in output
+    assert "the run starts it again with controller, trainer-0" in output
+    assert num_steps(folder) == 6
+    assert runs.survivors(tmp_path) == []
+
+
 def test_a_replica_joins_a_run_that_goes_on_and_leaves_it_again(write_run, tmp_path):
     path = write_run(run={"steps": 60, "max_lag": 1}, rollout={"max_replicas": 2})
     process = runs.start("train", path, run_folder_parent=tmp_path)

@@ -9,8 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.reward.allowed import ALLOW_VARIABLE
 from tests import marked
 from tests.e2e import runs
+from tests.e2e.test_reward_plugin import EXAMPLE, serving
 from tests.redis_server import DURABLE, PROGRAM, WHY_SKIPPED, RedisServer
 from trimaran import rpc
 from trimaran.clients import ControllerClient, TrainerClient
@@ -24,6 +26,14 @@ from trimaran.types import Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 PASSWORD = "correct-horse-battery-staple"
+PLUGIN_VARIABLE, PLUGIN_TOKEN = "TRIMARAN_STYLE_TOKEN", "plugin-token-of-the-test"
+
+
+@pytest.fixture
+def plugin():
+    bounds = ("--minimum", "0", "--maximum", "1", "--token-variable", "T_TOKEN")
+    with serving(EXAMPLE, "brevity.py:brevity", *bounds, T_TOKEN=PLUGIN_TOKEN) as url:
+        yield url
 
 
 @pytest.fixture
@@ -38,11 +48,16 @@ def redis(tmp_path):
 
 
 def test_no_secret_is_in_command_lines_environments_logs_or_files_of_others(
-    write_run, tmp_path, redis
+    write_run, tmp_path, redis, plugin, monkeypatch
 ):
+    monkeypatch.setenv(PLUGIN_VARIABLE, PLUGIN_TOKEN)
+    monkeypatch.setenv(ALLOW_VARIABLE, plugin)
     folder = tmp_path / "runs" / "secret-run"
     (folder / "logs").mkdir(parents=True)
-    config = fill_endpoints(load_config(write_run(run={"steps": 500})))
+    style = {"weight": 0.1, "plugin": {"url": plugin, "token_variable": PLUGIN_VARIABLE}}
+    rules = {"last_integer": 1.0, "style": style}
+    config = write_run(run={"steps": 500}, reward={"rules": rules})
+    config = fill_endpoints(load_config(config))
     write_config(folder, config)
     token = make_token(folder)
     url = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}/0?prefix=secrets"
@@ -56,10 +71,13 @@ def test_no_secret_is_in_command_lines_environments_logs_or_files_of_others(
         assert len(alive) >= 6  # the launcher, five services, and what they started
         for one in alive:
             assert_silent(one, token)
+        # The launcher hands it on. The reward's workers run foreign code, and do not have it.
+        assert sorted(map(what_it_is, filter(knows_plugin_token, alive))) == ["launch", "reward"]
     finally:
         process.send_signal(signal.SIGTERM)
         output = runs.finish(process)
-    assert token not in output and PASSWORD not in output
+    assert not [one for one in (token, PASSWORD, PLUGIN_TOKEN) if one in output]
+    assert not [path for path in files_in(folder) if holds(path, PLUGIN_TOKEN)]
     holders = [path for path in files_in(folder) if holds(path, token)]
     assert holders == [folder / "token"]
     holders += [path for path in files_in(folder) if holds(path, PASSWORD)]
@@ -92,6 +110,19 @@ def assert_silent(process: psutil.Process, token: str) -> None:
             continue  # it has ended
         assert token.encode() not in data, f"{name} of {process}"
         assert PASSWORD.encode() not in data, f"{name} of {process}"
+
+
+def knows_plugin_token(process: psutil.Process) -> bool:
+    try:
+        data = Path(f"/proc/{process.pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended
+    return PLUGIN_TOKEN.encode() in data
+
+
+def what_it_is(process: psutil.Process) -> str:
+    words = process.cmdline()
+    return next((word for word in ("launch", "reward") if word in words), " ".join(words))
 
 
 def files_in(folder: Path) -> list[Path]:

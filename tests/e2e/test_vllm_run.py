@@ -47,7 +47,8 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
         weight_sync={"stage_timeout": 10, "commit_timeout": 6},
         validation={"every": 10_000},
     )
-    process = runs.start("train", path, run_folder_parent=tmp_path)
+    # Its loads shall end it here, not its silence (tests/rollout/test_vllm_pulse.py).
+    process = runs.start("train", path, "frozen_timeout=600", run_folder_parent=tmp_path)
     request.addfinalizer(process.kill)
     lines = runs.listen(process)
     folder = tmp_path / "runs"

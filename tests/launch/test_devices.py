@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -154,6 +155,21 @@ def test_shares_are_disjoint_in_order_and_of_the_right_size(
     assert {*trainer, *rollout} <= set(visible)
 
 
+def test_lists_may_hold_uuids_as_the_variable_does() -> None:
+    lists: dict[str, Any] = {
+        "trainer": {"devices": ["GPU-8932f937"]},
+        "rollout": {"devices": ["MIG-dc4d", "MIG-GPU-ab12/1/0"]},
+    }
+    config = make_config(replicas=2, sections=lists)
+    for machine in (gpu_machine(4), gpu_machine(4, "MIG-dc4d,GPU-8932f937,MIG-GPU-ab12/1/0")):
+        placement = place(config, machine)
+        assert shares(placement, "trainer") == ["GPU-8932f937"]
+        assert shares(placement, "rollout") == ["MIG-dc4d", "MIG-GPU-ab12/1/0"]
+    assert place(parse_config(json.loads(config.model_dump_json())), gpu_machine(4)) == place(
+        config, gpu_machine(4)
+    )
+
+
 @pytest.mark.parametrize(
     ("sections", "machine", "fault"),
     [
@@ -166,17 +182,17 @@ def test_shares_are_disjoint_in_order_and_of_the_right_size(
         (
             {"rollout": {"devices": [8]}},
             npu_machine(),
-            r"rollout\.devices: 8 not in sight; numbers in sight: 0, 1, .* 7 .*name some of these",
+            r"rollout\.devices: 8 not in sight; in sight: 0, 1, .* 7 .*name some of these",
         ),
         (
             {"trainer": {"devices": [1]}},
             npu_machine(shown="2,3"),
-            r"trainer\.devices: 1 not in sight; numbers in sight: 2, 3 .*ASCEND_RT_VISIBLE_DEVICES",
+            r"trainer\.devices: 1 not in sight; in sight: 2, 3 .*ASCEND_RT_VISIBLE_DEVICES",
         ),
         (
             {"rollout": {"devices": [0]}},
             gpu_machine(shown="GPU-ab,GPU-cd"),
-            r"0 not in sight; numbers in sight: GPU-ab, GPU-cd .*leave the list out",
+            r"0 not in sight; in sight: GPU-ab, GPU-cd .*name some of these",
         ),
         (
             {"rollout": {"devices": [1]}, "trainer": {"devices": [1]}},
@@ -194,6 +210,34 @@ def test_shares_are_disjoint_in_order_and_of_the_right_size(
             r"rollout\.devices: rollout\.device is cpu here.*leave the list out",
         ),
         ({"trainer": {"device": "cuda"}}, npu_machine(), r"trainer\.device cuda: .*extra"),
+        (
+            {"rollout": {"devices": ["GPU-ab"]}},
+            gpu_machine(shown="0,1"),
+            r"rollout\.devices: GPU-ab not in sight; in sight: 0, 1",
+        ),
+        (
+            {"rollout": {"devices": ["GPU-ab"]}},
+            npu_machine(),
+            r"rollout\.devices: GPU-ab not in sight; in sight: 0, 1",
+        ),
+        (
+            {"rollout": {"devices": ["GPU-ab"]}},
+            gpu_machine(),
+            r"trainer\.devices: auto cannot tell which numbers GPU-ab .* have; name UUIDs here",
+        ),
+        (
+            {"rollout": {"devices": ["GPU-ab"]}, "trainer": {"devices": [0]}},
+            gpu_machine(),
+            r"names numbers and trainer\.devices UUIDs, .* name both in the same way",
+        ),
+        (
+            {
+                "rollout": {"devices": ["MIG-a", "MIG-b"], "tensor_parallel": 2},
+                "trainer": {"devices": ["GPU-ab"]},
+            },
+            gpu_machine(),
+            r"rollout\.devices: MIG-a, MIG-b belong to one process, .*tensor_parallel=1",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line_with_its_key_and_a_remedy(
@@ -212,6 +256,7 @@ def test_what_cannot_be_is_refused_in_a_line_with_its_key_and_a_remedy(
             r"rollout\.devices names 3 .* 2",
         ),
         ({"trainer": {"devices": [0, 1]}}, r"trainer\.devices names 2 devices; 1 are needed"),
+        ({"rollout": {"devices": ["ab"]}}, r"rollout\.devices: must be auto or a list .*UUIDs"),
         ({"rollout": {"devices": [1, 1]}}, r"rollout\.devices: must be auto or a list .*each once"),
         ({"rollout": {"devices": "0,1"}}, r"rollout\.devices: must be auto or a list"),
         ({"rollout": {"devices": [-1]}}, r"rollout\.devices: must be auto or a list"),

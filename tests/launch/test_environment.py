@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,19 @@ def config() -> RunConfig:
 def test_each_service_gets_the_threads_that_its_section_names(config: RunConfig) -> None:
     threads = [service_environment(config, kind, {})["OMP_NUM_THREADS"] for kind in KINDS]
     assert threads == ["1", "1", "1", "3", "2"]
+
+
+def test_tokens_of_plugins_are_for_the_reward_service_alone(config: RunConfig) -> None:
+    rules = {"judge": {"plugin": {"url": "http://h:1", "token_variable": "TRIMARAN_JUDGE_TOKEN"}}}
+    tree = json.loads(config.model_dump_json()) | {"reward": {"rules": rules}}
+    shell = {"TRIMARAN_JUDGE_TOKEN": "secret", "TRIMARAN_OTHER": "x"}
+    knowing = {
+        kind
+        for kind in KINDS
+        if "TRIMARAN_JUDGE_TOKEN" in service_environment(parse_config(tree), kind, shell)
+    }
+    assert knowing == {"reward"}
+    assert service_environment(parse_config(tree), "trainer", shell)["TRIMARAN_OTHER"] == "x"
 
 
 def test_the_shells_own_settings_win_but_for_the_threads(config: RunConfig) -> None:

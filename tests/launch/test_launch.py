@@ -179,7 +179,7 @@ def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path) -> N
         assert run.state is RunState.FAILED
         assert "trainer-0 died at start (exit code 3)" in run.error
         assert "the engine has no wings" in run.error
-        assert "logs" in run.remedy and "resume" in run.remedy
+        assert "log" in run.remedy and "resume" in run.remedy
         [*_, last] = await launched.events()
         assert (last.kind, last.run) == (EventKind.FINISHED, run)
 

@@ -48,10 +48,12 @@ class FakeLauncher:
     events: list[str] = field(default_factory=list)
     there: dict[str, Presence] = field(default_factory=dict)
     contexts: dict[str, RunContext] = field(default_factory=dict)
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     dies_at_once: bool = False
 
-    async def start(self, run: RunContext) -> None:
+    async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
         self.events.append(f"start {run.run_id}")
+        self.secrets[run.run_id] = dict(secrets)
         self.contexts[run.run_id] = run
         if not self.dies_at_once:
             self.there[run.run_id] = Presence.THERE
@@ -78,8 +80,10 @@ class FakeProcesses:
         await self.emit(kind, run)
 
     async def emit(self, kind: EventKind, run: Run, **values: float) -> None:
-        event = RunEvent(0, kind, run, values, "", time.time())
-        await self.store.extend(events_stream(run.run_id), [event_to_tree(event)])
+        await self.append(RunEvent(0, kind, run, values, "", time.time()))
+
+    async def append(self, event: RunEvent) -> None:
+        await self.store.extend(events_stream(self.run.run_id), [event_to_tree(event)])
 
     async def take_lease(self, seconds: float = 60.0) -> None:
         name = f"launcher/{self.run.run_id}"
@@ -108,7 +112,7 @@ async def managing(
     folder: Path, launcher: FakeLauncher | None = None, times: Times = FAST, **settings: Any
 ) -> AsyncGenerator[Serving]:
     """A manager whose loop runs."""
-    settings = {"pools": {"gpu": {"device": "cuda", "devices": range(8)}}} | settings
+    settings = {"pools": {"gpu": {"device": "cuda", "devices": list(range(8))}}} | settings
     plain = ManagerSettings.model_validate(
         {"folder": folder, "address": "127.0.0.1:0", "http_address": "127.0.0.1:0"} | settings
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 
 from services.manager.pools import Ask, Grant, Need, Pool
-from services.manager.scheduler import Holding, Policy, make_plan
+from services.manager.scheduler import Holding, Policy, Scheduler
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
     by_id = {f"job-{i}": job for i, job in enumerate(jobs)}
     for run_id, job in by_id.items():
         heapq.heappush(events, (job.arrives, next(number), "arrives", run_id, 0))
+    scheduler = Scheduler(done.pools, done.policy)
     queue: dict[str, Ask] = {}
     holdings: dict[str, Holding] = {}
     before = 0.0
@@ -73,7 +74,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
         done.busy += (now - before) * sum(len(h.grant.devices) for h in holdings.values())
         before = done.ended_at = now
         if what == "arrives":
-            queue[run_id] = _ask(run_id, by_id[run_id])
+            queue[run_id] = ask_of(run_id, by_id[run_id])
         elif what == "ends":
             del holdings[run_id]
         elif run_id in holdings:
@@ -82,9 +83,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
             continue
         done.longest_queue = max(done.longest_queue, len(queue))
         began = time.perf_counter()
-        plan = make_plan(
-            done.pools, list(holdings.values()), list(queue.values()), now, done.policy
-        )
+        plan = scheduler.plan(list(holdings.values()), list(queue.values()), now)
         done.decisions.append(time.perf_counter() - began)
         assert plan.starts.keys() | plan.waits.keys() == queue.keys()
         for started, grant in plan.starts.items():
@@ -139,7 +138,7 @@ def week_of_arrivals(count: int, seed: int) -> list[Job]:
     return jobs
 
 
-def _ask(run_id: str, job: Job) -> Ask:
+def ask_of(run_id: str, job: Job) -> Ask:
     return Ask(
         run_id,
         job.owner,

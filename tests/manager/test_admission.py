@@ -267,10 +267,18 @@ def test_a_plugin_is_at_a_host_of_the_operator_and_gets_that_hosts_token(roots):
     ],
 )
 def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):
-    text = specify(rollout={"replicas": 2})
+    text = specify(rollout={"replicas": 2}, run={"payload_quota_gib": 0.5})
     with pytest.raises(LimitError, match=field):
         admitted(roots, text, limits=limits)
     admitted(roots, text, limits=Limits(20, 4, 3, 2, 20, 20 * 8 * 8 * 1024, 1, 100))
+
+
+def test_payloads_on_a_bounded_disk_need_a_quota(roots):
+    with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing; this owner's disk_gib"):
+        admitted(roots, specify(), limits=Limits(disk_gib=10))
+    with pytest.raises(LimitError, match=r"payload_quota_gib .*: 12"):
+        text = specify(run={"payload_quota_gib": 12})
+        admitted(roots, text, limits=Limits(disk_gib=10))
 
 
 def test_replicas_to_which_a_run_may_grow_count(roots):

@@ -104,7 +104,7 @@ def test_what_a_run_has_made() -> None:
         get = client.get
         assert (await get("/v1/runs/run/checkpoints")).json()[0]["step"] == 2
         samples = (await get("/v1/runs/run/samples?trained_step=2&limit=5")).json()
-        assert runs.calls[-1] == ("samples", "writer", "run", None, 2, 5)
+        assert runs.calls[-1] == ("samples", "writer", "run", None, 2, 5, 0)
         assert samples["samples"][1]["fault"] == "worker gone"
         names = (await get("/v1/runs/run/logs")).json()["processes"]
         assert names == ["controller", "rollout-0"]

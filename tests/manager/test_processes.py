@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 
 from tests.manager import scripted_manager
 from tests.manager.fakes import specification
+from trimaran.launch.launchers import MARK, LocalLauncher, Presence
+from trimaran.run_context import RunContext
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
@@ -147,12 +150,32 @@ def test_a_frozen_launcher_is_killed_and_started_again(folder: Path) -> None:
         assert launcher not in marked(folder)
 
 
+def test_what_a_killed_launcher_and_its_guardian_left_behind_is_killed(folder: Path) -> None:
+    run, other = (RunContext(name, folder / name, "sqlite:unused") for name in ("one", "other"))
+    launcher = LocalLauncher(os.environ)
+    sleepers = [
+        subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(context.folder)})
+        for context in (run, other)
+    ]
+    try:
+        sleepers[0].send_signal(signal.SIGSTOP)
+        found = asyncio.run(launcher.find([run, other]))
+        assert found == dict.fromkeys(("one", "other"), Presence.ENDING)
+        asyncio.run(launcher.kill(run))
+        assert sleepers[0].wait(DEADLINE) == -signal.SIGKILL
+        assert sleepers[1].poll() is None  # another run's
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
 def test_one_manager_a_store_and_a_frozen_one_ends_when_it_was_replaced(folder: Path) -> None:
     with manager(folder) as first:
         run_id = submit(first, folder)
         with manager(folder) as refused:
             assert refused.wait() == 1
-        assert "a manager has it" in (folder.parent / "manager.log").read_text()
+        assert "a manager has the store" in (folder.parent / "manager.log").read_text()
         first.send(signal.SIGSTOP)
         with manager(folder) as second:  # it waits for the lease to end
             assert second.get(run_id).state == pb.Run.STATE_RUNNING

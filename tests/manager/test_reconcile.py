@@ -175,3 +175,10 @@ def test_whatever_is_seen_the_table_of_states_holds(run: Managed, seen: Seen) ->
 @given(runs)
 def test_records_come_back_as_they_were(run: Managed) -> None:
     assert from_tree(to_tree(run)) == run
+
+
+def test_what_a_launcher_left_behind_is_killed_in_the_end() -> None:
+    """A stopped process whose guardian was killed, too, would keep its devices for ever."""
+    for seconds, action in ((29.0, Action.NOTHING), (31.0, Action.KILL)):
+        after = look(run(), seen(Presence.ENDING, ending_seconds=seconds))
+        assert (after.action, after.run) == (action, run())

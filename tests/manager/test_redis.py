@@ -27,6 +27,8 @@ from tests.manager.test_processes import (
 )
 from tests.manager.test_runs import ANN, create, started
 from tests.redis_server import RedisServer
+from trimaran import AsyncRunClient
+from trimaran.errors import UnavailableError
 from trimaran.runs import RunState
 from trimaran.v1 import run_pb2 as pb
 
@@ -125,3 +127,27 @@ async def test_leases_that_ended_while_redis_was_away_are_no_signs_of_frozen_lau
         assert launcher.events == [f"start {run_id}"]
         assert (await served.runs.get(ANN, run_id)).starts == 1
         await processes.store.close()
+
+
+@asynchronous
+async def test_while_redis_is_away_callers_hear_of_the_store_in_time(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """Reads, writes, and what waits for a write of the loop; then all goes on."""
+    async with managing(tmp_path / "runs", store=redis_server.url("demo")) as served:
+        run_id = await create(served, tmp_path)
+        async with AsyncRunClient(served.address, timeout=4.0) as client:
+            await client.list_checkpoints(run_id)
+            await asyncio.to_thread(redis_server.kill)
+            assert (await client.get_run(run_id)).run_id == run_id
+            calls = [
+                client.list_checkpoints(run_id),
+                client.pause_run(run_id),
+                client.cancel_run(run_id),
+                client.get_ledger(run_id),
+            ]
+            for answer in await asyncio.gather(*calls, return_exceptions=True):
+                assert type(answer) is UnavailableError
+                assert "store" in str(answer) and "does not answer" in str(answer)
+            await asyncio.to_thread(redis_server.start)
+            assert await client.list_checkpoints(run_id) == ()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,8 @@ import yaml
 
 from services.manager.manager import RENEW_SECONDS
 from services.manager.records import LEASE, Records
-from services.manager.serve import Serving
+from services.manager.serve import Serving, launcher_environment, serving
+from services.manager.settings import ManagerSettings
 from tests.manager.fakes import (
     FAST,
     FakeLauncher,
@@ -36,7 +42,8 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import Presence
-from trimaran.runs import EventKind, RunState
+from trimaran.run_context import RunContext
+from trimaran.runs import EventKind, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
 
@@ -60,6 +67,10 @@ async def started(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeP
     processes = FakeProcesses(await open_store(run.store_url), run)
     await processes.take_lease()
     return processes
+
+
+def waiting_for(served: Serving, run_id: str) -> str:
+    return served.manager.records.get(run_id).view.waiting_for
 
 
 @asynchronous
@@ -89,6 +100,40 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_a_run_may_have_parts_of_gpus(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    pools = {"gpu": {"device": "cuda", "devices": ["MIG-a", "MIG-b", "GPU-c"]}}
+    async with managing(tmp_path / "runs", launcher, pools=pools) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        config = yaml.safe_load((tmp_path / "runs" / run_id / "config.yaml").read_text())
+        assert config["trainer"]["devices"] == ["MIG-a"]
+        assert config["rollout"]["devices"] == ["MIG-b"]
+        assert await processes.record("replicas") == {"wanted": 1, "devices": {"0": ["MIG-b"]}}
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, hosts = FakeLauncher(), {}
+    for name in ("A", "B"):
+        monkeypatch.setenv(f"TRIMARAN_{name}_TOKEN", f"secret {name}")
+        hosts[f"http://{name.lower()}:1"] = {"token_variable": f"TRIMARAN_{name}_TOKEN"}
+    folders = {"models": [tmp_path], "data": [tmp_path], "plugin_hosts": list(hosts)}
+    allow = folders | {"plugin_credentials": hosts}
+    async with managing(tmp_path / "runs", launcher, allow=allow) as served:
+        plugin = {"url": "http://a:1", "token_variable": "TRIMARAN_A_TOKEN"}
+        named = await create(served, tmp_path, "1", reward={"rules": {"judge": {"plugin": plugin}}})
+        other = await create(served, tmp_path, "2")
+        await until(lambda: len(launcher.secrets) == 2)
+        assert launcher.secrets == {named: {"TRIMARAN_A_TOKEN": "secret A"}, other: {}}
+    settings = ManagerSettings.model_validate({"allow": allow})
+    assert not [v for v in launcher_environment(settings).values() if v.startswith("secret ")]
+
+
+@asynchronous
 async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         text = specification(tmp_path)
@@ -99,6 +144,35 @@ async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
         assert other.run_id != runs[0].run_id
         with pytest.raises(AlreadyExistsError, match="once"):
             await served.runs.create(ANN, "once", text, ["run.seed=2"], 0)
+
+
+@asynchronous
+async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks meanwhile is told to ask again, as clients do by themselves."""
+    async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
+        run_id = await create(served, tmp_path)
+        await served.runs.cancel(ANN, run_id)
+        await until(lambda: state_of(served, run_id).has_ended)
+        gate, remove = asyncio.Event(), served.manager.records.remove
+
+        async def slowly(run_id: str) -> None:
+            await gate.wait()
+            await remove(run_id)
+
+        monkeypatch.setattr(served.manager.records, "remove", slowly)
+        deleting = asyncio.create_task(served.runs.delete(ANN, run_id))
+        await until(lambda: served.manager.records.all()[0].is_deleted)
+        with pytest.raises(UnavailableError, match=f"that of {run_id}, which is being deleted"):
+            await create(served, tmp_path)
+        with pytest.raises(NotFoundError):
+            await served.runs.get(ANN, run_id)
+        gate.set()
+        await deleting
+        again = await create(served, tmp_path)
+        assert await create(served, tmp_path) == again
+        assert [run.run_id for run in served.manager.records.all()] == [again]
 
 
 @asynchronous
@@ -244,6 +318,75 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
 
 
 @asynchronous
+async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        cases: list[tuple[dict[str, Any], str]] = [
+            (
+                {"trainer": {"labels": {"memory": "80"}}},
+                r"trainer\.labels .*: no pool is like that",
+            ),
+            ({"rollout": {"device": "npu"}}, r"rollout\.device npu, .* there are gpu \(cuda"),
+            ({"trainer": {"data_parallel": 8}}, r"rollout\.replicas: the run needs 8 cuda for its"),
+            ({"rollout": {"tensor_parallel": 9}}, r"and 1 x 9 cuda, each replica in one pool"),
+        ]
+        for sections, words in cases:
+            with pytest.raises(InputError, match=words):
+                await create(served, tmp_path, **sections)
+        assert served.manager.records.all() == []
+
+
+@asynchronous
+async def test_a_run_that_the_pools_have_become_too_small_for_says_so(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        large = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
+        small = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
+        await served.runs.pause(ANN, small)
+        await until(lambda: state_of(served, large) is RunState.STARTING)
+        other = await create(served, tmp_path, "3", trainer={"data_parallel": 4})
+    pools = {"gpu": {"device": "cuda", "devices": [0, 1]}}
+    async with managing(tmp_path / "runs", pools=pools) as served:
+        await until(lambda: "the pools do not have any more" in waiting_for(served, other))
+        with pytest.raises(InputError, match=f"run {small}: the run needs 4 cuda .* lower"):
+            await served.runs.resume(ANN, small)
+        await served.runs.cancel(ANN, other)
+
+
+@asynchronous
+async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) -> None:
+    """Where the run's folder lies stands in `Run.folder` alone."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        error = f"reward died\nits whole log: {processes.run.folder}/logs/reward.log"
+        await processes.report(RunState.FAILED, error=error)
+        launcher.there[run_id] = Presence.GONE
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        run = await served.runs.get(ANN, run_id)
+        seen = [run, *[event.run async for event in served.runs.events(ANN, run_id)]]
+        texts = [event.text async for event in served.runs.events(ANN, run_id)]
+        texts += [text for each in seen for text in (each.error, each.remedy, each.held)]
+        assert not [text for text in texts if str(tmp_path) in text]
+        assert run.error == "reward died\nits whole log: logs/reward.log"
+        assert run.folder == str(processes.run.folder)
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
+    tmp_path: Path,
+) -> None:
+    class Refusing(FakeLauncher):
+        async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
+            raise UnavailableError("no launcher can be started (too many processes)")
+
+    async with managing(tmp_path / "runs", Refusing()) as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        assert "too many processes" in (await served.runs.get(ANN, run_id)).error
+
+
+@asynchronous
 async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Path) -> None:
     """It had failed. Its new launcher dies before it says anything, and is started again."""
     launcher = FakeLauncher()
@@ -257,6 +400,25 @@ async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Pa
         await served.runs.resume(ANN, run_id)
         await until(lambda: len(launcher.events) == 3)
         assert (await served.runs.get(ANN, run_id)).error == ""
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_path: Path) -> None:
+    """It keeps the run's store locked: the manager must not wait for it."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING, starts=1)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        assert processes.lease
+        await processes.store.release(processes.lease)
+        with closing(sqlite3.connect(tmp_path / "runs" / run_id / "store.sqlite")) as frozen:
+            frozen.execute("BEGIN IMMEDIATE")
+            await until(lambda: f"kill {run_id}" in launcher.events, seconds=15)
+            frozen.execute("ROLLBACK")
+        await until(lambda: launcher.events.count(f"start {run_id}") == 2)
         await processes.store.close()
 
 
@@ -415,9 +577,45 @@ async def test_pages_and_filters(tmp_path: Path) -> None:
 @asynchronous
 async def test_a_second_manager_is_refused(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs"):
-        with pytest.raises(InputError, match="a manager has it"):
+        who = rf"process {os.getpid()} on .* at 127.0.0.1:0, since 20.*end it .its runs go on"
+        with pytest.raises(
+            InputError, match=f"has the store {tmp_path}/runs/manager.sqlite: {who}"
+        ):
             async with managing(tmp_path / "runs"):
                 pass
+
+
+@asynchronous
+async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        told = f"--address: {served.address}: another manager listens there; use it"
+        with pytest.raises(InputError, match=told):
+            async with managing(tmp_path / "others", address=served.address):
+                pass
+        told = f"--http: {served.http_address}: Address already in use .*; name another"
+        with pytest.raises(InputError, match=told):
+            async with managing(tmp_path / "more", http_address=served.http_address):
+                pass
+
+
+@asynchronous
+async def test_a_manager_says_which_store_it_waits_for(tmp_path: Path) -> None:
+    """And until when, without the password; nothing listens there."""
+    said: list[str] = []
+    url = "redis://:secret@127.0.0.1:1/0?prefix=x"
+    settings = ManagerSettings(folder=tmp_path / "runs", store=url)
+
+    async def serve() -> None:
+        async with serving(settings, say=said.append):
+            pass
+
+    starting = asyncio.create_task(serve())
+    await until(lambda: said)
+    assert re.fullmatch(
+        r"waits for the store redis://127.0.0.1:1/0 \(x\), until \d\d:\d\d:\d\d", said[0]
+    )
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 @asynchronous
@@ -478,10 +676,16 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         log = folder / "logs" / "rollout-0.log"
         log.write_text(f"one\ntoken {token} shown\nredis://u:pass@h/0\nhalf")
         parts = served.runs.logs(ANN, run_id, "rollout-0", 10, follow=True)
-        assert await anext(parts) == ["one", "token *** shown", "redis://u:***@h/0"]
+        first = await anext(parts)
+        assert first.lines == ["one", "token *** shown", "redis://u:***@h/0"]
         log.open("a").write(" line\n")
-        assert await anext(parts) == ["half line"]
+        assert (await anext(parts)).lines == ["half line"]
         await parts.aclose()
+        again = served.runs.logs(ANN, run_id, "rollout-0", follow=True, after=first.position)
+        assert (await anext(again)).lines == ["half line"], "as a client that comes back asks"
+        log.open("a").write("next\n")
+        assert (await anext(again)).lines == ["next"]
+        await again.aclose()
         assert "rollout-0" in await served.runs.log_names(ANN, run_id)
         with pytest.raises(NotFoundError, match="rollout-0"):
             await anext(served.runs.logs(ANN, run_id, "../token"))
@@ -504,5 +708,8 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         async with processes_of(launcher.contexts[run_id]) as processes:
             run = await served.runs.get(ANN, run_id)
             await processes.emit(EventKind.CHECKPOINT, replace(run, step=5))
+            for step, root in ((7, "02d7"), (10, "older")):
+                at = replace(run, step=step)
+                await processes.append(RunEvent(0, EventKind.CHECKPOINT, at, root=root))
         kept = [(c.step, c.root, c.kept) for c in await served.runs.checkpoints(ANN, run_id)]
-        assert kept == [(5, "", False), (10, "5f0c", True)]
+        assert kept == [(5, "", False), (7, "02d7", False), (10, "5f0c", True)]

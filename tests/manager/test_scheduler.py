@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.manager.pools import Ask, Device, Grant, Need, Pool, find_fit
-from services.manager.scheduler import Holding, Plan, Policy, make_plan
+from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from tests.manager.simulation import Job, Simulation, simulate, week_of_arrivals
 
 POOL = Pool("gpu", "cuda", tuple("01234567"))
+
+
+def make_plan(
+    pools: Sequence[Pool],
+    holdings: Sequence[Holding],
+    queue: Sequence[Ask],
+    now: float,
+    policy: Policy = POLICY,
+) -> Plan:
+    return Scheduler(pools, policy).plan(holdings, queue, now)
 
 
 def ask(
@@ -205,3 +216,25 @@ def test_plans_are_the_same_for_the_same_question() -> None:
     queue = [ask(f"r{i}", owner="ab"[i % 2], queued_at=float(i % 3)) for i in range(9)]
     first: Plan = make_plan([POOL], [], queue, 10.0)
     assert make_plan([POOL], [], list(reversed(queue)), 10.0) == first
+
+
+def test_what_the_pools_can_never_hold_any_more_holds_nobody_up() -> None:
+    """The operator took a pool away while a run for it waited. It says so, and others start."""
+    lost = Ask("lost", "ann", 9, 0.0, Need("cuda", 16), Need("cuda", 1), 1, 1)
+    odd = Ask("odd", "ann", 9, 0.0, Need("npu", 1), Need("npu", 1), 1, 1)
+    plan = make_plan([POOL], [], [lost, odd, ask("small", queued_at=1.0)], now=1e6)
+    assert plan.starts.keys() == {"small"}
+    for run_id, wanted in (("lost", "17 devices"), ("odd", "1 npu for the trainer")):
+        assert wanted in plan.waits[run_id]
+        assert "which the pools do not have any more; cancel it" in plan.waits[run_id]
+
+
+def test_devices_that_the_operator_took_away_stay_with_who_has_them_and_come_back_to_nobody() -> (
+    None
+):
+    small = Pool("gpu", "cuda", ("0", "1", "2"))
+    replicas = {0: (Device("gpu", "1"),), 1: (Device("gone", "0"),), 2: (Device("gone", "1"),)}
+    grant = Grant((Device("gpu", "0"),), replicas)
+    holder = Holding(ask("old", replicas=(1, 3)), grant, leaving=frozenset({2}))
+    plan = make_plan([small], [holder], [ask("next", trainer=2)], now=0.0)
+    assert plan.waits.keys() == {"next"} and not plan.takes

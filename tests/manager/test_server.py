@@ -98,7 +98,7 @@ async def test_a_stranger_uses_every_method(tmp_path: Path) -> None:
         logs = tmp_path / "runs" / run["runId"] / "logs"
         (logs / "launcher.log").write_text("hello\n")
         assert await stranger.call("GetLogs", name) == [
-            {"lines": ["hello"], "processes": ["launcher"]}
+            {"lines": ["hello"], "processes": ["launcher"], "position": "6"}
         ]
 
         def paused() -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from services.manager.serve import serving
 from services.manager.settings import load_settings, pools_in_sight
 from trimaran.errors import InputError
 from trimaran.machine import Machine
@@ -48,16 +50,67 @@ def test_relative_paths_start_at_the_file_and_the_command_line_wins(tmp_path: Pa
     assert load_settings(path, {"folder": Path("/other")}).folder == Path("/other")
 
 
+def test_pools_hold_what_the_vendors_variables_take(tmp_path: Path) -> None:
+    text = (
+        "pools: {x: {device: cuda, devices: [GPU-ab, MIG-cd]}, y: {device: npu, devices: [3, 1]}}"
+    )
+    settings = load_settings(write(tmp_path, text))
+    names = {pool.name: pool.devices for pool in settings.find_pools()}
+    assert names == {"x": ("GPU-ab", "MIG-cd"), "y": ("1", "3")}  # a runtime wants NPUs to ascend
+
+
+@pytest.mark.parametrize(
+    ("devices", "variables", "words"),
+    [
+        ("[0, 7]", {}, "pools.x.devices: 7 not in sight; in sight: 0, 1, 2, 3"),
+        ("[0]", {"CUDA_VISIBLE_DEVICES": "1"}, "0 not in sight; in sight: 1"),
+        ("[GPU-ab]", {"CUDA_VISIBLE_DEVICES": "GPU-cd"}, "GPU-ab not in sight; in sight: GPU-cd"),
+    ],
+)
+def test_a_pool_of_devices_that_are_not_there_is_refused(
+    tmp_path: Path, devices: str, variables: dict[str, str], words: str
+) -> None:
+    machine = Machine(variables, frozenset(), num_npus=0, num_gpus=4)
+    settings = load_settings(write(tmp_path, f"pools: {{x: {{device: cuda, devices: {devices}}}}}"))
+    with pytest.raises(InputError, match=words):
+        settings.check_in_sight(machine)
+    for good in ("[3]", "[GPU-ab, MIG-cd]"):
+        path = write(tmp_path, f"pools: {{x: {{device: cuda, devices: {good}}}}}")
+        load_settings(path).check_in_sight(Machine({}, frozenset(), 0, 4))
+
+
+def test_a_pool_of_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, "pools: {x: {device: npu, devices: [0]}}"))
+    with pytest.raises(InputError, match="pools.x: torch_npu is not installed"):
+        settings.check_in_sight(Machine({}, frozenset(), 0, 0))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("pool: {}", "pool"),
+        ("pool: {}", r"pool: unknown key; did you mean pools\? .known here: folder, store, "),
+        ("limits: {run: 1}", r"limits.run: unknown key; did you mean limits.runs\?"),
+        ("queue: {wieghts: {}}", r"queue.wieghts: unknown key; did you mean queue.weights\?"),
+        (
+            "pools: {x: {device: cuda, device_numbers: [1]}}",
+            r"pools.x.device_numbers: unknown key; did you mean pools.x.devices\?",
+        ),
+        ("pools: {devices: {device: cuda, slot: 1}}", r"did you mean pools.devices.slots\?"),
+        ("tls: {cert: a}", r"tls.certificate: missing; it must be given"),
+        ("allow: {plugin_credentials: {h: {token: T}}}", r"did you mean .*\.h\.token_variable\?"),
+        ("limits: 3", "limits: must be a section of runs, running"),
         ("pools: {x: {device: cuda}}", "lists devices"),
         ("pools: {x: {device: cpu, devices: [1]}}", "counts slots"),
-        ("pools: {x: {device: cuda, devices: [1, 1]}}", "stands twice"),
+        ("pools: {x: {device: cuda, devices: [1, 1]}}", "each once"),
         (
             "pools: {x: {device: cuda, devices: [1]}, y: {device: cuda, devices: [1]}}",
             "also stands in pools.x",
+        ),
+        ("pools: {x: {device: npu, devices: [GPU-ab]}}", "logical number"),
+        ("pools: {x: {device: cuda, devices: [gpu0]}}", "x.devices.*UUIDs of GPUs"),
+        (
+            "pools: {x: {device: cuda, devices: [1]}, y: {device: cuda, devices: [GPU-ab]}}",
+            "numbers here and UUIDs there",
         ),
         ("- a", "sections"),
         ("a: [", "not YAML"),
@@ -67,3 +120,39 @@ def test_relative_paths_start_at_the_file_and_the_command_line_wins(tmp_path: Pa
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         load_settings(write(tmp_path, text))
+
+
+BEYOND = "address: 0.0.0.0:7900\nclients: c.yaml\n"
+
+
+def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost(
+    tmp_path: Path,
+) -> None:
+    load_settings(None).check_limits()  # loopback
+    text = BEYOND + "limits: {runs: 20, running: 4, steps: 1000}"
+    with pytest.raises(InputError) as caught:
+        load_settings(write(tmp_path, text)).check_limits()
+    said = str(caught.value)
+    assert said.startswith("limits: replicas, tokens, disk_gib not given")
+    assert "at 0.0.0.0:7900;" in said and "limits: {replicas: 0, tokens: 0, disk_gib: 0}" in said
+    with pytest.raises(InputError, match=r"at 10\.0\.0\.7:80;"):
+        load_settings(write(tmp_path, "http_address: 10.0.0.7:80")).check_limits()
+    told = BEYOND + "limits: {runs: 20, replicas: 64, steps: 1000, tokens: 0, disk_gib: 0}"
+    settings = load_settings(write(tmp_path, told))
+    settings.check_limits()
+    assert settings.limits.describe() == (
+        "runs 20, replicas 64, steps 1000; no limit of running, devices, tokens, disk_gib,"
+        " host_memory_gib"
+    )
+
+
+def test_a_manager_without_that_word_does_not_start(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, BEYOND), {"folder": tmp_path / "runs"})
+
+    async def main() -> None:
+        async with serving(settings):
+            pass
+
+    with pytest.raises(InputError, match="others may submit runs"):
+        asyncio.run(main())
+    assert not (tmp_path / "runs").exists()

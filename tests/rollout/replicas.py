@@ -125,7 +125,13 @@ class RunningReplica:
 
 
 def start_replica(
-    engine: str, model, folder, script: str = SERVE, weight_sync: dict | None = None
+    engine: str,
+    model,
+    folder,
+    script: str = SERVE,
+    weight_sync: dict | None = None,
+    frozen_timeout: float = 60,
+    tensor_parallel: int = 1,
 ) -> RunningReplica:
     """Returns once the replica has registered itself. `script` serves it."""
     sync_port, port = free_ports(2)
@@ -141,8 +147,10 @@ def start_replica(
                 "max_prompt_tokens": MAX_PROMPT_TOKENS,
                 "max_concurrency": 16,
                 "kv_cache_gib": 0.05,
+                "tensor_parallel": tensor_parallel,
             },
             "weight_sync": weight_sync or {},
+            "frozen_timeout": frozen_timeout,
             "endpoints": {
                 "weight_sync": f"127.0.0.1:{sync_port}",
                 "rollout": [f"127.0.0.1:{port}"],

@@ -47,7 +47,7 @@ sys.exit(main(["serve", "rollout", *main_arguments]))
 
 @pytest.fixture
 def replica(model, tmp_path):
-    running = replicas.start_replica("vllm", model, tmp_path, SERVE, DEADLINES)
+    running = replicas.start_replica("vllm", model, tmp_path, SERVE, DEADLINES, frozen_timeout=600)
     yield running
     replicas.stop(running)
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +94,85 @@ def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
         file.write('{"a": 2')
     assert read_json_lines(path) == [{"a": 1}]
     assert json.loads(path.read_text().splitlines()[0]) == {"a": 1}
+
+
+class FullDisk:
+    """Of `os.write`: takes `room` bytes, half a row if need be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room, self._write = 10**9, os.write
+        monkeypatch.setattr("trimaran.append_file.os.write", self.write)
+
+    def write(self, file: int, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        number = self._write(file, bytes(data[: self.room]))
+        self.room -= number
+        return number
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 100, 250])
+def test_rows_that_find_no_room_wait_and_stand_in_order_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    disk = FullDisk(monkeypatch)
+    metrics, timeline = MetricsWriter(tmp_path), TimelineWriter(tmp_path)
+    disk.room = room
+    for step in (1, 2, 3):
+        metrics.write("step", step, {REWARD_MEAN: step / 4})
+        timeline.add("reward", "scoring", 0.0, 1.0, step)
+    for files in (metrics, timeline):
+        with pytest.raises(OSError, match="No space left"):
+            files.flush()
+    disk.room = 10**9
+    metrics.write("step", 4, {REWARD_MEAN: 1.0})
+    for files in (metrics, timeline):
+        files.flush()
+        files.close()
+    assert [row["step"] for row in read_json_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert [row["step"] for row in read_json_lines(tmp_path / "timeline.jsonl")] == [1, 2, 3]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(s.step, s.value) for s in events.Scalars(REWARD_MEAN)] == [
+        *((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)),
+    ]
+
+
+def test_another_fault_of_the_disk_is_no_full_disk(tmp_path: Path) -> None:
+    rows = JsonLines(tmp_path / "rows.jsonl")
+    rows.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        rows.append({"a": 1})
+
+
+@pytest.mark.parametrize("torn", ["", "{", '{"a": 2', "x" * 10_000])
+@pytest.mark.parametrize("whole", ["", '{"a": 1}\n', '{"a": 0}\n{"a": 1}\n'])
+def test_what_a_writer_that_died_left_half_is_dropped(
+    tmp_path: Path, whole: str, torn: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(whole + torn)
+    rows = JsonLines(path)
+    rows.append({"a": 3})
+    rows.close()
+    assert path.read_text() == whole + '{"a": 3}\n'
+
+
+def test_a_log_on_a_full_disk_ends_no_process() -> None:
+    """Its lines are lost; a record is not, since it stands elsewhere."""
+    code = """
+import logging, warnings
+from trimaran.telemetry import setup_logging
+setup_logging("controller")
+for number in range(1000):
+    logging.getLogger("services.controller").warning("held: the disk is full")
+    warnings.warn("something")
+print("alive")
+"""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "alive\n")
 
 
 def test_a_log_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller
 
 RUNS = RunSection().folder
+LATEST = "latest"
 NUM_KNOWN = 8
 """Names that an error lists."""
 
@@ -40,7 +41,7 @@ class FoundRun:
 
 
 def find_run(text: str | None, address: str | None) -> FoundRun:
-    """`text`: a run's folder, its id (a folder in runs/), or None for the one started last.
+    """`text`: a run's folder, its id (a folder in runs/), or None or `latest` for the one started last.
 
     Raises InputError that names the runs known here.
     """
@@ -48,6 +49,7 @@ def find_run(text: str | None, address: str | None) -> FoundRun:
         if text is not None:
             raise InputError(f"{text}: give a run or --address, not both")
         return FoundRun(address, trust=trust_at(address))
+    text = None if text == LATEST else text
     folder = next(iter(_folders()), None) if text is None else folder_of(text)
     if folder is None:
         raise InputError(f"{text}: not a run; {_known_runs()}" if text else _known_runs())
@@ -66,7 +68,7 @@ def trust_at(address: str) -> Trust:
 
 def split_target(target: str | None, address: str | None) -> tuple[FoundRun, str]:
     """RUN, RUN/REPLICA or REPLICA (of the newest run, or of that at the address)."""
-    if target is None or (address is None and folder_of(target)):
+    if target in (None, LATEST) or (address is None and folder_of(target)):
         return find_run(target, address), ""
     run, slash, replica = target.rpartition("/")
     return find_run(run if slash else None, address), replica

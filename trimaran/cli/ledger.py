@@ -5,61 +5,95 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.controller.anchor import read_anchors
-from services.controller.group_life import GroupLife, read_life
+from services.controller.group_life import read_life
 from services.controller.group_words import tell
-from services.controller.ledger_check import Findings, check_ledger
+from services.controller.ledger_check import check_ledger
 from services.controller.payloads import PayloadStore, open_payloads
-from trimaran.cli.find_run import find_run
+from trimaran.cli.find_run import LATEST, find_run, folder_of
+from trimaran.cli.managed import PATIENCE_SECONDS, find_managed, open_client
+from trimaran.clients.access import MANAGER_VARIABLE
 from trimaran.config import RunConfig
-from trimaran.errors import InputError
+from trimaran.errors import DeadlineError, InputError, UnreachableError
 from trimaran.launch.run_folder import open_run_folder
+from trimaran.run_answers import LedgerAnswer
 from trimaran.run_context import RunContext
 from trimaran.store import Store, find_store
 
+LOOK_SECONDS, VERIFY_SECONDS = 120.0, 1800.0
+"""For the manager to look up a group, and to read a whole ledger."""
+
 
 def ledger(options: argparse.Namespace) -> int:
-    """Returns the exit code."""
-    if options.question == "show":
-        run, group = _which(options)
-        return show(run, group, options.json)
-    return verify(options.run, options.json)
+    """Returns the exit code: 1 when something is lost, altered or there twice.
+
+    Raises InputError when there is no such run or group.
+    """
+    run, group = _which(options) if options.question == "show" else (options.run, None)
+    if _is_managed(run, options.manager):
+        answer = _ask_manager(run, group, options.manager)
+    elif group is None:
+        answer = asyncio.run(verify(run))
+    else:
+        answer = asyncio.run(show(run, group))
+    print(json.dumps(answer.facts) if options.json else "\n".join(answer.lines))
+    return 0 if answer.sound else 1
 
 
-def show(run: str | None, group: int, as_json: bool) -> int:
-    """Raises InputError when there is no such run or group."""
-
-    async def read() -> GroupLife:
-        async with recorded(run) as record:
-            return await read_life(record.store, record.payloads, record.run.run_id, group)
-
-    life = asyncio.run(read())
-    print(json.dumps(life.tree()) if as_json else "\n".join(tell(life)))
-    return 0
+async def show(run: str | None, group: int) -> LedgerAnswer:
+    async with recorded(run) as record:
+        life = await read_life(record.store, record.payloads, record.run.run_id, group)
+    return LedgerAnswer(tuple(tell(life)), life.tree())
 
 
-def verify(run: str | None, as_json: bool) -> int:
-    """1 when something is lost, altered or there twice."""
+async def verify(run: str | None) -> LedgerAnswer:
+    async with recorded(run) as record:
+        anchors = read_anchors(record.run.folder)
+        keeps_all = record.config.run.keep_payloads == "all"
+        found = await check_ledger(
+            record.store, record.payloads, record.run.run_id, anchors, keeps_all
+        )
+    return LedgerAnswer(tuple(found.lines()), found.tree(), sound=not found.faults)
 
-    async def check() -> Findings:
-        async with recorded(run) as record:
-            keeps_all = record.config.run.keep_payloads == "all"
-            return await check_ledger(
-                record.store,
-                record.payloads,
-                record.run.run_id,
-                read_anchors(record.run.folder),
-                keeps_all,
-            )
 
-    found = asyncio.run(check())
-    print(json.dumps(found.tree()) if as_json else "\n".join(found.lines()))
-    return 1 if found.faults else 0
+def _is_managed(run: str | None, manager: str | None) -> bool:
+    """Whether a manager is to be asked: one that is named, or this machine's where no folder here is
+    the run's."""
+    if run is not None and folder_of(run) and Path(run).is_dir():
+        return False
+    if manager or os.environ.get(MANAGER_VARIABLE):
+        return True
+    return run not in (None, LATEST) and folder_of(run) is None
+
+
+def _ask_manager(run: str | None, group: int | None, manager: str | None) -> LedgerAnswer:
+    named = manager or os.environ.get(MANAGER_VARIABLE)
+    timeout = LOOK_SECONDS if group is not None else VERIFY_SECONDS
+    try:
+        with open_client(manager, timeout, PATIENCE_SECONDS if named else 0.0) as client:
+            found = find_managed(client, run or LATEST)
+            try:
+                return client.get_ledger(found.run_id, group)
+            except DeadlineError:
+                raise DeadlineError(
+                    f"{found.run_id}: its manager has not read it within {timeout:g} s; on the manager's"
+                    f" machine, run: trimaran ledger {'verify' if group is None else 'show'}"
+                    f" {found.folder}{'' if group is None else f' --group {group}'}"
+                ) from None
+    except UnreachableError as error:
+        if named:
+            raise
+        try:
+            find_run(run, None)
+        except InputError as unknown:
+            raise InputError(f"{unknown}\n{error}") from None
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ examples:
 """
 
 WEIGHTS_EXAMPLES = """\
-RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
+RUN is a run's folder or its id; without one, or as `latest`, it is the run in runs/ that was started
+last.
 examples:
   trimaran weights list                         committed versions, newest first
   trimaran weights show                         the live version: who holds it, what was read back
@@ -44,17 +45,21 @@ exit codes: 0 after a signal, 2 for bad input or where another manager has the s
 """
 
 LEDGER_EXAMPLES = """\
-RUN is a run's folder or its id; without one it is the run in runs/ that was started last.
+RUN is a run's folder or its id; without one, or as `latest`, it is the run in runs/ that was started
+last. A run that is not here is asked of the manager; with --manager or TRIMARAN_MANAGER every RUN is,
+and `latest` is the newest one there.
 examples:
   trimaran ledger show 17                                 the life of group 17: why it was reissued, ...
   trimaran ledger show runs/addition-20260101-120000 --group 17
   trimaran ledger verify                                  is anything lost, altered or there twice?
+  trimaran ledger verify latest --manager host:7900       the manager reads it, and answers
 exit codes: 1 when verify finds something, 2 for bad input
 """
 
 REPLAY_EXAMPLES = """\
-RUN is a run's folder or its id. The run must have kept its payloads: run.keep_payloads=all, or no
-checkpoint was collected yet. Only trainer ranks are started, in a folder of their own.
+RUN is a run's folder, its id, or `latest`: the run in runs/ that was started last. It must have kept
+its payloads: run.keep_payloads=all, or no checkpoint was collected yet. Only trainer ranks are
+started, in a folder of their own.
 examples:
   trimaran replay runs/addition-20260101-120000
   trimaran replay runs/addition-20260101-120000 --from 20    from that checkpoint, which must be kept
@@ -116,7 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
     )
-    train.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+    train.add_argument(
+        "--resume", metavar="RUN", help="go on with the run of this folder, or the `latest`"
+    )
     train.add_argument(
         "--network",
         choices=("loopback", "trusted"),
@@ -234,6 +241,7 @@ def _add_ledger(commands: Any) -> None:
     verify = questions.add_parser("verify", help="read all of it: is anything lost or there twice?")
     verify.add_argument("run", nargs="?", metavar="RUN")
     for question in (show, verify):
+        question.add_argument("--manager", metavar="HOST:PORT", help="ask it, not a folder here")
         question.add_argument("--json", action="store_true", help="for machines")
 
 

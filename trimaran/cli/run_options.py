@@ -65,11 +65,16 @@ def add_run_commands(commands: Any) -> None:
     scale = _add(commands, SCALE, "how many replicas a run may have")
     scale.add_argument("replicas", metavar="MIN[:MAX]", help="2:8, or 4 for exactly that many")
     samples = _add(commands, SAMPLES, f"prompts, answers and rewards of a step. {FOLDER}")
+    samples.add_argument("number", nargs="?", type=int, metavar="STEP", help="as --step")
     samples.add_argument(
-        "step", nargs="?", type=int, metavar="STEP", help="of a validation; default: the last one"
+        "--step", type=int, metavar="N", help="the validation after it; default: the last one"
     )
-    samples.add_argument("--trained", action="store_true", help="of a trained STEP instead")
-    samples.add_argument("-n", "--limit", type=int, default=20, metavar="N", help="default 20")
+    samples.add_argument(
+        "--trained", action="store_true", help="what a step trained on; default: the last one"
+    )
+    samples.add_argument("-n", "--limit", type=int, default=5, metavar="N", help="default 5")
+    samples.add_argument("--all", action="store_true", help="every sample of the step")
+    samples.add_argument("--full", action="store_true", help="long texts to their end")
     _add_json(samples)
 
 

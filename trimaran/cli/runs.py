@@ -15,22 +15,21 @@ from rich.text import Text
 from trimaran.cli import run_options as names
 from trimaran.cli import runs_in_folder as in_folder
 from trimaran.cli import runs_view as view
+from trimaran.cli import samples_view
 from trimaran.cli.find_run import folder_of, shorten
+from trimaran.cli.managed import find_managed, open_client
 from trimaran.cli.view import choose_view
 from trimaran.clients.run_sync import RunClient
-from trimaran.errors import InputError, NotFoundError
+from trimaran.errors import InputError
+from trimaran.run_answers import RunSamples
 from trimaran.runs import Run, RunState, run_to_tree
-
-TIMEOUT_SECONDS = 10.0
-"""Of one question; a manager that is started again answers within it."""
-LATEST = "latest"
 
 
 def dispatch(options: argparse.Namespace) -> int:
     """Returns the exit code."""
     if options.command in IN_FOLDER and (folder := _run_folder(options.run)) is not None:
         return IN_FOLDER[options.command](folder, options)
-    with RunClient(options.manager, timeout=TIMEOUT_SECONDS) as client:
+    with open_client(options.manager) as client:
         return COMMANDS[options.command](client, options)
 
 
@@ -62,7 +61,7 @@ def _list(client: RunClient, options: argparse.Namespace) -> int:
 
 
 def _show(client: RunClient, options: argparse.Namespace) -> int:
-    run = _find(client, options.run)
+    run = find_managed(client, options.run)
     checkpoints = client.list_checkpoints(run.run_id)
     if options.json:
         kept = [{"step": each.step, "path": each.path} for each in checkpoints if each.kept]
@@ -73,7 +72,7 @@ def _show(client: RunClient, options: argparse.Namespace) -> int:
 
 
 def _watch(client: RunClient, options: argparse.Namespace) -> int:
-    return _follow(client, _find(client, options.run), options.after, _console())
+    return _follow(client, find_managed(client, options.run), options.after, _console())
 
 
 def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
@@ -92,7 +91,7 @@ def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
 
 
 def _logs(client: RunClient, options: argparse.Namespace) -> int:
-    run_id = _find(client, options.run).run_id
+    run_id = find_managed(client, options.run).run_id
     if not options.process:
         known = shorten(client.list_logs(run_id)) or "none yet"
         print(f"the launcher's log; others: {known}", file=sys.stderr)
@@ -102,15 +101,15 @@ def _logs(client: RunClient, options: argparse.Namespace) -> int:
 
 
 def _pause(client: RunClient, options: argparse.Namespace) -> int:
-    return _say(client.pause_run(_find(client, options.run).run_id))
+    return _say(client.pause_run(find_managed(client, options.run).run_id))
 
 
 def _resume(client: RunClient, options: argparse.Namespace) -> int:
-    return _say(client.resume_run(_find(client, options.run).run_id))
+    return _say(client.resume_run(find_managed(client, options.run).run_id))
 
 
 def _cancel(client: RunClient, options: argparse.Namespace) -> int:
-    return _say(client.cancel_run(_find(client, options.run).run_id))
+    return _say(client.cancel_run(find_managed(client, options.run).run_id))
 
 
 def _say(run: Run) -> int:
@@ -119,7 +118,7 @@ def _say(run: Run) -> int:
 
 
 def _delete(client: RunClient, options: argparse.Namespace) -> int:
-    run = _find(client, options.run)
+    run = find_managed(client, options.run)
     if not options.yes:
         raise InputError(
             f"{run.run_id}: {run.folder or 'its folder'} would be removed with its checkpoints,"
@@ -134,47 +133,31 @@ def _scale(client: RunClient, options: argparse.Namespace) -> int:
     least, colon, most = options.replicas.partition(":")
     if not least.isdecimal() or (colon and not most.isdecimal()):
         raise InputError(f"{options.replicas}: not a number of replicas; give MIN or MIN:MAX")
-    run_id = _find(client, options.run).run_id
+    run_id = find_managed(client, options.run).run_id
     replicas = client.scale_run(run_id, int(least), int(most or least)).replicas
     print(f"{run_id}: {replicas.min} to {replicas.max} replicas, {replicas.granted} now")
     return 0
 
 
 def _samples(client: RunClient, options: argparse.Namespace) -> int:
-    run_id, step = _find(client, options.run).run_id, options.step
+    run_id = find_managed(client, options.run).run_id
+    step: int | None = options.number if options.step is None else options.step
     if options.trained and step is None:
-        raise InputError("--trained: give the STEP as well")
-    samples = client.get_samples(
-        run_id,
-        validation_step=None if options.trained else step,
-        trained_step=step if options.trained else None,
-        limit=options.limit,
-    )
-    if options.json:
-        return _print_json(view.samples_tree(samples))
-    _print_texts(view.describe_samples(samples))
-    return 0
+        trained = client.get_samples(run_id, limit=1).trained_steps
+        if not trained:
+            raise InputError(f"{run_id}: no trained step is kept yet")
+        step = trained[-1]
 
+    def ask(offset: int, limit: int) -> RunSamples:
+        return client.get_samples(
+            run_id,
+            validation_step=None if options.trained else step,
+            trained_step=step if options.trained else None,
+            limit=limit,
+            offset=offset,
+        )
 
-def _find(client: RunClient, text: str) -> Run:
-    """By its id, the unique beginning of one, or `latest`. Raises InputError that names candidates."""
-    if text != LATEST:
-        try:
-            return client.get_run(text)
-        except NotFoundError:
-            pass  # perhaps the beginning of an id
-    runs = client.list_runs()
-    if text == LATEST:
-        if (newest := next(runs, None)) is None:
-            raise InputError("there are no runs; queue one with: trimaran submit CONFIG")
-        return newest
-    known = list(runs)
-    found = [run for run in known if run.run_id.startswith(text)]
-    if len(found) == 1:
-        return found[0]
-    candidates = shorten([run.run_id for run in found or known]) or "there are none"
-    problem = "begins several runs" if found else "not a run of this manager"
-    raise InputError(f"{text}: {problem}: {candidates}")
+    return samples_view.show(ask, options)
 
 
 def _state(name: str) -> RunState:

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from services.manager.results import validation_samples, validation_steps
 from trimaran.cli import runs_view as view
+from trimaran.cli import samples_view
 from trimaran.errors import InputError
-from trimaran.run_answers import RunSample, RunSamples
+from trimaran.run_answers import RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import Run, run_from_tree, run_key, run_to_tree
 from trimaran.store import find_store
-from trimaran.telemetry import read_json_lines
 
 POLL_SECONDS = 0.3
-SAMPLES = "samples/step-{:05d}.jsonl"
 
 
 def show(folder: Path, options: argparse.Namespace) -> int:
@@ -45,19 +45,18 @@ def logs(folder: Path, options: argparse.Namespace) -> int:
 
 def samples(folder: Path, options: argparse.Namespace) -> int:
     """Of validations only: those of trained steps lie in the ledger's payloads."""
-    steps = sorted(int(path.stem.partition("-")[2]) for path in folder.glob("samples/step-*.jsonl"))
-    step = (steps or [None])[-1] if options.step is None else options.step
+    steps = validation_steps(folder)
+    step = options.number if options.step is None else options.step
+    step = (steps or (None,))[-1] if step is None else step
     if options.trained or step not in steps:
         known = ", ".join(map(str, steps)) or "none yet"
         raise InputError(f"{folder}: without a manager there are samples of validations: {known}")
-    rows = read_json_lines(folder / SAMPLES.format(step))[: options.limit]
-    found = RunSamples(tuple(steps), (), tuple(_samples_of(rows)))
-    if options.json:
-        print(json.dumps(view.samples_tree(found), indent=2))
-        return 0
-    for line in view.describe_samples(found):
-        print(line)
-    return 0
+
+    def ask(offset: int, limit: int) -> RunSamples:
+        found, number = validation_samples(folder, step, limit, offset)
+        return RunSamples(steps, (), tuple(found), number, step)
+
+    return samples_view.show(ask, options)
 
 
 def _read_run(folder: Path) -> Run:
@@ -87,17 +86,3 @@ def _read_log(path: Path, options: argparse.Namespace) -> Iterator[str]:
                 yield line
             else:
                 time.sleep(POLL_SECONDS)
-
-
-def _samples_of(rows: list[dict[str, Any]]) -> Iterator[RunSample]:
-    """One prompt a row: the greedy answer first, then the sampled ones."""
-    for number, row in enumerate(rows, start=1):
-        for kind in ("greedy_", ""):
-            texts, rewards = (row.get(f"{kind}{what}", ()) for what in ("completions", "rewards"))
-            for text, reward in zip(texts, rewards, strict=True):
-                fault = "it could not be scored" if reward is None else ""
-                yield RunSample(
-                    *(f"held-out:{number}", row["prompt"], text, row["answer"]),
-                    reward=reward or 0.0,
-                    fault=fault,
-                )

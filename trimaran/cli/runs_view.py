@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
 
-from trimaran.run_answers import Checkpoint, RunSamples
+from trimaran.run_answers import Checkpoint
 from trimaran.runs import Run, RunState
 
 
@@ -66,35 +64,6 @@ def describe_end(run: Run) -> Iterator[str]:
         yield f"what to do: {run.remedy}"
     if run.folder:
         yield f"run folder: {run.folder}"
-
-
-def describe_samples(samples: RunSamples) -> Iterator[str]:
-    for sample in samples.samples:
-        worth = f"no reward: {sample.fault}" if sample.fault else f"reward {sample.reward:g}"
-        terms = ", ".join(f"{name} {value:g}" for name, value in sample.terms.items())
-        yield f"{sample.prompt_id}  {worth}{f' ({terms})' if terms else ''}"
-        for name, text in (
-            ("prompt", sample.prompt),
-            ("answer", sample.answer),
-            ("reference", sample.reference),
-        ):
-            yield from _indented(name, text)
-        yield ""
-    validations, trained = (
-        ", ".join(map(str, steps)) or "none"
-        for steps in (samples.validation_steps, samples.trained_steps)
-    )
-    yield f"validations after steps: {validations}; trained steps that are kept: {trained}"
-
-
-def samples_tree(samples: RunSamples) -> dict[str, Any]:
-    return asdict(samples)
-
-
-def _indented(name: str, text: str) -> Iterator[str]:
-    first, *rest = text.splitlines() or [""]
-    yield f"  {name + ':':<10} {first}"
-    yield from (f"  {'':<10} {line}" for line in rest)
 
 
 def _replicas(run: Run) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from trimaran.cli.find_run import LATEST, find_run
 from trimaran.cli.launch import Signals, launch_here
 from trimaran.cli.preflight import check_run
 from trimaran.cli.progress import follow
@@ -42,7 +43,7 @@ def train(config_path: str, overrides: Sequence[str], network: str | None = None
 
 
 def resume(run: str, network: str | None = None) -> int:
-    folder, config = open_run_folder(run)
+    folder, config = open_run_folder(str(find_run(run, None).folder) if run == LATEST else run)
     make_token(folder)  # an older run has none
     if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
         console = Console()

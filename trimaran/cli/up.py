@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
 from trimaran.errors import InputError
+from trimaran.machine import read_machine
 from trimaran.telemetry import setup_logging
 from trimaran.watchdog import watched
 
@@ -34,6 +36,7 @@ def up(
     settings = load_settings(
         Path(config) if config else None, {key: value for key, value in given.items() if value}
     )
+    settings.check_in_sight(read_machine(os.environ))
     setup_logging("manager")
     return asyncio.run(_until_stopped(settings))
 
@@ -75,6 +78,9 @@ def _announce(settings: ManagerSettings, served: Serving) -> None:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")
+    _say(f"limits of one owner: {settings.limits.describe()}")
+    if settings.allow is None:
+        _say("allow: not given, so runs may name any file that this user may read")
     scheme = "https" if settings.tls else "http"
     _say(f"RunService listens on {served.address}, HTTP on {scheme}://{served.http_address}")
 

@@ -13,9 +13,9 @@ from trimaran.v1 import rollout_pb2 as pb
 
 @dataclass(slots=True)
 class _CompletionAssembly:
-    token_ids: bytearray = field(default_factory=bytearray)
-    logprobs: bytearray = field(default_factory=bytearray)
-    """Both packed."""
+    token_ids: list[bytes] = field(default_factory=list[bytes])
+    logprobs: list[bytes] = field(default_factory=list[bytes])
+    """Both packed, chunk by chunk."""
     segments: list[Segment] = field(default_factory=list[Segment])
     finished: Completion | None = None
 
@@ -24,7 +24,7 @@ class _CompletionAssembly:
         return self.segments[-1].end if self.segments else 0
 
     def so_far(self) -> PartialCompletion:
-        token_ids, logprobs = TokenIds(bytes(self.token_ids)), Logprobs(bytes(self.logprobs))
+        token_ids, logprobs = TokenIds(b"".join(self.token_ids)), Logprobs(b"".join(self.logprobs))
         return PartialCompletion(token_ids, logprobs, tuple(self.segments))
 
 
@@ -94,8 +94,8 @@ class GroupAssembly:
                 f"{segment.replica}: a chunk of {len(token_ids)} tokens and {len(logprobs)}"
                 f" log-probabilities says that it is tokens {segment.start} to {segment.end}"
             )
-        completion.token_ids += token_ids.data
-        completion.logprobs += logprobs.data
+        completion.token_ids.append(token_ids.data)
+        completion.logprobs.append(logprobs.data)
         last = completion.segments[-1] if completion.segments else None
         if last and (last.version, last.replica) == (segment.version, segment.replica):
             completion.segments[-1] = replace(last, end=segment.end)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import grpc
 import yaml
 
 from trimaran import rpc, run_wire
 from trimaran.clients.access import Access
 from trimaran.clients.base import Client
 from trimaran.config import RunConfig, load_tree, resolve_tree
-from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.errors import DeadlineError, UnavailableError, UnreachableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2 as pb
@@ -24,6 +26,8 @@ from trimaran.v1 import run_pb2_grpc
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 """Between tries of a call that nobody answers."""
+NOTICE_SECONDS = 1.0
+"""Without an answer, after which `on_wait` is told."""
 QUIET_SECONDS = 60.0
 """Silence of a watched run after which the manager is asked whether it is still there."""
 RECONNECT_SECONDS = 0.3
@@ -52,6 +56,8 @@ class AsyncRunClient(Client):
         token: str | Path | None = None,
         ca: str | Path | None = None,
         timeout: float = 30.0,
+        patience: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         """`address`: host:port; else TRIMARAN_MANAGER, else 127.0.0.1:7900.
 
@@ -59,11 +65,14 @@ class AsyncRunClient(Client):
         the file that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts;
         else TRIMARAN_CA; without one the connection is not encrypted. TRIMARAN_CERTIFICATE and
         TRIMARAN_KEY: for a manager that asks for a certificate. `timeout`: seconds for a call with
-        all its tries. Raises InputError.
+        all its tries; `patience`: of these, while nobody can be reached at all (default: all of them).
+        `on_wait`: told the address when a call has no answer after a second. Raises InputError.
         """
         access = Access.find(address, token, ca)
         super().__init__(access.address, access.trust)
         self.timeout = timeout
+        self._patience = timeout if patience is None else patience
+        self._on_wait = on_wait
         self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def create_run(
@@ -214,30 +223,51 @@ class AsyncRunClient(Client):
         validation_step: int | None = None,
         trained_step: int | None = None,
         limit: int = 20,
+        offset: int = 0,
     ) -> RunSamples:
-        """Answers of one step, with their rewards; of the last validation where none is named."""
+        """Answers of one step, with their rewards; of the last validation where none is named.
+        `offset`: so many of the step's first ones are left out."""
         request = pb.GetSamplesRequest(
             run_id=run_id,
             validation_step=validation_step,
             trained_step=trained_step,
             limit=limit,
+            offset=offset,
         )
         return run_wire.decode_samples(await self._call(self._stub.GetSamples, request))
 
     async def get_logs(
-        self, run_id: str, process: str = "", lines: int = 100, follow: bool = False
+        self,
+        run_id: str,
+        process: str = "",
+        lines: int = 100,
+        follow: bool = False,
+        *,
+        outage_timeout: float = 300.0,
+        quiet_timeout: float = QUIET_SECONDS,
     ) -> AsyncIterator[str]:
         """The last lines of a process's log ("rollout-0"; "" is the launcher's), oldest first.
 
-        `follow`: and what is written from now on, until the run ends. Raises UnavailableError when
-        the connection breaks.
+        `follow`: and what is written from now on, until the run ends; when the connection breaks, or
+        the manager is started again, it goes on at its place. `outage_timeout`, `quiet_timeout`: as
+        `watch_run` has them, of a log that is followed.
         """
         request = pb.GetLogsRequest(run_id=run_id, process=process, lines=lines, follow=follow)
-        responses = rpc.stream(self._stub.GetLogs, request, None if follow else self.timeout)
-        async with aclosing(responses):
-            async for response in responses:
-                for line in response.lines:
-                    yield line
+        while True:
+            idle = quiet_timeout if follow else self.timeout
+            responses = rpc.stream(self._stub.GetLogs, request, idle)
+            try:
+                async with aclosing(responses):
+                    async for response in responses:
+                        for line in response.lines:
+                            yield line
+                        request.after_position = response.position
+                return
+            except (UnavailableError, DeadlineError):
+                if not follow:
+                    raise
+            await self._ask(self._stub.GetRun, pb.GetRunRequest(run_id=run_id), outage_timeout)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def list_logs(self, run_id: str) -> tuple[str, ...]:
         """Which processes of the run have a log."""
@@ -263,19 +293,57 @@ class AsyncRunClient(Client):
     async def _call(self, method: Any, request: Any, timeout: float | None = None) -> Any:
         """A call that may be made twice."""
         now = asyncio.get_running_loop().time
+        patience = self._patience if timeout is None else timeout
         timeout = self.timeout if timeout is None else timeout
-        deadline, pause = now() + timeout, FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await rpc.call(method, request, max(deadline - now(), 0.001))
-            except UnavailableError as error:
-                if now() + pause >= deadline:
-                    raise UnavailableError(
-                        f"{self.address}: no manager answers ({error}); start one with"
-                        " `trimaran up`, or name the address of one (TRIMARAN_MANAGER)"
-                    ) from None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        deadline = now() + timeout
+        pause, gone_since, last = FIRST_PAUSE_SECONDS, math.inf, None
+        with self._telling():
+            while True:
+                try:
+                    return await rpc.call(method, request, max(deadline - now(), 0.001))
+                except DeadlineError:
+                    if last is None and self._is_connected:
+                        raise
+                    # An earlier try says more than that the time is up.
+                    last = last or UnreachableError(f"no connection within {timeout:g} s")
+                    raise self._explain(last) from None
+                except UnavailableError as error:
+                    last, until = error, deadline
+                    if isinstance(error, UnreachableError):
+                        gone_since = min(gone_since, now())
+                        until = min(deadline, gone_since + patience)
+                    if (left := until - now()) <= 0:
+                        raise self._explain(error) from None
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    @contextmanager
+    def _telling(self) -> Generator[None]:
+        """Whoever waits is told so once."""
+        if self._on_wait is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        notice = loop.call_later(NOTICE_SECONDS, self._on_wait, self.address)
+        try:
+            yield
+        finally:
+            notice.cancel()
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+
+    def _explain(self, error: UnavailableError) -> UnavailableError:
+        """What a manager says stays as it is; that nobody is there is said in our words."""
+        if not isinstance(error, UnreachableError):
+            return error
+        reason = str(error).rpartition("last error: ")[2]
+        reason = "nothing listens there" if "Connection refused" in reason else reason
+        return UnreachableError(
+            f"no manager answers at {self.address} ({reason}); start one with `trimaran up`, or name"
+            " the address of one: --manager, TRIMARAN_MANAGER"
+        )
 
 
 def _as_yaml(config: Config, overrides: Sequence[str]) -> str:

@@ -123,11 +123,15 @@ class RunClient:
         token: str | Path | None = None,
         ca: str | Path | None = None,
         timeout: float = 30.0,
+        patience: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
-        """As `AsyncRunClient`'s."""
+        """As `AsyncRunClient`'s; `on_wait` is called on another thread."""
 
         async def make() -> AsyncRunClient:
-            return AsyncRunClient(address, token=token, ca=ca, timeout=timeout)
+            return AsyncRunClient(
+                address, token=token, ca=ca, timeout=timeout, patience=patience, on_wait=on_wait
+            )
 
         self.loop = _Loop()
         try:

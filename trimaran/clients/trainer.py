@@ -25,6 +25,8 @@ from trimaran.types import (
 from trimaran.v1 import trainer_pb2 as pb
 from trimaran.v1 import trainer_pb2_grpc
 
+TRAIN_BATCH = f"/{pb.DESCRIPTOR.services_by_name['TrainerService'].full_name}/TrainBatch"
+
 
 @dataclass(frozen=True, slots=True)
 class TrainAnswer:
@@ -73,8 +75,16 @@ class TrainerClient(Client):
             lineage=lineage,
             proofs=[wire.encode_proof(proof) for proof in proofs],
         )
-        wire.write_batch(request.batch, batch)
-        answer: pb.TrainBatchResponse = await rpc.call(self._stub.TrainBatch, request, timeout)
+
+        def serialize(request: pb.TrainBatchRequest) -> bytes:
+            return wire.serialize_train_request(request, batch)
+
+        answered = pb.TrainBatchResponse.FromString
+        channel: Any = self._channel
+        method = channel.unary_unary(
+            TRAIN_BATCH, request_serializer=serialize, response_deserializer=answered
+        )
+        answer: pb.TrainBatchResponse = await rpc.call(method, request, timeout)
         version = wire.decode_policy(answer.version)
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
 

@@ -19,7 +19,16 @@ from itertools import pairwise
 from typing import Literal
 
 from trimaran.config import DEVICES_NEEDED, RunConfig
-from trimaran.device import VISIBLE_DEVICES, Kind, find_harmful, find_missing, find_visible, resolve
+from trimaran.device import (
+    VISIBLE_DEVICES,
+    Kind,
+    find_harmful,
+    find_hidden,
+    find_missing,
+    find_visible,
+    is_gpu_uuid,
+    resolve,
+)
 from trimaran.errors import InputError
 from trimaran.launch.environment import process_name, service_environment
 from trimaran.machine import Machine, read_machine
@@ -76,7 +85,7 @@ class _Wish:
 
     pool: str
     kind: Kind
-    listed: Literal["auto"] | tuple[int, ...]
+    listed: Literal["auto"] | tuple[int | str, ...]
     num_devices: int
     num_each: int
     """Devices of one process."""
@@ -178,25 +187,28 @@ def _find_faults(wish: _Wish, machine: Machine) -> list[str]:
 
 
 def _check_listed(wish: _Wish, machine: Machine) -> tuple[str, ...]:
-    numbers, visible = tuple(map(str, wish.listed)), find_visible(wish.kind, machine)
+    names = tuple(map(str, wish.listed))
     key, variable = f"{wish.pool}.devices", VISIBLE_DEVICES[wish.kind]
     if wish.kind == "cpu":
         raise InputError(
             f"{key}: {wish.pool}.device is cpu here, which has no numbers; leave the list out, or"
             f" name npu or cuda as {wish.pool}.device"
         )
-    if hidden := [number for number in numbers if number not in visible]:
-        by_uuid = not any(device.isdecimal() for device in visible)
-        remedy = "leave the list out" if by_uuid else "name some of these"
+    if hidden := find_hidden(names, wish.kind, machine):
         raise InputError(
-            f"{key}: {_join(hidden)} not in sight; {_describe_sight(wish.kind, machine)};"
-            f" {remedy}, or change {variable}"
+            f"{key}: {_join(hidden)} not in sight; {describe_sight(wish.kind, machine)};"
+            f" name some of these, or change {variable}"
         )
-    return numbers
+    return names
 
 
 def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[str]) -> None:
     """One device for both is for machines with few. NCCL and HCCL refuse two ranks on one."""
+    if is_gpu_uuid(trainer[0]) != is_gpu_uuid(rollout[0]):
+        raise InputError(
+            "rollout.devices: names numbers and trainer.devices UUIDs, or the other way round, so"
+            " nobody knows which are the same; name both in the same way"
+        )
     twice = [device for device in rollout if device in trainer]
     if twice and config.weight_sync.transport != "relay":
         raise InputError(
@@ -209,13 +221,19 @@ def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[s
 def _next_free(wish: _Wish, machine: Machine, taken: Sequence[str]) -> tuple[str, ...]:
     if wish.kind == "cpu":
         return ()
+    unknown = set(filter(is_gpu_uuid, taken)) - set(find_visible(wish.kind, machine))
+    if unknown:
+        raise InputError(
+            f"{wish.pool}.devices: auto cannot tell which numbers {_join(sorted(unknown))} of the other"
+            f" pool have; name UUIDs here, too, or show UUIDs by {VISIBLE_DEVICES[wish.kind]}"
+        )
     others = set(taken)
     free = [device for device in find_visible(wish.kind, machine) if device not in others]
     if len(free) < wish.num_devices:
         raise InputError(
             f"{wish.pool}.devices: auto needs {wish.num_devices} {wish.kind} devices"
             f" ({DEVICES_NEEDED[wish.pool]}) and {len(free) or 'none'} of those in sight are free;"
-            f" {_describe_sight(wish.kind, machine)}; the other pool has number {_join(taken)}; lower a"
+            f" {describe_sight(wish.kind, machine)}; the other pool has number {_join(taken)}; lower a"
             f" factor, show more by {VISIBLE_DEVICES[wish.kind]}, or let both pools share a device"
             " (docs/architecture.md, Devices)"
         )
@@ -226,6 +244,11 @@ def _split(wish: _Wish, devices: Sequence[str]) -> Pool:
     starts = range(0, len(devices), wish.num_each)
     shares = tuple(tuple(devices[start : start + wish.num_each]) for start in starts)
     for share in shares:
+        if len(share) > 1 and any(name.startswith("MIG-") for name in share):
+            raise InputError(
+                f"{wish.pool}.devices: {_join(share)} belong to one process, and CUDA shows a process"
+                f" one MIG instance only; set {wish.pool}.tensor_parallel=1, or name whole GPUs"
+            )
         # torch_npu counts none otherwise: the runtime wants them so.
         if wish.kind == "npu" and any(int(a) >= int(b) for a, b in pairwise(share)):
             raise InputError(
@@ -235,11 +258,11 @@ def _split(wish: _Wish, devices: Sequence[str]) -> Pool:
     return Pool(wish.kind, shares)
 
 
-def _describe_sight(kind: Kind, machine: Machine) -> str:
+def describe_sight(kind: Kind, machine: Machine) -> str:
     variable = VISIBLE_DEVICES[kind]
     value = machine.variables.get(variable)
     given = "not set" if value is None else repr(value)
-    return f"numbers in sight: {_join(find_visible(kind, machine))} ({variable} is {given})"
+    return f"in sight: {_join(find_visible(kind, machine))} ({variable} is {given})"
 
 
 def _join(devices: Sequence[str], most: int = 16) -> str:

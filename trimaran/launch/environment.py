@@ -19,6 +19,9 @@ COMMON = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device numbers are those of nvidia-smi
     "VLLM_NO_USAGE_STATS": "1",
     "PYTHONUNBUFFERED": "1",
+    # vLLM's processes give themselves titles, over their environment unless this is set. The manager
+    # knows by a variable there whose they are, and that they are gone.
+    "SPT_NOENV": "1",
 }
 
 COMPUTE = {
@@ -42,10 +45,21 @@ CALLS = {
 def service_environment(
     config: RunConfig, kind: str, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment for one service. What the user's shell sets wins, except thread counts."""
+    """The environment for one service. What the user's shell sets wins, except thread counts.
+
+    Tokens of reward plugins are for the reward service alone.
+    """
+    hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
+    inherited = {name: value for name, value in inherited.items() if name not in hidden}
     defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
     threads = {"rollout": config.rollout.threads, "trainer": config.trainer.threads}.get(kind, 1)
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(threads)}
+
+
+def plugin_variables(config: RunConfig) -> frozenset[str]:
+    """Names of the environment variables that hold tokens of the run's reward plugins."""
+    plugins = (section.plugin for section in config.reward.rules.values())
+    return frozenset(p.token_variable for p in plugins if p is not None and p.token_variable)
 
 
 def service_address(config: RunConfig, kind: str, index: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
@@ -53,7 +52,7 @@ async def launch(
             async with processes:
                 ended = await _Watch(config, run, store, processes, reports, set_goal).run()
         except ServiceDiedError as error:
-            await _record_failure(reports, error, run.folder)
+            await _record_failure(reports, error)
             raise
         if ended is not None:
             await reports.ended(ended)
@@ -159,7 +158,7 @@ class _Watch:
             logger.warning("the last notes could not be told: the run's store is away")
 
 
-async def _record_failure(reports: Reports, error: ServiceDiedError, folder: Path) -> None:
+async def _record_failure(reports: Reports, error: ServiceDiedError) -> None:
     """Unless the controller has recorded it itself, in its own words."""
     run = await reports.run()
     if run is not None and run.state is RunState.FAILED:
@@ -167,6 +166,6 @@ async def _record_failure(reports: Reports, error: ServiceDiedError, folder: Pat
     remedy = (
         "Correct what it says; where that is in the configuration, start a new run."
         if error.exit_code == 2
-        else f"See the logs in {folder / 'logs'}, mend the cause, then resume the run."
+        else "Read its log, mend the cause, then resume the run."
     )
     await reports.ended(RunState.FAILED, str(error), remedy)

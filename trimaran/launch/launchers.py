@@ -40,19 +40,21 @@ class Launcher(Protocol):
 
     Example:
         launcher = LocalLauncher(os.environ)
-        await launcher.start(run)
+        await launcher.start(run, secrets={})
         (await launcher.find([run]))[run.run_id] is Presence.THERE
     """
 
-    async def start(self, run: RunContext) -> None:
+    async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
         """Starts a launcher for the run, whose folder has a context and a configuration.
 
+        `secrets`: environment variables that no other run's launcher gets.
         Raises UnavailableError where none can be started.
         """
         ...
 
     async def kill(self, run: RunContext) -> None:
-        """Ends the run's launcher at once; what it has started ends with it. Idempotent."""
+        """Ends the run's launcher at once; what it has started ends with it. Where it is gone, ends
+        what it has left behind. Idempotent."""
         ...
 
     async def find(self, runs: Sequence[RunContext]) -> Mapping[str, Presence]:
@@ -72,12 +74,12 @@ class LocalLauncher:
         environment: Mapping[str, str],
         command: Callable[[RunContext], tuple[str, ...]] = launch_command,
     ) -> None:
-        """`environment`: of every launcher. `command` ends with the words launch RUN_FOLDER, by which
+        """`environment`: of every launcher, without secrets of some. `command` ends with the words launch RUN_FOLDER, by which
         a launcher is known."""
         self._environment, self._command = environment, command
         self._children: list[subprocess.Popen[bytes]] = []
 
-    async def start(self, run: RunContext) -> None:
+    async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
         log = run.folder / "logs" / LOG_NAME
         try:
             log.parent.mkdir(exist_ok=True)
@@ -87,7 +89,7 @@ class LocalLauncher:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
-                    env={**self._environment, MARK: str(run.folder)},
+                    env={**self._environment, **secrets, MARK: str(run.folder)},
                     start_new_session=True,
                 )
         except OSError as error:
@@ -98,9 +100,12 @@ class LocalLauncher:
         self._children.append(child)
 
     async def kill(self, run: RunContext) -> None:
-        for pid, folder, is_launcher in await asyncio.to_thread(lambda: list(_marked())):
-            if is_launcher and folder == str(run.folder):
-                _kill(pid, folder)
+        found = await asyncio.to_thread(lambda: list(_marked()))
+        own = [
+            (pid, is_launcher) for pid, folder, is_launcher in found if folder == str(run.folder)
+        ]
+        for pid, _ in [one for one in own if one[1]] or own:
+            _kill(pid, str(run.folder))
 
     async def find(self, runs: Sequence[RunContext]) -> Mapping[str, Presence]:
         self._children = [child for child in self._children if child.poll() is None]

@@ -86,7 +86,7 @@ class Reports:
         run = replace(run, state=state, error=error, remedy=remedy, held="", ended_at=ended_at)
         await self._record(run)
         kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
-        await append_event(self._store, make_event(kind, run, str(self._context.folder)))
+        await append_event(self._store, make_event(kind, run))
 
     def note(self, text: str) -> None:
         """Told to watchers by `tell`."""

@@ -4,7 +4,7 @@
 the processes of one machine, or a Redis server. Nothing outside this package knows which it is.
 """
 
-from trimaran.store.open import find_store, open_store, run_store_url
+from trimaran.store.open import OPEN_SECONDS, find_store, open_store, run_store_url, store_name
 from trimaran.store.port import (
     ConflictError,
     Entry,
@@ -19,6 +19,7 @@ from trimaran.store.port import (
 )
 
 __all__ = [
+    "OPEN_SECONDS",
     "ConflictError",
     "Entry",
     "Lease",
@@ -32,4 +33,5 @@ __all__ = [
     "find_store",
     "open_store",
     "run_store_url",
+    "store_name",
 ]

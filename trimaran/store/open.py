@@ -6,11 +6,20 @@ from pathlib import Path
 
 from trimaran.errors import InputError
 from trimaran.store.port import Store
-from trimaran.store.redis_url import inside, is_redis
+from trimaran.store.redis_url import CALL_SECONDS, RedisUrl, inside, is_redis
 from trimaran.store.sqlite import SqliteStore
 
 SQLITE = "sqlite:"
 RUN_STORE_NAME = "store.sqlite"
+
+
+OPEN_SECONDS = CALL_SECONDS
+"""After which a server that does not answer is given up."""
+
+
+def store_name(url: str) -> str:
+    """For messages: without a password."""
+    return RedisUrl.parse(url).name if is_redis(url) else url.removeprefix(SQLITE)
 
 
 async def open_store(url: str) -> Store:

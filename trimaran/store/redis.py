@@ -21,9 +21,7 @@ from trimaran.store.port import (
     encode_value,
 )
 from trimaran.store.redis_link import RedisLink
-from trimaran.store.redis_url import RedisUrl
-
-CALL_SECONDS = 30.0
+from trimaran.store.redis_url import CALL_SECONDS, RedisUrl
 
 
 class RedisStore:

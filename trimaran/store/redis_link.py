@@ -23,6 +23,7 @@ from trimaran.errors import InputError, TrimaranError, UnavailableError
 from trimaran.store.port import LostWritesError, StoreError, StoreFullError
 from trimaran.store.redis_settings import find_weakness
 from trimaran.store.redis_url import RedisUrl
+from trimaran.waits import Wait, waiting_for
 
 TRY_SECONDS = 5.0
 """A connection that does not answer for so long is given up, and another one is tried."""
@@ -94,21 +95,26 @@ class RedisLink:
         )
 
     async def read(self, operation: str, *arguments: Argument) -> Answer:
-        return await self._call(operation, 0, arguments, time.monotonic() + self.timeout)
+        deadline = time.monotonic() + self.timeout
+        with waiting_for(f"the store {self.name}") as wait:
+            return await self._call(operation, 0, arguments, deadline, wait)
 
     async def write(self, operation: str, *arguments: Argument) -> Answer:
         """One after the other. Who is cancelled does not know whether it was done."""
         deadline = time.monotonic() + self.timeout
-        try:
-            async with asyncio.timeout(self.timeout):
-                await self._writing.acquire()
-        except TimeoutError:
-            raise self._no_answer("earlier writes wait for it") from None
-        try:
-            self._number += 1
-            return await self._call(operation, self._number, arguments, deadline)
-        finally:
-            self._writing.release()
+        with waiting_for(f"the store {self.name}") as wait:
+            wait.why = "earlier writes wait for it"
+            try:
+                async with asyncio.timeout(self.timeout):
+                    await self._writing.acquire()
+            except TimeoutError:
+                raise self._no_answer(wait.why) from None
+            try:
+                wait.why = ""
+                self._number += 1
+                return await self._call(operation, self._number, arguments, deadline, wait)
+            finally:
+                self._writing.release()
 
     async def close(self) -> None:
         if not self._is_closed:
@@ -116,7 +122,12 @@ class RedisLink:
             await self._redis.aclose()
 
     async def _call(
-        self, operation: str, number: int, arguments: Sequence[Argument], deadline: float
+        self,
+        operation: str,
+        number: int,
+        arguments: Sequence[Argument],
+        deadline: float,
+        wait: Wait,
     ) -> Answer:
         pause, num_tries = FIRST_RETRY_SECONDS, 0
         while True:
@@ -131,8 +142,10 @@ class RedisLink:
             except (exceptions.RedisError, OSError, TimeoutError) as error:
                 if not _passes(error):
                     raise self._translate(error) from error
+                reason = str(error).rstrip(".") or type(error).__name__
+                wait.why = f"{reason}; see that Redis runs"
                 if time.monotonic() + pause > deadline:
-                    raise self._no_answer(str(error) or type(error).__name__) from error
+                    raise self._no_answer(reason) from error
             await asyncio.sleep(pause)
             pause, num_tries = min(2 * pause, MAX_RETRY_SECONDS), num_tries + 1
 

@@ -12,6 +12,8 @@ from trimaran.errors import InputError
 SCHEMES = ("redis", "rediss")
 OPTIONS = ("prefix", "durability", "password_file", "ca_file", "cert_file", "key_file")
 DEFAULT_PORT = 6379
+CALL_SECONDS = 30.0
+"""For a call, in which a lost connection is made again."""
 DEFAULT_PREFIX = "trimaran"
 
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
 from trimaran.store.port import StoreError, StoreFullError
+from trimaran.waits import waiting_for
 
 SCHEMA_VERSION = 1
 MIGRATIONS: tuple[str, ...] = (
@@ -75,7 +76,8 @@ class SqliteFile:
         if self.thread.hangs:
             raise self._no_answer()
         try:
-            return await self.thread.wait(lambda: function(self._open()), self.timeout)
+            with waiting_for(f"the store {self.path}"):
+                return await self.thread.wait(lambda: function(self._open()), self.timeout)
         except DeadlineError:
             if self._is_closed:
                 raise StoreError(f"{self.path}: the store is closed") from None

@@ -137,7 +137,7 @@ class WatchRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., until_now: bool = ...) -> None: ...
 
 class RunEvent(_message.Message):
-    __slots__ = ("sequence", "kind", "run", "values", "text", "time")
+    __slots__ = ("sequence", "kind", "run", "values", "text", "time", "root")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[RunEvent.Kind]
@@ -185,13 +185,15 @@ class RunEvent(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     kind: RunEvent.Kind
     run: Run
     values: _containers.ScalarMap[str, float]
     text: str
     time: float
-    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[RunEvent.Kind, str]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., values: _Optional[_Mapping[str, float]] = ..., text: _Optional[str] = ..., time: _Optional[float] = ...) -> None: ...
+    root: str
+    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[RunEvent.Kind, str]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., values: _Optional[_Mapping[str, float]] = ..., text: _Optional[str] = ..., time: _Optional[float] = ..., root: _Optional[str] = ...) -> None: ...
 
 class WatchRunResponse(_message.Message):
     __slots__ = ("event",)
@@ -286,16 +288,18 @@ class ListCheckpointsResponse(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
 
 class GetSamplesRequest(_message.Message):
-    __slots__ = ("run_id", "validation_step", "trained_step", "limit")
+    __slots__ = ("run_id", "validation_step", "trained_step", "limit", "offset")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     validation_step: int
     trained_step: int
     limit: int
-    def __init__(self, run_id: _Optional[str] = ..., validation_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    offset: int
+    def __init__(self, run_id: _Optional[str] = ..., validation_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., limit: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Sample(_message.Message):
     __slots__ = ("prompt_id", "prompt", "answer", "reference", "reward", "terms", "fault")
@@ -323,34 +327,42 @@ class Sample(_message.Message):
     def __init__(self, prompt_id: _Optional[str] = ..., prompt: _Optional[str] = ..., answer: _Optional[str] = ..., reference: _Optional[str] = ..., reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., fault: _Optional[str] = ...) -> None: ...
 
 class GetSamplesResponse(_message.Message):
-    __slots__ = ("validation_steps", "trained_steps", "samples")
+    __slots__ = ("validation_steps", "trained_steps", "samples", "num_samples", "step")
     VALIDATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEPS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     validation_steps: _containers.RepeatedScalarFieldContainer[int]
     trained_steps: _containers.RepeatedScalarFieldContainer[int]
     samples: _containers.RepeatedCompositeFieldContainer[Sample]
-    def __init__(self, validation_steps: _Optional[_Iterable[int]] = ..., trained_steps: _Optional[_Iterable[int]] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ...) -> None: ...
+    num_samples: int
+    step: int
+    def __init__(self, validation_steps: _Optional[_Iterable[int]] = ..., trained_steps: _Optional[_Iterable[int]] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., num_samples: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class GetLogsRequest(_message.Message):
-    __slots__ = ("run_id", "process", "lines", "follow")
+    __slots__ = ("run_id", "process", "lines", "follow", "after_position")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    AFTER_POSITION_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     process: str
     lines: int
     follow: bool
-    def __init__(self, run_id: _Optional[str] = ..., process: _Optional[str] = ..., lines: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    after_position: int
+    def __init__(self, run_id: _Optional[str] = ..., process: _Optional[str] = ..., lines: _Optional[int] = ..., follow: bool = ..., after_position: _Optional[int] = ...) -> None: ...
 
 class GetLogsResponse(_message.Message):
-    __slots__ = ("lines", "processes")
+    __slots__ = ("lines", "processes", "position")
     LINES_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     lines: _containers.RepeatedScalarFieldContainer[str]
     processes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, lines: _Optional[_Iterable[str]] = ..., processes: _Optional[_Iterable[str]] = ...) -> None: ...
+    position: int
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., processes: _Optional[_Iterable[str]] = ..., position: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRequest(_message.Message):
     __slots__ = ("run_id", "group", "verify")

@@ -157,8 +157,8 @@ class TrainingBatch(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     step: int
-    groups: _containers.RepeatedCompositeFieldContainer[ScoredGroup]
-    def __init__(self, step: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ScoredGroup, _Mapping]]] = ...) -> None: ...
+    groups: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, step: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TensorInfo(_message.Message):
     __slots__ = ("name", "dtype", "shape", "axis", "cuts", "digests")

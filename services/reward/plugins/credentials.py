@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections.abc import Iterable
 
 from trimaran.config import PluginSection
 from trimaran.errors import InputError
@@ -22,6 +23,13 @@ def read_token(section: PluginSection) -> str | None:
             " set it where the reward service starts"
         )
     return token
+
+
+def forget_tokens(sections: Iterable[PluginSection]) -> None:
+    """After they were read: processes that are started from now on do not inherit them."""
+    for section in sections:
+        if section.token_variable is not None:
+            os.environ.pop(section.token_variable, None)
 
 
 def read_certificates(section: PluginSection) -> ssl.SSLContext | None:

@@ -22,6 +22,7 @@ from services.reward.workers import worker
 from services.reward.workers.process import (
     GRACE_SECONDS,
     MAX_CHUNKS,
+    START_SECONDS,
     FunctionKind,
     WorkerError,
     WorkerProcess,
@@ -58,6 +59,7 @@ class WorkerPool:
         patience: float | None = None,
         grace_seconds: float = GRACE_SECONDS,
         max_chunks: int = MAX_CHUNKS,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         """`timeout`: seconds for one batch; `memory_mib`: address space of one process.
 
@@ -65,7 +67,7 @@ class WorkerPool:
         what STUCK_SECONDS says. The others are WorkerProcess's.
         """
         self._processes = [
-            WorkerProcess(timeout, memory_mib, grace_seconds, max_chunks)
+            WorkerProcess(timeout, memory_mib, grace_seconds, max_chunks, start_seconds)
             for _ in range(num_workers)
         ]
         self._patience = patience or max(STUCK_SECONDS, STUCK_DEADLINES * timeout)

@@ -8,11 +8,14 @@ that dies while idle would end the pool.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from typing import Any
 
 import pebble
@@ -30,6 +33,8 @@ LOAD_SECONDS = 60.0
 """Until a new process runs and has imported a function."""
 MAX_CHUNKS = 2000
 """Then the process is replaced, which bounds what foreign libraries leak."""
+START_SECONDS = 60.0
+"""For a new process; then the fork server, which starts it, is frozen. It imports functions first."""
 GRACE_SECONDS = 5.0
 """Beyond the deadline that the worker sets itself, until the pool ends it."""
 
@@ -37,6 +42,9 @@ GRACE_SECONDS = 5.0
 # argument for it, and nothing but this module uses pebble here. Its default of 0.1 s, waited after
 # each death, is as long as 200 answers take to check.
 pebble.CONSTS.sleep_unit = 0.02
+
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerError(Exception):
@@ -84,9 +92,11 @@ class WorkerProcess:
         memory_mib: int,
         grace_seconds: float = GRACE_SECONDS,
         max_chunks: int = MAX_CHUNKS,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         """`timeout`: seconds for one batch; `memory_mib`: address space of the process."""
         self._timeout, self._memory_mib = timeout, memory_mib
+        self._start_seconds = start_seconds
         self._grace_seconds, self._max_chunks = grace_seconds, max_chunks
         self._context = RememberingContext()
         self._journal = JournalReader()
@@ -187,11 +197,26 @@ class WorkerProcess:
 
     async def _replace(self) -> None:
         """Raises WorkerError when no process can be started."""
-        try:
-            await asyncio.to_thread(self._restart)
-        except (OSError, RuntimeError) as error:
-            raise WorkerError(f"no worker can be started: {error}") from None
+        for is_last in (False, True):  # the fork server may have been killed in the middle of it
+            restarting = asyncio.ensure_future(asyncio.to_thread(self._restart))
+            await self._until_done(restarting)
+            try:
+                restarting.result()
+            except (OSError, RuntimeError, EOFError) as error:
+                if is_last:
+                    raise WorkerError(f"no worker can be started: {error}") from None
+            else:
+                break
         self._usable = True
+
+    async def _until_done(self, restarting: asyncio.Future[None]) -> None:
+        """Kills a fork server that is frozen: nothing else ends the thread that waits for it."""
+        while not restarting.done():
+            server = _fork_server()
+            await asyncio.wait({restarting}, timeout=self._start_seconds)
+            if not restarting.done() and server and server == _fork_server():
+                logger.warning("the fork server is frozen; it is killed, with all workers")
+                os.kill(server, signal.SIGKILL)
 
     def _restart(self) -> None:
         with self._changing:
@@ -232,3 +257,8 @@ class WorkerProcess:
         self._pid = 0
         self._kinds: dict[FunctionSpec, FunctionKind] = {}
         self._num_chunks = 0
+
+
+def _fork_server() -> int | None:
+    """Its process id; None before it was started. Python has no public name for it."""
+    return forkserver._forkserver._forkserver_pid  # pyright: ignore[reportAttributeAccessIssue]

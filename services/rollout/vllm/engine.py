@@ -27,6 +27,7 @@ from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
 from services.rollout.vllm.ascend import check_processor, is_npu
 from services.rollout.vllm.plugin import BACKEND, SYNTHETIC, register
+from services.rollout.vllm.pulse import Pulse
 from services.rollout.vllm.settings import (
     check_environment,
     engine_arguments,
@@ -101,6 +102,7 @@ class VllmEngine:
         os.register_at_fork(after_in_child=_in_child)
         self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         self._workers = VllmWorkers(self.llm, transfer)
+        self._pulse = Pulse(self._workers.answer, self._config.frozen_timeout)
         start_timeout = self._config.start_timeout
         await self._workers.start(start_timeout)
         if on_host and not await self._workers.install_fast_sampler(start_timeout):
@@ -308,8 +310,11 @@ class VllmEngine:
     def check(self) -> None:
         if self.llm.errored:
             raise InternalError("the vllm engine is dead; its own lines above say why")
+        self._pulse.check()
 
     async def close(self) -> None:
+        if pulse := self.__dict__.pop("_pulse", None):
+            pulse.close()
         # Whoever holds it any longer would have it shut down again when the interpreter ends.
         self.__dict__.pop("_workers", None)
         if vllm := self.__dict__.pop("llm", None):

@@ -61,6 +61,9 @@ class WorkerExtension:
     def end_with_parent(self) -> None:
         die_with_parent(os.getppid(), signal.SIGKILL)
 
+    def answer(self) -> None:
+        """Shows that this worker takes calls."""
+
     def install_fast_sampler(self) -> bool:
         """False when this vLLM has no such hook; its own sampler then stays."""
         from vllm.v1.sample.ops import topk_topp_sampler

@@ -6,6 +6,7 @@ Each worker does its part of every call; those of one machine map the same shado
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from services.rollout.deadlines import within
@@ -70,6 +71,13 @@ class VllmWorkers:
         await self._call("update_weights", update_info=update)
         await self._call("finish_weight_update")
         self._is_update_open = False
+
+    async def answer(self, on_turn: Callable[[], None]) -> None:
+        """Returns once the core and every worker have taken a call. `on_turn` is called when it goes
+        out: a load, which may be long, is waited for before."""
+        async with self.turn:
+            on_turn()
+            await self._call("answer")
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         """See `Engine.read_back`."""

@@ -264,8 +264,9 @@ for target in (os.getppid(), 0, -1):
     try: os.kill(target, signal.SIGKILL)
     except OSError: pass
 """
+    before = _living(os.getpid())  # other tests may have left a helper of the interpreter
     ran(source)  # this process would be gone
-    assert not _living(os.getpid())
+    assert set(_living(os.getpid())) <= set(before)
 
 
 def test_nothing_runs_on_after_the_call() -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -348,6 +349,36 @@ def test_a_worker_that_is_killed_while_idle_costs_nothing(
         assert outcomes == [(RIGHT, WRONG)] * 4
 
     with_pool(use)
+
+
+def test_a_worker_that_is_frozen_while_idle_is_replaced_when_its_deadline_is_over(
+    log: Path,
+) -> None:
+    async def use(pool: WorkerPool) -> tuple[Outcome, ...]:
+        await pool.judge(ANSWER, samples(["right"], log))
+        os.kill(meetings(log, "right")[-1], signal.SIGSTOP)
+        return await pool.judge(ANSWER, samples(["right", "wrong"], log))
+
+    assert with_pool(use, timeout=SHORT, grace_seconds=SHORT) == (RIGHT, WRONG)
+    assert len(set(meetings(log, "right"))) == 2
+
+
+def test_a_fork_server_that_is_frozen_is_replaced_when_a_worker_is_to_be_started(
+    log: Path,
+) -> None:
+    async def use(pool: WorkerPool) -> None:
+        first = await pool.judge(ANSWER, samples(["right"] * 20, log))
+        worker_pid = meetings(log, "right")[-1]
+        server = psutil.Process(worker_pid).ppid()
+        os.kill(server, signal.SIGSTOP)
+        os.kill(worker_pid, signal.SIGKILL)
+        again = await asyncio.gather(
+            *(pool.judge(ANSWER, samples(["right", "wrong"], log)) for _ in range(4))
+        )
+        assert first == (RIGHT,) * 20 and again == [(RIGHT, WRONG)] * 4
+        assert await asyncio.to_thread(ends, server)
+
+    with_pool(use, num_workers=2, timeout=1.0, grace_seconds=SHORT, start_seconds=3.0)
 
 
 def test_a_process_is_replaced_now_and_then(log: Path) -> None:

@@ -1,0 +1,180 @@
+"""Back-up and restore as docs/operations.md tells it, of a run that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from services.controller import server as controller
+from services.controller.anchor import ANCHOR_NAME, read_anchors
+from services.controller.ledger_check import Findings, check_ledger
+from services.controller.payloads import open_payloads
+from tests.controller.test_serve import STEPS, Pool, configure, free_address, serve
+from tests.redis_server import RedisServer
+from trimaran.launch.run_folder import write_config
+from trimaran.run_context import RunContext
+from trimaran.runs import RunState
+from trimaran.store import open_store
+
+TAR = """#!/bin/sh
+echo '{"records": 9999, "hash": "later"}' > "$ANCHOR"
+PATH="${PATH#*:}" exec tar "$@"
+"""
+"""As if the ledger had grown by the time at which the last files are copied."""
+DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """What `sqlite3 SOURCE ".backup TARGET"` does."""
+    with closing(sqlite3.connect(source)) as store, closing(sqlite3.connect(target)) as copy:
+        store.backup(copy)
+
+
+def back_up(folder: Path, copy: Path) -> None:
+    """What the docs say, word for word, in the folder that holds the run's."""
+    if not shutil.which("sqlite3"):
+        pytest.skip("sqlite3 is not installed; Debian's package sqlite3 brings it")
+    section = DOCS.read_text(encoding="utf-8").partition("## Back-up and restore")[2]
+    commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert commands
+    script = commands[1].replace("trimaran ledger", f"{sys.executable} -m trimaran.cli ledger")
+    tools = folder.parent / "tools"
+    tools.mkdir()
+    (tools / "tar").write_text(TAR)
+    (tools / "tar").chmod(0o755)
+    names = {"COPY": str(copy.parent), "RUN": folder.name, "PYTHONPATH": str(DOCS.parents[1])}
+    names |= {"ANCHOR": str(folder / ANCHOR_NAME), "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder.parent,
+        env={**os.environ, **names},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "anchors    1 agree" in done.stdout
+
+
+async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:
+    endpoints = {**await pool.start(), "controller": await free_address()}
+    config = configure(folder, endpoints)
+    write_config(run.folder, config)
+    copy_store(folder / "nothing.sqlite", folder / "manager.sqlite")
+    try:
+        await asyncio.wait_for(controller.serve(config, run), 60)
+    finally:
+        await pool.stop()
+
+
+def run_with_copy(folder: Path, copy: Callable[[], None]) -> None:
+    """To its end; `copy` is called on a thread while step 3 trains and groups are generated."""
+    pool = Pool()
+
+    async def during_step(step: int) -> None:
+        if step == 3:
+            await asyncio.to_thread(copy)
+
+    pool.trainer.during_step = during_step
+    asyncio.run(conduct(folder, pool, RunContext.in_folder(folder / "run")))
+
+
+def verify(run: RunContext) -> Findings:
+    async def body() -> Findings:
+        store = await open_store(run.store_url)
+        payloads = open_payloads(None, run.folder, run.run_id)
+        try:
+            return await check_ledger(store, payloads, run.run_id, read_anchors(run.folder))
+        finally:
+            await payloads.close()
+            await store.close()
+
+    return asyncio.run(body())
+
+
+def test_a_copy_of_a_running_run_is_sound_and_goes_on_elsewhere(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    folder.mkdir()
+    run_with_copy(tmp_path, lambda: back_up(folder, elsewhere / "run"))
+    copy = RunContext.in_folder(elsewhere / "run")
+    found = verify(copy)
+    assert (found.faults, found.state.step, found.num_anchors) == ([], 2, 1)
+    trained: list[int] = []
+    pool = Pool()
+
+    async def during_step(step: int) -> None:
+        trained.append(step)
+
+    pool.trainer.during_step = during_step
+    events = asyncio.run(serve(elsewhere, pool))
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+    assert trained == [1, 2, 3, 4], "without a checkpoint the first two are trained again"
+    found = verify(copy)
+    assert (found.faults, found.state.step) == ([], STEPS)
+    assert verify(RunContext.in_folder(folder)).faults == [], "the run itself was left alone"
+
+
+def test_an_anchor_that_is_copied_after_the_store_knows_more_than_the_copy(tmp_path: Path) -> None:
+    """Why the order matters: such a copy looks as if its store had lost records."""
+    folder, copy = tmp_path / "run", tmp_path / "elsewhere" / "run"
+    folder.mkdir()
+    run_with_copy(tmp_path, lambda: back_up(folder, copy))
+    shutil.copy(folder / ANCHOR_NAME, copy)
+    [fault] = verify(RunContext.in_folder(copy)).faults
+    assert "are missing" in fault
+
+
+def test_a_copy_of_rediss_append_only_files_goes_on_on_another_server(
+    tmp_path: Path, redis_program: str
+) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    folder.mkdir()
+    first = RedisServer(tmp_path / "first").start()
+    second = RedisServer(tmp_path / "second")
+    RunContext("run", folder, first.url("backup")).write()
+
+    def copy() -> None:
+        (elsewhere / "run").mkdir(parents=True)
+        shutil.copy(folder / ANCHOR_NAME, elsewhere / "run")
+        shutil.copytree(first.folder / "appendonlydir", second.folder / "appendonlydir")
+        shutil.copytree(folder / "payloads", elsewhere / "run" / "payloads")
+
+    try:
+        run_with_copy(tmp_path, copy)
+        second.start()
+        run = RunContext("run", elsewhere / "run", second.url("backup"))
+        run.write()
+        found = verify(run)
+        assert (found.faults, found.state.step) == ([], 2)
+        events = asyncio.run(serve(elsewhere, Pool()))
+        assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+        assert verify(run).faults == []
+    finally:
+        first.kill()
+        second.kill()
+
+
+@pytest.mark.parametrize("is_managed", [True, False])
+def test_the_store_of_a_folder_that_was_moved_is_the_one_in_it(
+    tmp_path: Path, is_managed: bool
+) -> None:
+    """Not the one that may still stand where it was."""
+    folder, moved = tmp_path / "run", tmp_path / "elsewhere" / "run"
+    folder.mkdir()
+    if is_managed:
+        RunContext("run", folder, f"sqlite:{folder / 'store.sqlite'}").write()
+    shutil.copytree(folder, moved)
+    run = RunContext.in_folder(moved)
+    assert (run.run_id, run.store_url) == ("run", f"sqlite:{moved / 'store.sqlite'}")
+    RunContext("run", folder, f"sqlite:{tmp_path / 'other.sqlite'}").write()
+    assert RunContext.in_folder(folder).store_url == f"sqlite:{tmp_path / 'other.sqlite'}"

@@ -1,0 +1,97 @@
+"""What the work for a call waits for, so that the call is answered with it before its deadline.
+
+A store waits longer for its server than most callers wait for their answer. So who waits says for
+what, and `answering_within` ends the work just in time, with that as its error. Work that only takes
+long is left alone.
+
+    async with answering_within(10.0):
+        with waiting_for("the store redis://host:6379/0") as wait:
+            ...  # tried again and again
+            wait.why = "connection refused"
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from trimaran.errors import UnavailableError
+
+MARGIN_SECONDS = 0.5
+"""Before the deadline, for the answer's way back; of a short deadline a tenth."""
+LONG_SECONDS = 1.0
+"""A wait that has just begun is no reason to give up; of a short deadline half of it."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """Something that is waited for, and why it takes so long as far as that is known."""
+
+    what: str
+    since: float
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} does not answer{f' ({self.why})' if self.why else ''}"
+
+
+_waits: ContextVar[list[Wait] | None] = ContextVar("waits", default=None)
+
+
+@contextmanager
+def waiting_for(what: str) -> Generator[Wait]:
+    """Around a wait for something that may be away. `what`: with its name."""
+    wait = Wait(what, asyncio.get_running_loop().time())
+    waits = _waits.get()
+    if waits is None:
+        yield wait
+        return
+    waits.append(wait)
+    try:
+        yield wait
+    finally:
+        waits.remove(wait)
+
+
+@asynccontextmanager
+async def locked(lock: asyncio.Lock, what: str) -> AsyncGenerator[None]:
+    """The lock; `what` is waited for while somebody else has it."""
+    with waiting_for(what):
+        await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def answering_within(seconds: float | None) -> AsyncGenerator[None]:
+    """Raises UnavailableError just before `seconds` are over where something is waited for then."""
+    if seconds is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    waits: list[Wait] = []
+    told = ""
+    _waits.set(waits)
+
+    def look() -> None:
+        nonlocal told
+        begun = loop.time() - min(LONG_SECONDS, seconds / 2)
+        if long := [wait for wait in waits if wait.since <= begun]:
+            told = str(long[-1])
+            scope.reschedule(loop.time())
+
+    timer = loop.call_later(seconds - min(MARGIN_SECONDS, seconds / 10), look)
+    try:
+        async with asyncio.timeout(None) as scope:
+            yield
+    except TimeoutError:
+        if not told:
+            raise
+        raise UnavailableError(told) from None
+    finally:
+        timer.cancel()
