@@ -212,6 +212,8 @@ class Manager:
         if has_lease:
             self._lapsed.pop(run.run_id, None)
             return True
+        if run.run_id in self.troubles:
+            await self._check_room(run)  # the launcher's time begins where it could write again
         since = self._lapsed.setdefault(run.run_id, time.monotonic())
         if time.monotonic() - since < self._times.lapse:
             return True
