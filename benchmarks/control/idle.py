@@ -158,6 +158,8 @@ class _World:
         await asyncio.sleep(self._step_seconds)
         return TrainAnswer(_policy(batch.step), {})
 
+    async def written(self) -> None: ...
+
     async def publish_version(self, version: PolicyVersion, timeout: float) -> Any:
         self._step = version.version.step
         self.ends.append(now())
@@ -188,7 +190,7 @@ class _Ledger:
     def record(self, record: Any) -> None:
         self.state.apply(record)
 
-    def keep(self, data: bytes) -> str:
+    def keep(self, data: bytes, digest: str = "") -> str:
         return ""
 
     is_nearly_full = False
