@@ -159,7 +159,7 @@ async def _watch_http(place: dict[str, str], after: int) -> AsyncGenerator[tuple
             if line.startswith(b"id: "):
                 number = int(line[4:])
             elif line.startswith(b"data: ") and (
-                found := re.search(rb'"time":([\d.]+)}$', line.strip())
+                found := re.search(rb'"time":([\d.]+)[,}]', line)
             ):
                 yield number, float(found[1])
     finally:
