@@ -273,13 +273,18 @@ class Server:
         await self._server.stop(STOP_GRACE_SECONDS)
 
 
-def connect(address: str, trust: Trust = NO_TRUST) -> grpc.aio.Channel:
-    """A channel that reconnects quickly: what we call is on this machine or its neighbour."""
+def connect(
+    address: str, trust: Trust = NO_TRUST, longest_pause_ms: int = 1000
+) -> grpc.aio.Channel:
+    """A channel that reconnects quickly: what we call is on this machine or its neighbour.
+
+    `longest_pause_ms`: between two tries.
+    """
     options = [
         *OPTIONS,
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", longest_pause_ms),
         ("grpc.use_local_subchannel_pool", 1),
     ]
     return TrustedChannel(address, trust, options)
@@ -340,7 +345,8 @@ async def _answers(stub: Any, timeout: float, name: str = "") -> bool:
 
 async def wait_until_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
-    async with connect(address, trust) as channel:
+    # A run starts when the last of its services was found.
+    async with connect(address, trust, longest_pause_ms=200) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         deadline = asyncio.get_running_loop().time() + timeout
         while (left := deadline - asyncio.get_running_loop().time()) > 0:

@@ -26,7 +26,7 @@ LONG_SECONDS = 1.0
 """A wait that has just begun is no reason to give up; of a short deadline half of it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Wait:
     """Something that is waited for, and why it takes so long as far as that is known."""
 

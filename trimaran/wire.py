@@ -55,8 +55,9 @@ def find_not_finite(logprobs: bytes) -> int | None:
     """The place of the first log-probability that is not finite, in what `encode_logprobs` made."""
     values = np.frombuffer(logprobs, FLOAT32)
     # In double precision their sum is finite if, and only if, each of them is.
-    if math.isfinite(np.add.reduce(values, dtype=np.float64)):
-        return None
+    with np.errstate(invalid="ignore"):
+        if math.isfinite(np.add.reduce(values, dtype=np.float64)):
+            return None
     return int(np.isfinite(values).argmin())
 
 

@@ -35,7 +35,6 @@ def measure_memory(work: Path, quick: bool) -> tuple[list[Row], str]:
             for share, mib in at.items()
         ),
         Row("memory_at_the_end_against_10_percent", at[1.0] / at[0.1], "ratio", 1.1, False),
-        Row("groups_a_second", found.groups_per_second, "groups/s", None, True),
     ]
     completions = groups * TINY.samples
     for name, patterns in KEPT.items():

@@ -142,6 +142,8 @@ class RunLedger:
         """Each is written after the records that it holds and before the one that names it."""
         self._num_bytes: int | None = None
         """Of all payloads; None until they are counted, for the quota."""
+        self._bytes_kept = 0
+        """Of those that were left when they were last counted."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._queued: asyncio.Task[None] | None = None
@@ -163,11 +165,14 @@ class RunLedger:
 
     @property
     def is_nearly_full(self) -> bool:
-        """A checkpoint now, and the collection that follows it, would keep the quota from filling."""
+        """A checkpoint now, and the collection that follows it, would keep the quota from filling:
+        three quarters of it are used, or another step like those since the last one may not fit."""
         quota = self._retention.quota_gib
         if quota is None or self._num_bytes is None or self._retention.keep_all:
             return False
-        return self._num_bytes > 0.75 * quota * GIB
+        newest = max(self.state.checkpoints, default=0)
+        step_bytes = (self._num_bytes - self._bytes_kept) / max(1, self.state.step - newest)
+        return max(self._num_bytes / 0.75, self._num_bytes + 1.5 * step_bytes) > quota * GIB
 
     async def check_anchor(self, anchor: LedgerEnd, place: str) -> None:
         """Raises LedgerError when the store does not hold what `anchor`, kept at `place`, saw."""
@@ -350,4 +355,4 @@ class RunLedger:
             drop = {n for n in sizes if n not in needed and not n.startswith(PREFIX)}
             await self._payloads.delete(drop)
             sizes = {name: size for name, size in sizes.items() if name not in drop}
-        self._num_bytes = sum(sizes.values())
+        self._num_bytes = self._bytes_kept = sum(sizes.values())

@@ -38,13 +38,12 @@ async def patiently(
         try:
             return await call()
         except UnavailableError as error:
-            limit = patience
-            if isinstance(error, StoreFullError):
-                limit = max(patience, patience_when_full)
+            limit, setting = patience, "outage_timeout"
+            if isinstance(error, StoreFullError) and patience_when_full > patience:
+                limit, setting = patience_when_full, "run.hold_timeout"
             if time.monotonic() > began + limit:
                 raise UnavailableError(
-                    f"{service} could not help for {limit:g} s (outage_timeout): {error};"
-                    " see its log"
+                    f"{service} could not help for {limit:g} s ({setting}): {error}; see its log"
                 ) from None
             await asyncio.sleep(retry)
 

@@ -19,6 +19,8 @@ from trimaran.errors import InputError
 
 MIB = 1 << 20
 NUM_WRITERS = 8
+FILES_AT_A_TIME = 16
+"""That a writer has open."""
 RESERVE_BYTES = 64 * MIB
 """Left free for the store, the logs and whoever else writes to that disk."""
 
@@ -137,8 +139,10 @@ class FolderPayloads:
     def _write(self, payloads: Mapping[str, bytes]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_room(sum(map(len, payloads.values())))
-        paths = [self._folder / name for name in payloads]
-        list(self._writers.map(write_durably, paths, payloads.values()))
+        files = [(self._folder / name, data) for name, data in payloads.items()]
+        size = min(-(-len(files) // NUM_WRITERS), FILES_AT_A_TIME)
+        parts = [dict(files[start : start + size]) for start in range(0, len(files), size)]
+        list(self._writers.map(write_durably, parts))
         sync_folder(self._folder)
 
     def _check_room(self, num_bytes: int) -> None:

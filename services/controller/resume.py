@@ -52,7 +52,8 @@ async def replay(
 ) -> tuple[PolicyVersion, TrainingBatch | None]:
     """The version at the last committed step, and the batch that is consumed but not committed.
 
-    `on_step` is called for each step that is trained again.
+    `on_step` is called for each step that is trained again, and for one whose controller died before
+    it told of it.
 
     Raises OutOfOrderError when trainer and ledger do not belong together, DivergedError when a
     deterministic run reaches another root.
@@ -77,7 +78,10 @@ async def replay(
         raise DivergedError(
             _difference("the trainer's checkpoint is not of this run", ledger, policy)
         )
-    for step in range(start + 1, state.step + 1):
+    first = start + 1
+    if start == state.step and start not in (0, *state.checkpoints):
+        first -= not state.steps[start].seconds  # nobody was told: the trainer repeats its answer
+    for step in range(first, state.step + 1):
         diverged = state.lineage != lineage
         batch, answer = await _train_again(ledger, trainer, config, step, diverged)
         on_step(batch, answer)

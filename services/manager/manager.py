@@ -35,13 +35,15 @@ from trimaran.launch.environment import plugin_variables
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, RunState
-from trimaran.store import ConflictError, Lease
+from trimaran.store import ConflictError, Lease, StoreFullError
 
 logger = logging.getLogger(__name__)
 
 PREPARED_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
+ROOM_SECONDS = 2.0
+"""For a write that shows whether a run's store has room."""
 MOST_FAILURES = 20
 """Of looks at one run in a row, after which the log says it only now and then."""
 
@@ -67,6 +69,8 @@ class Manager:
         names."""
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
+        self.troubles: dict[str, str] = {}
+        """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
         self._scheduler, self._times = Scheduler(pools, policy), times
         self._secrets = secrets
@@ -145,9 +149,14 @@ class Manager:
         error = task.exception()
         if error is None or isinstance(error, NotFoundError):
             self._failures.pop(run_id, None)
+            if run_id not in self._lapsed:
+                self.troubles.pop(run_id, None)
             return
         if isinstance(error, StaleEpochError):
             raise error
+        if isinstance(error, UnavailableError):
+            self.troubles[run_id] = str(error)
+            self._lapsed.pop(run_id, None)  # nor could its launcher write there
         count = self._failures[run_id] = self._failures.get(run_id, 0) + 1
         if count <= 1 or count % MOST_FAILURES == 0:
             trace = None if isinstance(error, TrimaranError) else error
@@ -203,8 +212,24 @@ class Manager:
         if has_lease:
             self._lapsed.pop(run.run_id, None)
             return True
+        if run.run_id in self.troubles:
+            await self._check_room(run)  # the launcher's time begins where it could write again
         since = self._lapsed.setdefault(run.run_id, time.monotonic())
-        return time.monotonic() - since < self._times.lapse
+        if time.monotonic() - since < self._times.lapse:
+            return True
+        await self._check_room(run)
+        return False
+
+    async def _check_room(self, run: Managed) -> None:
+        """Raises StoreFullError where nobody can write to the run's store, its launcher neither. One
+        that is frozen in a write keeps the store locked: then this says nothing."""
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self.links.tell(run, again=True)
+        except StoreFullError:
+            raise
+        except (TimeoutError, UnavailableError) as error:
+            logger.info("run %s: its store takes no write: %s", run.run_id, error)
 
     def _ending_seconds(self, run: Managed, presence: Presence) -> float:
         if presence is not Presence.ENDING:
@@ -312,6 +337,7 @@ class Manager:
         with suppress(NotFoundError):
             async with self.stores.of(run.store_url) as store:
                 await store.delete_all()
+        self.troubles.pop(run.run_id, None)
         await self.stores.forget(run.store_url)
         self.links.forget(run)
         await asyncio.to_thread(remove_folder, Path(run.folder), run.run_id)

@@ -127,7 +127,7 @@ class Runs:
         return known.view
 
     async def get(self, client: ClientIdentity, run_id: str) -> Run:
-        return self._of(client, run_id).view
+        return self._shown(self._of(client, run_id))
 
     async def list(
         self,
@@ -160,7 +160,7 @@ class Runs:
         page = found[: page_size or PAGE]
         more = len(found) > len(page)
         token = json.dumps([page[-1].created_at, page[-1].run_id]) if more else ""
-        return [run.view for run in page], token
+        return [self._shown(run) for run in page], token
 
     async def events(
         self, client: ClientIdentity, run_id: str, after: int = 0, follow: bool = True
@@ -414,6 +414,11 @@ class Runs:
         run = self._records.get(run_id)
         client.check_owner(run.owner, f"run {run_id}")
         return run
+
+    def _shown(self, run: Managed) -> Run:
+        """A run whose store is full or away cannot say itself that it is held."""
+        trouble = self._manager.troubles.get(run.run_id, "") if run.state.has_processes else ""
+        return replace(run.view, held=run.held or trouble)
 
     def _has_ended(self, run_id: str) -> bool:
         try:

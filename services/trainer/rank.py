@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +23,7 @@ from services.trainer.learner import Policy, StepResult, check_algorithm, train_
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
 from services.trainer.saver import Saver
+from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.snapshot import Snapshot
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
@@ -42,6 +44,7 @@ from trimaran.types import (
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+MIB = 1 << 20
 
 
 class ExportablePolicy(Policy, ShardedWeights, Protocol):
@@ -204,7 +207,9 @@ class TrainerRank:
 
     def check_export(self, path: str) -> Path:
         """The target. Ask rank 0, before any rank hears of it: a rank that refused alone would
-        leave the others waiting for its part of the weights."""
+        leave the others waiting for its part of the weights.
+
+        Raises UnavailableError where the model does not fit on the disk."""
         if self.rank == 0 and self._training is not None:
             raise OutOfOrderError(
                 f"step {self._training[0]} is under way; export the model when it is done"
@@ -212,7 +217,17 @@ class TrainerRank:
         target = (self._run_folder / path).resolve()
         if not target.is_relative_to(self._run_folder.resolve()) or target == self._run_folder:
             raise InputError(f"{path}: a model is exported into the run folder {self._run_folder}")
+        if self.rank == 0:  # which writes it
+            self._check_room(target)
         return target
+
+    def _check_room(self, target: Path) -> None:
+        needed = sum(map(num_bytes, self.manifest.tensors))
+        if (free := shutil.disk_usage(self._run_folder).free) < needed:
+            raise UnavailableError(
+                f"{target}: the model takes {needed / MIB:,.0f} MiB, and its disk has"
+                f" {free / MIB:,.0f} left; make room there"
+            )
 
     async def export_model(self, target: Path) -> Path:
         """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`."""

@@ -133,6 +133,7 @@ class FakeManager(run_pb2_grpc.RunServiceServicer):
             answer = await self.runs.ledger_group(None, request.run_id, request.group)
         else:
             answer = await self.runs.ledger_verify(None, request.run_id)
+        self._fail("GetLedger")
         return run_wire.encode_ledger(answer)
 
 

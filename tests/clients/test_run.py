@@ -289,6 +289,18 @@ def test_a_manager_whose_store_is_away_says_it_itself(manager: ThreadedManager) 
     assert manager.manager.num_calls["GetRun"] > 1
 
 
+def test_a_call_that_may_take_long_is_not_made_again_for_so_long(
+    manager: ThreadedManager,
+) -> None:
+    manager.manager.failures["GetLedger"] = 10**6
+    manager.do(manager.runs.add, "run")
+    began = time.monotonic()
+    told = pytest.raises(UnavailableError, match="^the answer was lost$")
+    with RunClient(manager.address, timeout=1.0) as client, told:
+        client.get_ledger("run", timeout=60.0)
+    assert time.monotonic() - began < 45
+
+
 def test_an_address_that_swallows_everything_is_nobody(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:  # it accepts, and says nothing
         address = f"127.0.0.1:{listener.getsockname()[1]}"

@@ -371,7 +371,12 @@ class World:
             reporter,
             self.ending,
         )
-        version, pending = await replay(self.ledger, fake.trainer, self.config)
+        version, pending = await replay(
+            self.ledger,
+            fake.trainer,
+            self.config,
+            lambda batch, answer: self.events.append(("told", batch.step)),
+        )
         if pending:
             version = (await loop.train(pending)).version
         await loop.publish(version)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from services.controller import server as controller
 from services.controller.room import HeldError
 from services.manager.results import validation_steps
 from tests.controller.test_serve import STEPS, Pool, configure, free_address
+from tests.tiny_disk import disk, empty, fill
 from trimaran.clients import ControllerClient
 from trimaran.run_context import RunContext
 from trimaran.run_events import is_last, watch_events
@@ -24,22 +23,8 @@ from trimaran.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.telemetry import read_json_lines
 
+__all__ = ["disk"]
 OnHold = Callable[[ControllerClient], Awaitable[None]]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with less room than a run leaves to others."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount the tiny file system that this test fills")
-    try:
-        (folder / "ballast").write_bytes(bytes(20_000_000))
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def run(
@@ -83,7 +68,7 @@ def run(
 
 def test_it_goes_on_by_itself_once_there_is_room(tmp_path: Path, disk: Path) -> None:
     async def make_room(client: ControllerClient) -> None:
-        (disk / "ballast").unlink()
+        empty(disk)
 
     events = run(tmp_path, disk, make_room)
     kinds = [event.kind.value for event in events]
@@ -123,12 +108,10 @@ def test_a_file_for_people_that_finds_no_room_holds_the_run_and_loses_nothing(
     else:
         (disk / victim).mkdir()
     (folder / victim).symlink_to(disk / victim)
-    with suppress(OSError), (disk / "ballast").open("ab") as ballast:
-        while True:
-            ballast.write(bytes(1 << 16))
+    fill(disk)
 
     async def make_room(client: ControllerClient) -> None:
-        (disk / "ballast").unlink()
+        empty(disk)
 
     events = run(tmp_path, None, make_room)
     kinds = [event.kind.value for event in events]

@@ -323,6 +323,18 @@ def test_the_quota_collects_first_and_then_holds() -> None:
     asyncio.run(body())
 
 
+def test_a_step_of_more_than_a_quarter_of_the_quota_asks_for_a_checkpoint_in_time() -> None:
+    async def body(size: int) -> bool:
+        ledger = await open_ledger(MemoryStore(), MemoryPayloads(), quota_gib=1000 / (1 << 30))
+        scored(ledger, 0, size)
+        trained(ledger, 1, 0)
+        await ledger.flush()
+        return ledger.is_nearly_full
+
+    assert not asyncio.run(body(390))
+    assert asyncio.run(body(450))
+
+
 def test_a_run_that_keeps_all_keeps_all() -> None:
     async def body(keep_all: bool) -> int:
         payloads = MemoryPayloads()

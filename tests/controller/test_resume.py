@@ -22,6 +22,7 @@ from services.controller.records import (
     LedgerError,
     Record,
     Scored,
+    Timed,
 )
 from services.controller.resume import DivergedError, open_groups
 from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
@@ -168,6 +169,21 @@ def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
         ("train", 3),
     ]
     assert resumed.ledger.state.steps[2].root == roots[2]
+
+
+def test_a_step_is_told_whose_controller_died_before_it_told_of_it(
+    finished: Path, tmp_path: Path
+) -> None:
+    """The trainer lives on and has nothing to train again, but knows its answer."""
+    config = make_config(run={"steps": 3, "checkpoint_every": 100})
+    rows = records(finished)
+    roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
+    timed = next(i for i, r in enumerate(rows, 1) if isinstance(r, Timed) and r.step == 2)
+    for name, place, told in (("before", timed - 1, [2]), ("after", timed, [])):
+        cut_ledger(finished, tmp_path / name, place)
+        resumed = run_world(tmp_path / name, config, {0: "root-0", 2: roots[2]})
+        assert [event[1] for event in resumed.events if event[0] == "told"] == told
+        assert resumed.ledger.state.step == 3
 
 
 def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path) -> None:

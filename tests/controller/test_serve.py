@@ -155,6 +155,9 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
+        if self.pool.num_full_exports:
+            self.pool.num_full_exports -= 1
+            raise UnavailableError("model: its disk has 0 MiB left; make room there")
         Path(request.path).mkdir()
         return trainer_pb2.ExportModelResponse(path=request.path)
 
@@ -208,6 +211,8 @@ class Pool:
         """Whether the reward service cannot score."""
         self.nonfinite_step = self.full_disk_step = 0
         """At which the trainer leaves the update out, and at which it cannot save."""
+        self.num_full_exports = 0
+        """How often the model does not fit on the disk."""
         self.hangs = False
         """Whether every answer hangs its checker."""
         self.heals = False
@@ -528,6 +533,17 @@ def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later
     later = asyncio.run(serve(tmp_path, pool))
     assert later[0].sequence == events[-1].sequence + 1
     assert (later[-1].run.state, later[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+
+
+def test_a_model_that_finds_no_room_holds_the_run_at_its_end(tmp_path: Path) -> None:
+    pool = Pool()
+    pool.num_full_exports = 1
+    events = asyncio.run(serve(tmp_path, pool))
+    kinds = [event.kind.value for event in events]
+    assert (kinds.count("held"), kinds.count("released")) == (1, 1)
+    assert "make room there" in events[kinds.index("held")].run.held
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
+    assert (tmp_path / "run" / "model").is_dir()
 
 
 def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_every_step_is_found_and_paged(tmp_path: Path) -> None:
                     assert (found.num_samples, found.step) == (GROUPS * SIZE, step)
                     answers += [sample.answer for sample in found.samples]
                 assert answers == wanted
-        found = await served.runs.samples(ANN, run_id, None, STEPS, GROUPS * SIZE)
+        found = await served.runs.samples(ANN, run_id, trained_step=STEPS)
         last = found.samples[-1]
         assert (last.prompt_id, last.fault) == (f"rows:{STEPS * GROUPS - 1}", "worker gone")
         assert found.trained_steps == tuple(range(1, STEPS + 1))

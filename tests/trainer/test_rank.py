@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,12 +273,16 @@ def test_only_tokens_of_versions_that_were_made_here_may_train(
 
 
 def test_the_exported_folder_loads_in_plain_transformers(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config("llama", model=BF16)
 
     async def scenario() -> dict[str, torch.Tensor]:
         async with started(config, tmp_path) as rank:
+            with monkeypatch.context() as patched:
+                patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+                with pytest.raises(UnavailableError, match="0 left; make room there"):
+                    rank.check_export("model")
             await rank.train(random_batch(1))
             training = asyncio.create_task(rank.train(random_batch(2)))
             await asyncio.sleep(0)

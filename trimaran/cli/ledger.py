@@ -76,10 +76,10 @@ def _ask_manager(run: str | None, group: int | None, manager: str | None) -> Led
     named = manager or os.environ.get(MANAGER_VARIABLE)
     timeout = LOOK_SECONDS if group is not None else VERIFY_SECONDS
     try:
-        with open_client(manager, timeout, PATIENCE_SECONDS if named else 0.0) as client:
+        with open_client(manager, PATIENCE_SECONDS if named else 0.0) as client:
             found = find_managed(client, run or LATEST)
             try:
-                return client.get_ledger(found.run_id, group)
+                return client.get_ledger(found.run_id, group, timeout=timeout)
             except DeadlineError:
                 raise DeadlineError(
                     f"{found.run_id}: its manager has not read it within {timeout:g} s; on the manager's"

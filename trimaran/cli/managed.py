@@ -15,16 +15,14 @@ PATIENCE_SECONDS = 4.0
 """While nobody answers: a manager that is started again needs so long."""
 
 
-def open_client(
-    address: str | None, timeout: float = TIMEOUT_SECONDS, patience: float = PATIENCE_SECONDS
-) -> RunClient:
+def open_client(address: str | None, patience: float = PATIENCE_SECONDS) -> RunClient:
     """Of the manager at `address`, else at TRIMARAN_MANAGER, else of this machine's. It says on stderr
     when the answer takes its time."""
 
     def tell(address: str) -> None:
         print(f"waiting for the manager at {address} ...", file=sys.stderr, flush=True)
 
-    return RunClient(address, timeout=timeout, patience=patience, on_wait=tell)
+    return RunClient(address, timeout=TIMEOUT_SECONDS, patience=patience, on_wait=tell)
 
 
 def find_managed(client: RunClient, text: str) -> Run:

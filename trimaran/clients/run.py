@@ -278,24 +278,36 @@ class AsyncRunClient(Client):
                 return tuple(response.processes)
         return ()
 
-    async def get_ledger(self, run_id: str, group: int | None = None) -> LedgerAnswer:
-        """The life of `group`; without one, whether the whole ledger is sound."""
+    async def get_ledger(
+        self, run_id: str, group: int | None = None, *, timeout: float | None = None
+    ) -> LedgerAnswer:
+        """The life of `group`; without one, whether the whole ledger is sound. `timeout`: seconds for
+        the manager to read it, where the client's are too few."""
         if group is None:
             request = pb.GetLedgerRequest(run_id=run_id, verify=True)
         else:
             request = pb.GetLedgerRequest(run_id=run_id, group=group)
-        return run_wire.decode_ledger(await self._call(self._stub.GetLedger, request))
+        return run_wire.decode_ledger(await self._call(self._stub.GetLedger, request, timeout))
 
-    async def _ask(self, method: Any, request: Any, timeout: float | None = None) -> Run:
-        """A call that is answered with the run."""
-        return run_wire.decode_run((await self._call(method, request, timeout)).run)
+    async def _ask(self, method: Any, request: Any, outage_timeout: float | None = None) -> Run:
+        """A call that is answered with the run. `outage_timeout`: how long nobody need answer."""
+        answer = await self._call(method, request, outage_timeout, outage_timeout)
+        return run_wire.decode_run(answer.run)
 
-    async def _call(self, method: Any, request: Any, timeout: float | None = None) -> Any:
-        """A call that may be made twice."""
+    async def _call(
+        self,
+        method: Any,
+        request: Any,
+        timeout: float | None = None,
+        patience: float | None = None,
+    ) -> Any:
+        """A call that may be made twice. `patience`: as the client's; what a manager cannot answer now
+        is asked again for the client's `timeout`, or for `patience` where that is longer."""
         now = asyncio.get_running_loop().time
-        patience = self._patience if timeout is None else timeout
         timeout = self.timeout if timeout is None else timeout
+        patience = self._patience if patience is None else patience
         deadline = now() + timeout
+        again_until = min(deadline, now() + max(self.timeout, patience))
         pause, gone_since, last = FIRST_PAUSE_SECONDS, math.inf, None
         with self._telling():
             while True:
@@ -308,7 +320,7 @@ class AsyncRunClient(Client):
                     last = last or UnreachableError(f"no connection within {timeout:g} s")
                     raise self._explain(last) from None
                 except UnavailableError as error:
-                    last, until = error, deadline
+                    last, until = error, again_until
                     if isinstance(error, UnreachableError):
                         gone_since = min(gone_since, now())
                         until = min(deadline, gone_since + patience)

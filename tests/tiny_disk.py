@@ -1,0 +1,38 @@
+"""A file system of its own that a test fills to its last byte."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+BALLAST = "ballast"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """80 MB, of which 20 are taken by a file: less room than a run leaves to others."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount the tiny file system that this test fills")
+    try:
+        (folder / BALLAST).write_bytes(bytes(20_000_000))
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a test that failed uses it
+
+
+def fill(disk: Path) -> None:
+    """Nobody can write a byte until `empty`."""
+    with suppress(OSError), (disk / BALLAST).open("ab", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+
+
+def empty(disk: Path) -> None:
+    (disk / BALLAST).unlink()
