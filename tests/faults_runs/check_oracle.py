@@ -1,4 +1,4 @@
-"""Frozen processes are found, and planted breakages too. `make faults-runs` runs it; six minutes."""
+"""Frozen processes are found, and planted breakages too. `make faults-runs` runs it; five minutes."""
 
 from __future__ import annotations
 
