@@ -59,10 +59,14 @@ def find_untrue(events: Iterable[RunEvent], harms: Sequence[Harm], starts: int) 
             # A manager that was killed before it had recorded the death tells it again.
             deaths.setdefault(event.run.starts, event.time)
     for start, time in _unexplained(deaths, harms):
-        wrong.append(f"launcher {start} is said to have died at {time:.1f}, and no fault explains it")
+        wrong.append(
+            f"launcher {start} is said to have died at {time:.1f}, and no fault explains it"
+        )
     resumed = sum(harm.kind == RESUMED for harm in harms)
     if starts > 1 + resumed + len(deaths):
-        wrong.append(f"{starts} starts after {len(deaths)} deaths and at most {resumed} resumptions")
+        wrong.append(
+            f"{starts} starts after {len(deaths)} deaths and at most {resumed} resumptions"
+        )
     return wrong
 
 
