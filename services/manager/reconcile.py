@@ -81,12 +81,21 @@ def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decisi
             return Decision(run)
         text = "processes that the launcher left behind have not ended; they are killed"
         return Decision(run, Action.KILL, text)
-    if run.start_at:
+    if run.start_at and not _has_ended_itself(seen):
         return _start(run, now) if now >= run.start_at else Decision(run)
     return _after_death(run, seen, now, times)
 
 
+def _has_ended_itself(seen: Seen) -> bool:
+    """Whatever was planned before: nobody has asked for more of it."""
+    return seen.reported is not None and seen.reported.state in (
+        RunState.SUCCEEDED,
+        RunState.FAILED,
+    )
+
+
 def _while_there(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
+    run = replace(run, start_at=0.0)  # it was taken for dead, and is not
     # What it reports is written under its lease: then it has had one.
     has_begun = seen.reported is not None and seen.reported.starts >= run.starts
     if not seen.has_lease and (has_begun or now - run.launched_at > times.first_lease):
@@ -120,7 +129,7 @@ def _start(run: Managed, now: float) -> Decision:
 def _after_death(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
     reported = seen.reported
     after = _told(run, reported) if reported else run
-    if reported and reported.state in (RunState.SUCCEEDED, RunState.FAILED):
+    if reported and _has_ended_itself(seen):
         return Decision(ended(after, reported.state, now))
     if run.goal is Goal.PAUSE:
         return Decision(ended(after, RunState.PAUSED, now))

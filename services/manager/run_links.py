@@ -24,6 +24,8 @@ from trimaran.runs import (
 )
 
 REPLICA = "rollout-"
+RECENT = 50
+"""Events among which the last one of a state is looked for."""
 
 
 class RunLinks:
@@ -69,15 +71,19 @@ class RunLinks:
         self._told[run.run_id] = wanted
 
     async def say_once(self, run: Managed) -> None:
-        """An event for the state, unless the last event says it."""
+        """An event for the state, unless the last event says it. A launcher's words about processes
+        may come behind it."""
         kind = EventKind.FINISHED if run.state.has_ended else EventKind.STATE
         async with self._stores.of(run.store_url, make=True) as store:
             last = await store.last(events_stream(run.run_id))
-            found = await store.read(events_stream(run.run_id), last - 1) if last else ()
-        for sequence, tree in found[-1:]:
+            found = await store.read(events_stream(run.run_id), max(last - RECENT, 0))
+        for sequence, tree in reversed(found):
             event = event_from_tree(sequence, tree)
+            if event.kind is EventKind.PROCESS:
+                continue
             if event.run.state is run.state and event.kind is kind:
                 return
+            break
         await self.say(run, kind, "")
 
     async def say(self, run: Managed, kind: EventKind, text: str) -> None:

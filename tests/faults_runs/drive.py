@@ -24,6 +24,7 @@ from tests.faults_runs import judge, moves, results
 from tests.faults_runs.moves import Case, Done
 from tests.faults_runs.plants import PLANTS
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
+from tests.faults_runs.told import Harm
 from trimaran import rpc
 
 RECOVERY_SECONDS = 90.0
@@ -176,6 +177,7 @@ class Driver:
 
     async def _harm(self, run: DrivenRun) -> bool:
         case = self._choose(run)
+        run.harms.append(Harm(case.kind, time.time()))
         done = await case.act(self._site, run, case, self._dice)
         if done is None:
             self._report.num_missed += 1

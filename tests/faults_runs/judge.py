@@ -8,10 +8,12 @@ from services.reward.workers.semaphores import find_semaphores
 from tests.faults_runs.audit import audit
 from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
+from tests.faults_runs.told import find_untrue
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import is_free
 from trimaran.launch.run_folder import locked
-from trimaran.runs import RunState
+from trimaran.runs import RunEvent, RunState, event_from_tree, events_stream
+from trimaran.store import entries, find_store
 
 if TYPE_CHECKING:
     from tests.faults_runs.drive import Report
@@ -33,6 +35,8 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
         config.run.max_lag,
     )
     wrong = [*found.wrong, *replay(config, found)]
+    harms = [harm for one in site.runs for harm in one.harms if one is run or harm.is_shared]
+    wrong += find_untrue(await _events(run), harms, run.run.starts)
     if run.run.state not in run.wanted:
         wrong.append(f"it is {run.run.state}: {run.run.error}")
     if run.run.state is RunState.SUCCEEDED and len(found.steps) != run.num_steps:
@@ -44,6 +48,16 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
     report.num_reissued += found.num_reissued
     more = [f"and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
     return [f"{run.name}: {what}" for what in wrong[:MOST] + more]
+
+
+async def _events(run: DrivenRun) -> list[RunEvent]:
+    store = await find_store(run.context.store_url)
+    assert store, f"{run.name} has no store"
+    try:
+        rows = entries(store, events_stream(run.name))
+        return [event_from_tree(sequence, tree) async for sequence, tree in rows]
+    finally:
+        await store.close()
 
 
 def find_left(site: Site) -> list[str]:

@@ -21,6 +21,7 @@ from tests.faults_runs import born, entry
 from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
 from tests.faults_runs.supervisor import Supervisor
+from tests.faults_runs.told import Harm
 from tests.marked import MARK, marked, survivors
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
@@ -68,6 +69,7 @@ class DrivenRun:
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     step: int = 0
     """The last committed one."""
+    harms: list[Harm] = field(default_factory=list)
     _store: Store | None = None
 
     @property

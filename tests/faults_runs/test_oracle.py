@@ -14,7 +14,9 @@ from tests.faults import house
 from tests.faults_runs.audit import Audit, audit
 from tests.faults_runs.replay import Alone, replay
 from tests.faults_runs.standins import MODEL
+from tests.faults_runs.told import Harm, find_untrue
 from trimaran.config import RunConfig, parse_config
+from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.types import (
     Completion,
     Group,
@@ -251,3 +253,67 @@ def test_the_replay_tells_the_order_of_batches(written):
     found.steps = [replace(first, batch=second.batch), replace(second, batch=first.batch), third]
     assert any(what.startswith("replay: step 1") for what in replay(written.config, found))
     assert any(what.startswith("replay: step 2") for what in replay(written.config, found))
+
+
+def told(kind: EventKind, time: float, state: RunState, starts: int = 1) -> RunEvent:
+    text = "the launcher died; the run starts it again in 2 s" if kind is EventKind.PROCESS else ""
+    return RunEvent(int(time), kind, Run(RUN, state, 1, 2, starts=starts), {}, text, time)
+
+
+def death(time: float, starts: int) -> RunEvent:
+    return told(EventKind.PROCESS, time, RunState.STARTING, starts)
+
+
+def end(time: float, state: RunState = RunState.SUCCEEDED) -> RunEvent:
+    return told(EventKind.FINISHED, time, state)
+
+
+def queued(time: float) -> RunEvent:
+    return told(EventKind.STATE, time, RunState.QUEUED)
+
+
+def test_a_run_may_finish_once_more_after_it_was_resumed():
+    failed = end(2, RunState.FAILED)
+    assert find_untrue([queued(1), failed, queued(3), end(4)], [], starts=1) == []
+
+
+def test_a_run_that_finishes_several_times_is_found():
+    """As one did whose living launcher was taken for dead."""
+    found = find_untrue([queued(1), end(2), end(3), end(4)], [], starts=1)
+    assert [what.split(":")[0] for what in found] == ["event 3", "event 4"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["kill launcher", "frozen launcher", "kill redis", "kill manager", "freeze controller"]
+)
+def test_a_death_of_the_launcher_that_a_fault_may_explain_is_none_of_ours(kind: str):
+    """Told twice by two managers, it is one death."""
+    assert find_untrue([death(10, 1), death(14, 1)], [Harm(kind, 9)], starts=2) == []
+
+
+@pytest.mark.parametrize(
+    "harms",
+    [
+        [],
+        [Harm("kill rollout", 9), Harm("drop call", 9), Harm("pause and resume", 9)],
+        [Harm("kill launcher", 11)],  # it came later
+        [Harm("kill launcher", -100)],
+    ],
+)
+def test_a_death_of_the_launcher_without_a_fault_is_found(harms: list[Harm]):
+    [found] = find_untrue([death(10, 1)], harms, starts=2)
+    assert found.startswith("launcher 1 ")
+
+
+def test_a_fault_explains_one_death():
+    harms = [Harm("kill launcher", 9), Harm("kill launcher", 30)]
+    assert find_untrue([death(10, 1), death(31, 2)], harms, starts=3) == []
+    [found] = find_untrue([death(10, 1), death(10.3, 2), death(31, 3)], harms, starts=4)
+    assert found.startswith("launcher 2 ")
+
+
+def test_a_start_of_the_launcher_that_nothing_explains_is_found():
+    harms = [Harm("kill launcher", 9), Harm("pause and resume", 20)]
+    assert find_untrue([death(10, 1)], harms, starts=3) == []
+    [found] = find_untrue([death(10, 1)], harms, starts=4)
+    assert found.startswith("4 starts")

@@ -89,6 +89,25 @@ def test_starts_a_launcher_when_its_time_has_come() -> None:
     assert after.action is Action.START and (after.run.starts, after.run.start_at) == (2, 0.0)
 
 
+def test_a_launcher_that_is_there_after_all_is_not_started_again_when_it_ends() -> None:
+    """It was taken for dead. What was planned for that case falls away as soon as it is seen."""
+    planned = look(run(RunState.STARTING), seen(Presence.GONE)).run
+    assert planned.start_at == NOW + 2
+    alive = look(planned, seen(Presence.THERE, RunState.RUNNING), NOW + 1)
+    assert (alive.run.state, alive.run.start_at) == (RunState.RUNNING, 0.0)
+    frozen = look(planned, seen(Presence.THERE, has_lease=False), NOW + 100)
+    assert (frozen.action, frozen.run.start_at) == (Action.KILL, 0.0)
+
+
+def test_an_end_that_was_reported_wins_over_a_start_that_was_planned() -> None:
+    for start_at in (NOW - 1, NOW + 1):
+        planned = run(RunState.STARTING, start_at=start_at)
+        for state in (RunState.SUCCEEDED, RunState.FAILED):
+            after = look(planned, seen(Presence.GONE, state))
+            assert (after.action, after.run.state) == (Action.NOTHING, state)
+            assert (after.run.start_at, after.run.starts, after.run.grant) == (0.0, 1, Grant())
+
+
 def test_a_launcher_without_a_lease_has_time_to_start_and_no_more() -> None:
     young = run(RunState.STARTING, launched_at=NOW - 59)
     assert look(young, seen(Presence.THERE, has_lease=False)).action is Action.NOTHING
@@ -139,6 +158,8 @@ def test_devices_are_free_when_their_replica_has_gone() -> None:
 
 GOALS = {RunState.PAUSING: Goal.PAUSE, RunState.CANCELLING: Goal.CANCEL}
 """As RunService sets them with the state; Goal.RUN in every other."""
+OWN_ENDS = (RunState.SUCCEEDED, RunState.FAILED)
+"""That a run comes to without being asked."""
 runs = st.builds(
     lambda **given: run(**given, goal=GOALS.get(given["state"], Goal.RUN)),
     state=st.sampled_from(sorted(ACTIVE)),
@@ -168,6 +189,10 @@ def test_whatever_is_seen_the_table_of_states_holds(run: Managed, seen: Seen) ->
         assert seen.presence is Presence.GONE and not after.grant.devices
     if decision.action is Action.START:
         assert seen.presence is Presence.GONE and after.state.has_processes
+        # Nobody has asked for it: `seen.reported` is of the time since somebody did.
+        assert not seen.reported or seen.reported.state not in OWN_ENDS
+    if seen.presence is Presence.THERE:
+        assert not after.start_at
     if decision.action is Action.KILL:
         assert seen.presence is Presence.THERE and not seen.has_lease
 

@@ -43,7 +43,7 @@ from trimaran.errors import (
 )
 from trimaran.launch.launchers import Presence
 from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, RunEvent, RunState
+from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
 
@@ -88,6 +88,8 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
         run = await served.runs.get(ANN, run_id)
         assert (run.step, run.owner, run.replicas.granted) == (3, "ann", 2)
         await processes.report(RunState.SUCCEEDED, step=20)
+        last_word = Run(run_id, RunState.SUCCEEDED, 20, 20)
+        await processes.emit(EventKind.PROCESS, last_word)  # and yet it finishes once
         await asyncio.sleep(0.1)
         assert state_of(served, run_id) is RunState.RUNNING  # its devices are not free yet
         launcher.there[run_id] = Presence.GONE

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -24,6 +25,12 @@ MARK = "TRIMARAN_LAUNCHED"
 """Environment variable of a launcher and of all that it starts: the run's folder. By it a manager
 that was started again finds them, and knows when the last one is gone."""
 LOG_NAME = "launcher.log"
+EXECUTING_SECONDS = 2.0
+"""For the kernel to show what a process that has just been executed was given; it takes some ms, and
+longer on a busy machine."""
+EXECUTING_POLL_SECONDS = 0.005
+LEAVING_FLAGS = 0x00200000 | 0x4
+"""In a process's stat: a thread of the kernel, or one that ends (PF_KTHREAD, PF_EXITING)."""
 
 
 class Presence(StrEnum):
@@ -77,7 +84,8 @@ class LocalLauncher:
         """`environment`: of every launcher, without secrets of some. `command` ends with the words launch RUN_FOLDER, by which
         a launcher is known."""
         self._environment, self._command = environment, command
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        """Launchers that this process has started, by the run's folder."""
 
     async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
         log = run.folder / "logs" / LOG_NAME
@@ -97,19 +105,23 @@ class LocalLauncher:
                 f"run {run.run_id}: no launcher can be started ({error}); see that the manager may"
                 f" start processes and write {log}"
             ) from None
-        self._children.append(child)
+        self._children[str(run.folder)] = child
 
     async def kill(self, run: RunContext) -> None:
+        folder = str(run.folder)
+        child = self._living().get(folder)
+        if child is not None:
+            child.kill()
         found = await asyncio.to_thread(lambda: list(_marked()))
-        own = [
-            (pid, is_launcher) for pid, folder, is_launcher in found if folder == str(run.folder)
-        ]
-        for pid, _ in [one for one in own if one[1]] or own:
-            _kill(pid, str(run.folder))
+        own = [(pid, is_launcher) for pid, marked, is_launcher in found if marked == folder]
+        launchers = [one for one in own if one[1]]
+        for pid, _ in launchers if launchers or child else own:
+            _kill(pid, folder)
 
     async def find(self, runs: Sequence[RunContext]) -> Mapping[str, Presence]:
-        self._children = [child for child in self._children if child.poll() is None]
-        launchers: set[str] = set()
+        # A child is there, whatever /proc shows of it so early. Of launchers that an earlier manager
+        # has started, /proc alone tells.
+        launchers = set(self._living())
         others: set[str] = set()
         for _, folder, is_launcher in await asyncio.to_thread(lambda: list(_marked())):
             (launchers if is_launcher else others).add(folder)
@@ -121,18 +133,44 @@ class LocalLauncher:
 
         return {run.run_id: presence(str(run.folder)) for run in runs}
 
+    def _living(self) -> Mapping[str, subprocess.Popen[bytes]]:
+        """Our children that have not ended; the others are reaped."""
+        self._children = {
+            folder: child for folder, child in self._children.items() if child.poll() is None
+        }
+        return self._children
 
-def _marked(proc: Path = Path("/proc")) -> Iterator[tuple[int, str, bool]]:
-    """Process id, run folder, and whether it is a launcher, of each process with our mark."""
+
+def _marked(
+    proc: Path = Path("/proc"), patience: float = EXECUTING_SECONDS
+) -> Iterator[tuple[int, str, bool]]:
+    """Process id, run folder, and whether it is a launcher, of each process with our mark.
+
+    `patience`: seconds to wait, in all, for processes that are just being executed. Who shows nothing
+    for longer is taken for nobody's: it may hang on a disk for hours.
+    """
+    deadline = time.monotonic() + patience
     for entry in proc.iterdir():
         if not entry.name.isdecimal():
             continue
         # Gone meanwhile, or another user's: none of ours.
         with suppress(OSError):
+            while _is_being_executed(entry) and time.monotonic() < deadline:
+                time.sleep(EXECUTING_POLL_SECONDS)
             if folder := _mark_of(entry):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 is_launcher = words[-3:] == [b"launch", os.fsencode(folder), b""]
                 yield int(entry.name), folder, is_launcher
+
+
+def _is_being_executed(process: Path) -> bool:
+    """It lives, and the kernel has not filled in its command line and environment yet."""
+    if (process / "environ").read_bytes() or (process / "cmdline").read_bytes():
+        return False
+    # The name stands in brackets and may hold anything. proc_pid_stat(5): state is the third field,
+    # flags are the ninth.
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return fields[0] not in ("Z", "X") and not int(fields[6]) & LEAVING_FLAGS
 
 
 def _mark_of(process: Path) -> str:
