@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.manager.fakes import FakeLauncher, FakeProcesses, asynchronous, manag
 from tests.manager.test_runs import ANN, create, started, state_of
 from trimaran.errors import NotFoundError
 from trimaran.runs import EventKind, Run, RunEvent, RunState, event_to_tree
-from trimaran.store import StoreError, open_store
+from trimaran.store import Store, StoreError, open_store
 
 
 async def damage(served: Serving, run_id: str) -> None:
@@ -110,25 +111,28 @@ async def test_its_watchers_are_told(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
     event = RunEvent(0, EventKind.STEP, Run("r", RunState.RUNNING, 1, 2), {}, "", 0.0)
     await store.extend("events/r", [event_to_tree(event)])
-    is_lost = False
 
     class Stores:
+        left = 10
+        """Uses until it is lost: by then the tail has the event."""
+
         @asynccontextmanager
-        async def of(self, url: str) -> Any:
-            if is_lost:
+        async def of(self, url: str) -> AsyncGenerator[Store]:
+            if not self.left:
                 raise StoreError("the store has gone back")
+            self.left -= 1
             yield store
 
-    tails, seen = Tails(cast(RunStores, Stores()), poll=0.02), list[int]()
+    stores, seen = Stores(), list[int]()
+    tails = Tails(cast(RunStores, stores), poll=0.02)
     async with asyncio.timeout(20):
         with pytest.raises(StoreError, match="gone back"):
             async for found in watch(tails, "r", "u", 0, lambda: False):
                 assert isinstance(found, RunEvent)
                 seen.append(found.sequence)
-                is_lost = True
     assert seen == [1]
     assert not tails.num_watchers
-    is_lost = False
+    stores.left = 10
     async for _ in watch(tails, "r", "u", 0, lambda: True):
         seen.append(0)
     assert seen == [1, 0], "a new watcher begins anew"

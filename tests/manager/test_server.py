@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.manager.run_stores import RunStores
+from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
 from tests.manager.fakes import (
     FakeLauncher,
@@ -202,7 +203,7 @@ async def test_a_weak_store_is_named_at_the_start(
     settings = ManagerSettings(folder=tmp_path / "runs")
     async with managing(settings.folder) as served:
         announce(settings, served)
-        assert "weak" not in capsys.readouterr().out
+        assert "weak: " not in capsys.readouterr().out
         store = served.manager.records.store
         monkeypatch.setattr(type(store), "durability", "weak: appendfsync is everysec")
         announce(settings, served)
