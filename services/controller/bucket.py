@@ -19,7 +19,7 @@ from typing import TypeVar
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from services.controller.payloads import MissingPayloadError, checked
+from services.controller.payloads import OWNER_NAME, MissingPayloadError, checked
 from trimaran.errors import InputError, UnavailableError, first_error
 
 Result = TypeVar("Result")
@@ -77,13 +77,28 @@ class BucketPayloads:
     async def sizes(self) -> dict[str, int]:
         async def list_all() -> dict[str, int]:
             stream = self._store.list()
-            return {meta["path"]: meta["size"] async for page in stream for meta in page}
+            found = {meta["path"]: meta["size"] async for page in stream for meta in page}
+            return {name: size for name, size in found.items() if name != OWNER_NAME}
 
         return await self._call(list_all())
 
     async def delete(self, names: Set[str]) -> None:
         if names:
             await self._call(self._store.delete_async(sorted(names)))
+
+    async def claim(self, owner: str) -> str:
+        async def get() -> str:
+            answer = await self._store.get_async(OWNER_NAME)
+            return bytes(await answer.bytes_async()).decode()
+
+        async def get_or_put() -> str:
+            try:
+                return await get()
+            except FileNotFoundError:
+                await self._store.put_async(OWNER_NAME, owner.encode())
+                return await get()
+
+        return await self._call(get_or_put())
 
     async def close(self) -> None:
         """The library closes its connections by itself."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +17,14 @@ from typing import Protocol
 
 from services.controller.disk import DISK_SECONDS, Disk, NoRoomError, sync_folder, write_durably
 from trimaran.errors import InputError
+from trimaran.store import Store
 
 MIB = 1 << 20
 NUM_WRITERS = 8
 FILES_AT_A_TIME = 16
 """That a writer has open."""
+OWNER_NAME = "owner"
+"""Of what says whose a place is, beside the payloads."""
 RESERVE_BYTES = 64 * MIB
 """Left free for the store, the logs and whoever else writes to that disk."""
 
@@ -58,9 +62,35 @@ class PayloadStore(Protocol):
         """Those that are there."""
         ...
 
+    async def claim(self, owner: str) -> str:
+        """Makes the place the owner's unless it is somebody's; whose it is then."""
+        ...
+
     async def close(self) -> None:
         """Idempotent."""
         ...
+
+
+async def claim_payloads(
+    payloads: PayloadStore, place: str, run_id: str, epoch: int, store: Store
+) -> None:
+    """Before a controller writes to a place outside the run folder, where a run of another manager
+    or folder may have the same id: each would delete what it does not know.
+
+    The run's store keeps a random name, and the place says by it whose it is. Raises InputError where
+    it is another run's.
+    """
+    key = f"payloads_owner/{run_id}"
+    record = await store.get(key)
+    owner = record.value if record else secrets.token_hex(16)
+    if record is None:  # first the record: a place that is ours never seems to be another's
+        await store.put_fenced({key: owner}, run_id, epoch)
+    if await payloads.claim(owner) != owner:
+        raise InputError(
+            f"run.payloads: {place}: holds the payloads of another run called {run_id}, which has"
+            " another store; start this run again, under another run.name or with a run.payloads of"
+            " its own"
+        )
 
 
 def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStore:
@@ -132,6 +162,9 @@ class FolderPayloads:
 
         await self._disk.do(unlink)
 
+    async def claim(self, owner: str) -> str:
+        return await self._disk.do(lambda: self._claim(owner))
+
     async def close(self) -> None:
         self._disk.close()
         self._writers.shutdown(wait=False)
@@ -145,6 +178,14 @@ class FolderPayloads:
         list(self._writers.map(write_durably, parts))
         sync_folder(self._folder)
 
+    def _claim(self, owner: str) -> str:
+        path = self._folder / OWNER_NAME
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_durably({path: owner.encode()})
+            sync_folder(self._folder)
+        return path.read_text(encoding="ascii")
+
     def _check_room(self, num_bytes: int) -> None:
         free = shutil.disk_usage(self._folder).free
         if free < num_bytes + self._reserve:
@@ -157,4 +198,4 @@ class FolderPayloads:
         if not self._folder.exists():
             return {}
         with os.scandir(self._folder) as found:
-            return {entry.name: entry.stat().st_size for entry in found}
+            return {e.name: e.stat().st_size for e in found if not e.name.startswith(OWNER_NAME)}

@@ -22,7 +22,7 @@ from services.controller.groups import GroupMaker
 from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
 from services.controller.patience import patiently
-from services.controller.payloads import open_payloads
+from services.controller.payloads import claim_payloads, open_payloads
 from services.controller.proofs import ProofCheck
 from services.controller.records import Opened
 from services.controller.report import Reporter
@@ -86,7 +86,7 @@ async def conduct(
             on_free=lambda text, values: reporter.released(text, values, by="record"),
         )
         reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, room, stack)
-        ledger = await _open_ledger(config, run, store, room, stack)
+        ledger = await _open_ledger(config, run, caller.epoch, store, room, stack)
         # The record that this controller has taken over: an older one can write no more.
         ledger.record(Opened(caller.epoch))
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
@@ -107,10 +107,17 @@ async def conduct(
 
 
 async def _open_ledger(
-    config: RunConfig, run: RunContext, store: Store, room: Room, stack: AsyncExitStack
+    config: RunConfig,
+    run: RunContext,
+    epoch: int,
+    store: Store,
+    room: Room,
+    stack: AsyncExitStack,
 ) -> RunLedger:
     payloads = open_payloads(config.run.payloads, run.folder, run.run_id)
     stack.push_async_callback(payloads.close)
+    if place := config.run.payloads:
+        await room.until_written(lambda: claim_payloads(payloads, place, run.run_id, epoch, store))
     anchor = AnchorFile(run.folder)
     stack.callback(anchor.close)
     ledger = await RunLedger.open(

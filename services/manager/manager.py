@@ -34,8 +34,8 @@ from trimaran.errors import (
 from trimaran.launch.environment import plugin_variables
 from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, RunState
-from trimaran.store import ConflictError, Lease, StoreFullError
+from trimaran.runs import EventKind, Goal, RunState
+from trimaran.store import ConflictError, Lease, StoreError, StoreFullError
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Manager:
             return
         if isinstance(error, StaleEpochError):
             raise error
-        if isinstance(error, UnavailableError):
+        if isinstance(error, UnavailableError | StoreError):
             self.troubles[run_id] = str(error)
             self._lapsed.pop(run_id, None)  # nor could its launcher write there
         count = self._failures[run_id] = self._failures.get(run_id, 0) + 1
@@ -166,6 +166,30 @@ class Manager:
         if run.is_deleted:
             await self._delete(run)
             return
+        try:
+            await self._follow(run, presence)
+        except StoreError as error:
+            await self._give_up(run, presence, error)
+
+    async def _give_up(self, run: Managed, presence: Presence, error: StoreError) -> None:
+        """A run whose own store is damaged or has gone back: nothing can be followed there. Where
+        it is our store, what is written here raises again, and the run is left alone."""
+        if presence is not Presence.GONE:
+            await self._kill(run)
+            raise error  # its devices are free once its processes are gone: then we look again
+        # The copy that is brought back may be older than what was seen.
+        words = {"error": run.told(str(error)), "remedy": lost_store(run), "seen": 0}
+        state = RunState.CANCELLED if run.goal is Goal.CANCEL else RunState.FAILED
+
+        def make(now: Managed) -> Managed:
+            return ended(replace(now, **words), state, time.time()) if now == run else now
+
+        if (await self.records.change(run.run_id, make)).state is state:
+            logger.warning("run %s: %s: %s", run.run_id, state, error)
+            await self.stores.forget(run.store_url)  # a copy is opened anew
+            self.links.forget(run)
+
+    async def _follow(self, run: Managed, presence: Presence) -> None:
         if run.run_id not in self._prepared:
             await self._prepare(run)
         if not run.state.has_processes:
@@ -334,9 +358,13 @@ class Manager:
 
     async def _delete(self, run: Managed) -> None:
         await self.records.check()
-        with suppress(NotFoundError):
+        try:
             async with self.stores.of(run.store_url) as store:
                 await store.delete_all()
+        except NotFoundError:
+            pass
+        except StoreError as error:
+            logger.warning("run %s: its records are not deleted: %s", run.run_id, error)
         self.troubles.pop(run.run_id, None)
         await self.stores.forget(run.store_url)
         self.links.forget(run)
@@ -351,6 +379,10 @@ def taken_over() -> StaleEpochError:
     return StaleEpochError(
         f"{LEASE}: another manager has taken over this store while this one stood still; this one ends"
     )
+
+
+def lost_store(run: Managed) -> str:
+    return f"bring back a copy of the store, then trimaran resume {run.run_id}"
 
 
 def context_of(run: Managed) -> RunContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,9 +48,11 @@ from trimaran.runs import (
     event_from_tree,
     events_stream,
 )
-from trimaran.store import entries, run_store_url
+from trimaran.store import StoreError, StoreFullError, entries, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
 from trimaran.waits import locked
+
+logger = logging.getLogger(__name__)
 
 PAGE, MAX_PAGE = 100, 1000
 SAMPLES, MAX_SAMPLES = 20, 1000
@@ -407,7 +410,11 @@ class Runs:
     ) -> Run:
         self._of(client, run_id)
         run = await self._records.change(run_id, make)
-        await self._manager.links.say_once(run)
+        try:
+            await self._manager.links.say_once(run)
+        except (StoreError, StoreFullError) as error:
+            # The change is recorded, and stands: only those who watch the run are not told.
+            logger.warning("run %s: %s, which its store cannot take: %s", run_id, run.state, error)
         return run.view
 
     def _of(self, client: ClientIdentity, run_id: str) -> Managed:

@@ -40,10 +40,20 @@ class Tail:
         """Sequence of the newest event."""
         self.num_watchers = 0
         self._grown = asyncio.Event()
+        self.error: Exception | None = None
+        """Why it follows no more."""
         self.task: asyncio.Task[None] | None = None
 
     async def follow(self, poll: float) -> None:
-        """Until cancelled. A store that does not answer is asked again."""
+        """Until cancelled, or until an error that no retry mends: those who read get it."""
+        try:
+            await self._follow(poll)
+        except Exception as error:
+            self.error = error
+            self._wake()
+
+    async def _follow(self, poll: float) -> None:
+        """A store that does not answer is asked again."""
         while True:
             try:
                 async with self._stores.of(self._url) as store:
@@ -67,7 +77,7 @@ class Tail:
     async def wait_for_more(self, after: int, timeout: float) -> None:
         """Until there is an event behind `after`, `timeout` seconds at most."""
         grown = self._grown
-        if self.last > after:
+        if self.last > after or self.error:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -75,7 +85,10 @@ class Tail:
 
     async def read(self, after: int, now: bool) -> tuple[Sequence[RunEvent], int]:
         """The next events behind `after`, PAGE at most, and what is missed: 0, or the last sequence
-        that the store does not keep any more. `now`: also those that the tail has not seen yet."""
+        that the store does not keep any more. `now`: also those that the tail has not seen yet.
+        Raises what ended `follow`."""
+        if self.error:
+            raise self.error
         if self._events and after >= self._events[0].sequence - 1 and not now:
             skip = after - self._events[0].sequence + 1
             return list(islice(self._events, skip, skip + PAGE)), 0
@@ -100,7 +113,7 @@ class Tails:
     def join(self, run_id: str, url: str) -> Tail:
         """`leave` must follow."""
         tail = self._tails.get(run_id)
-        if tail is None:
+        if tail is None or tail.error:
             tail = self._tails[run_id] = Tail(self._stores, run_id, url, self._kept)
             tail.task = asyncio.create_task(tail.follow(self._poll))
         tail.num_watchers += 1

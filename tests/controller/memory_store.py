@@ -72,6 +72,7 @@ class MemoryPayloads:
         self.faults: list[str] = []
         """What the next calls of `write` do: "crash after" or "away"."""
         self.deletes = True
+        self.owner = ""
 
     async def write(self, payloads: Mapping[str, bytes]) -> None:
         fault = self.faults.pop(0) if self.faults else ""
@@ -94,6 +95,10 @@ class MemoryPayloads:
             raise UnavailableError("the bucket is away")
         for name in names:
             self.data.pop(name, None)
+
+    async def claim(self, owner: str) -> str:
+        self.owner = self.owner or owner
+        return self.owner
 
     async def close(self) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from services.controller.payloads import (
     FolderPayloads,
     MissingPayloadError,
     PayloadStore,
+    claim_payloads,
     open_payloads,
     payload_digest,
 )
@@ -39,6 +41,7 @@ from services.controller.room import HeldError, Room
 from tests.controller.fakes import make_config
 from tests.controller.memory_store import CrashError, MemoryPayloads, MemoryStore
 from trimaran.errors import InputError, UnavailableError
+from trimaran.store import open_store
 from trimaran.types import VersionId
 
 ROW = {payload_digest(data): data for data in (b"one", b"two")}
@@ -124,6 +127,8 @@ async def keeps_the_contract(payloads: PayloadStore) -> None:
     await payloads.delete({name, "b" * 64})
     assert set(await payloads.sizes()) == ROW.keys() - {name}
     await payloads.write({})
+    assert [await payloads.claim(owner) for owner in ("a", "b", "a")] == ["a", "a", "a"]
+    assert set(await payloads.sizes()) == ROW.keys() - {name}, "the owner would be collected"
     await payloads.close()
 
 
@@ -151,6 +156,32 @@ def test_the_url_says_where(tmp_path: Path) -> None:
     assert (tmp_path / "third" / "run-1" / name).is_file()
     with pytest.raises(InputError, match=r"run\.payloads: nowhere://bucket"):
         open_payloads("nowhere://bucket", tmp_path, "run-1")
+
+
+def test_a_run_of_the_same_id_and_another_store_is_refused_the_place(tmp_path: Path) -> None:
+    """Two managers, or folders, may give one id within the same second."""
+
+    async def claim(store_name: str, epoch: int = 1) -> None:
+        store = await open_store(f"sqlite:{tmp_path / store_name}")
+        payloads = open_payloads(str(tmp_path / "shared"), tmp_path, "run-1")
+        try:
+            while await store.newest_epoch("run-1") < epoch:
+                await store.next_epoch("run-1")
+            await claim_payloads(payloads, str(tmp_path / "shared"), "run-1", epoch, store)
+        finally:
+            await payloads.close()
+            await store.close()
+
+    asyncio.run(claim("a.sqlite"))
+    with pytest.raises(InputError, match=r"run\.payloads: .*shared: .*another run called run-1"):
+        asyncio.run(claim("b.sqlite"))
+    asyncio.run(claim("a.sqlite", epoch=2))  # a resume
+    shutil.copy(tmp_path / "a.sqlite", tmp_path / "restored.sqlite")
+    asyncio.run(claim("restored.sqlite", epoch=3))
+    (tmp_path / "shared" / "run-1" / "owner").unlink()  # a place brought back without it
+    asyncio.run(claim("a.sqlite", epoch=3))
+    with pytest.raises(InputError):
+        asyncio.run(claim("b.sqlite"))
 
 
 def test_credentials_do_not_stand_in_the_configuration() -> None:

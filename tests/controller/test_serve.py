@@ -791,6 +791,20 @@ def test_another_runs_id_is_refused(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_run_of_the_same_id_elsewhere_is_refused_its_payloads(tmp_path: Path) -> None:
+    """Two managers may give one id; each would delete payloads that it does not know."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    place = tmp_path / "shared"
+    for folder in (first, second):
+        folder.mkdir()
+    asyncio.run(serve(first, Pool(), payloads=str(place), keep_payloads="all"))
+    before = sorted(path.name for path in (place / "run").iterdir())
+    assert len(before) > 1 and "owner" in before
+    with pytest.raises(InputError, match="holds the payloads of another run called run"):
+        asyncio.run(serve(second, Pool(), payloads=str(place)))
+    assert sorted(path.name for path in (place / "run").iterdir()) == before
+
+
 def test_an_empty_dataset_ends_before_anything_starts(tmp_path: Path) -> None:
     config = configure(tmp_path, {"controller": "127.0.0.1:0"})
     (tmp_path / "train.jsonl").write_text("")

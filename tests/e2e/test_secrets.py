@@ -26,6 +26,7 @@ from trimaran.types import Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 PASSWORD = "correct-horse-battery-staple"
+BUCKET_SECRET = "bucket-secret-of-the-test"
 PLUGIN_VARIABLE, PLUGIN_TOKEN = "TRIMARAN_STYLE_TOKEN", "plugin-token-of-the-test"
 
 
@@ -52,6 +53,7 @@ def test_no_secret_is_in_command_lines_environments_logs_or_files_of_others(
 ):
     monkeypatch.setenv(PLUGIN_VARIABLE, PLUGIN_TOKEN)
     monkeypatch.setenv(ALLOW_VARIABLE, plugin)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", BUCKET_SECRET)
     folder = tmp_path / "runs" / "secret-run"
     (folder / "logs").mkdir(parents=True)
     style = {"weight": 0.1, "plugin": {"url": plugin, "token_variable": PLUGIN_VARIABLE}}
@@ -72,11 +74,14 @@ def test_no_secret_is_in_command_lines_environments_logs_or_files_of_others(
         for one in alive:
             assert_silent(one, token)
         # The launcher hands it on. The reward's workers run foreign code, and do not have it.
-        assert sorted(map(what_it_is, filter(knows_plugin_token, alive))) == ["launch", "reward"]
+        knowing = [what_it_is(one) for one in alive if knows(one, PLUGIN_TOKEN)]
+        assert sorted(knowing) == ["launch", "reward"]
+        knowing = [what_it_is(one) for one in alive if knows(one, BUCKET_SECRET)]
+        assert sorted(knowing) == ["controller", "launch"]  # of whom one writes the payloads
     finally:
         process.send_signal(signal.SIGTERM)
         output = runs.finish(process)
-    assert not [one for one in (token, PASSWORD, PLUGIN_TOKEN) if one in output]
+    assert not [one for one in (token, PASSWORD, PLUGIN_TOKEN, BUCKET_SECRET) if one in output]
     assert not [path for path in files_in(folder) if holds(path, PLUGIN_TOKEN)]
     holders = [path for path in files_in(folder) if holds(path, token)]
     assert holders == [folder / "token"]
@@ -112,17 +117,19 @@ def assert_silent(process: psutil.Process, token: str) -> None:
         assert PASSWORD.encode() not in data, f"{name} of {process}"
 
 
-def knows_plugin_token(process: psutil.Process) -> bool:
+def knows(process: psutil.Process, secret: str) -> bool:
     try:
         data = Path(f"/proc/{process.pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False  # it has ended
-    return PLUGIN_TOKEN.encode() in data
+    return secret.encode() in data
 
 
 def what_it_is(process: psutil.Process) -> str:
     words = process.cmdline()
-    return next((word for word in ("launch", "reward") if word in words), " ".join(words))
+    return next(
+        (word for word in ("launch", "reward", "controller") if word in words), " ".join(words)
+    )
 
 
 def files_in(folder: Path) -> list[Path]:

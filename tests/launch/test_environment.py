@@ -97,3 +97,15 @@ def test_names_and_addresses(config: RunConfig) -> None:
     for kind, index in (("rollout", 1), ("rollout", -1), ("weight-sync", 0), ("trainer", 0)):
         with pytest.raises(InputError, match=r"endpoints\.(rollout|weight_sync|trainer)"):
             service_address(config, kind, index)
+
+
+def test_credentials_of_buckets_are_for_the_controller_alone(config: RunConfig) -> None:
+    """The other services run foreign functions, or models' own code, and open no bucket."""
+    shell = {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/key.json",
+        "AZURE_STORAGE_ACCOUNT_KEY": "k",
+    }
+    found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
+    assert {kind for kind, names in found.items() if names} == {"controller"}
+    assert found["controller"] == shell.keys()

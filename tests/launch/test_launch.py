@@ -35,6 +35,13 @@ from trimaran.runs import (
     run_to_tree,
 )
 from trimaran.store import ConflictError, Store, entries, open_store
+from trimaran.store.sqlite import SqliteStore
+
+WEAK = "weak: appendfsync is everysec"
+
+
+class Weak(SqliteStore):
+    durability = WEAK
 
 
 def configure() -> RunConfig:
@@ -206,6 +213,22 @@ def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
             "reward is started again",
         ]
         assert {event.kind for event in await launched.events()} == {EventKind.PROCESS}
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_store_that_may_lose_what_it_acknowledged_is_named_in_the_run(tmp_path: Path) -> None:
+    async def scenario(launched: Launched) -> None:
+        launched.store = Weak(tmp_path / "store.sqlite")
+        await launched.store.open(make=True)
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        await launched.up("controller")
+        await launched.report(RunState.RUNNING)
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        [event] = await launched.events()
+        assert (event.kind, event.text) == (EventKind.PROCESS, f"the run's store: {WEAK}")
+        await launched.store.close()
 
     with_launcher(tmp_path, scenario)
 

@@ -13,6 +13,7 @@ from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
 from trimaran.errors import InputError
 from trimaran.machine import read_machine
+from trimaran.store import store_name
 from trimaran.telemetry import setup_logging
 from trimaran.watchdog import watched
 
@@ -56,7 +57,7 @@ async def _until_stopped(settings: ManagerSettings) -> int:
     num_going = 0
     try:
         async with serving(settings, say=_say) as served:
-            _announce(settings, served)
+            announce(settings, served)
             try:
                 async with watched():
                     await served.manager.run()
@@ -72,8 +73,11 @@ async def _until_stopped(settings: ManagerSettings) -> int:
     return 0
 
 
-def _announce(settings: ManagerSettings, served: Serving) -> None:
+def announce(settings: ManagerSettings, served: Serving) -> None:
+    """On standard output: what an operator wants to know at the start."""
     _say(f"runs: {settings.folder}")
+    if durability := served.manager.records.store.durability:
+        _say(f"store {store_name(settings.store_url)}: {durability}")
     for pool in settings.find_pools():
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""

@@ -34,6 +34,9 @@ COMPUTE = {
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
 }
 
+BUCKET_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
+"""Of the variables by which the vendors' tools, and ours, open a bucket: `run.payloads`."""
+
 CALLS = {
     "controller": ("reward", "weight-sync", "rollout", "trainer"),
     "weight-sync": ("trainer",),
@@ -47,10 +50,16 @@ def service_environment(
 ) -> dict[str, str]:
     """The environment for one service. What the user's shell sets wins, except thread counts.
 
-    Tokens of reward plugins are for the reward service alone.
+    Tokens of reward plugins are for the reward service alone, credentials of buckets for the
+    controller alone: it writes the payloads, and runs no functions of others.
     """
     hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
-    inherited = {name: value for name, value in inherited.items() if name not in hidden}
+    prefixes = () if kind == "controller" else BUCKET_PREFIXES
+    inherited = {
+        name: value
+        for name, value in inherited.items()
+        if name not in hidden and not name.startswith(prefixes)
+    }
     defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
     threads = {"rollout": config.rollout.threads, "trainer": config.trainer.threads}.get(kind, 1)
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(threads)}

@@ -45,6 +45,8 @@ async def launch(
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await reports.starting(config)
+        if store.durability:
+            reports.note(f"the run's store: {store.durability}")
         processes = Processes(services)
         await reports.endpoints(processes.addresses)
         on_start(processes)
