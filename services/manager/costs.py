@@ -95,8 +95,9 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]
-    in_bucket = "://" in (config.run.payloads or "")
-    if limits.disk_gib and not in_bucket and config.run.payload_quota_gib is None:
+    scheme, separator, _ = (config.run.payloads or "").partition("://")
+    on_disk = not separator or scheme == "file"
+    if limits.disk_gib and on_disk and config.run.payload_quota_gib is None:
         faults.append(
             f"run.payload_quota_gib: missing; this owner's disk_gib is {limits.disk_gib:g}, so give the"
             " GiB that the run's payloads may take"

@@ -378,9 +378,10 @@ class Runs:
         check_kept(owner, len(kept), self._settings.limits.of_owner)
 
     def _check_memory(self, run: Managed, replicas: int) -> None:
-        most = self._settings.limits.host_memory_gib
+        if not (most := self._settings.limits.host_memory_gib):
+            return
         config = parse_config(run.config, source=f"run {run.run_id}")
-        if 0 < most < (wanted := host_memory_gib(config, replicas)):
+        if most < (wanted := host_memory_gib(config, replicas)):
             raise LimitError(
                 f"max_replicas: {replicas} need {wanted:,.6g} GiB of the host's memory with the reward"
                 f" workers, and {most:g} are allowed"

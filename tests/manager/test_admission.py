@@ -292,11 +292,13 @@ def test_payloads_on_a_bounded_disk_need_a_quota(roots):
     with pytest.raises(LimitError, match=r"payload_quota_gib .*: 12"):
         text = specify(run={"payload_quota_gib": 12})
         admitted(roots, text, limits=Limits(disk_gib=10))
-    folder = specify(run={"payloads": str(roots / "payloads")})
-    more: Any = {"limits": Limits(disk_gib=10), "payloads": (str(roots / "payloads"), "s3://b")}
-    with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing"):
-        admitted(roots, folder, **more)
-    admitted(roots, folder, "run.payload_quota_gib=1", **more)
+    own = (str(roots / "payloads"), f"file://{roots}/payloads")
+    more: Any = {"limits": Limits(disk_gib=10), "payloads": (*own, "s3://b")}
+    for folder in own:
+        text = specify(run={"payloads": folder})
+        with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing"):
+            admitted(roots, text, **more)
+        admitted(roots, text, "run.payload_quota_gib=1", **more)
     admitted(roots, specify(run={"payloads": "s3://b/x"}), **more)
 
 
