@@ -33,9 +33,16 @@ from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
 
-Positive = Annotated[int, Field(ge=1)]
+MAX_COUNT = 10**9
+MAX_PROCESSES = 1024
+MAX_THREADS = 1024
+MAX_SECONDS = 366 * 86400.0
+"""A year. Timers of an operating system end long before the greatest float."""
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Threads = Annotated[int, Field(ge=1, le=MAX_THREADS)]
+Samples = Annotated[int, Field(ge=0, le=1000)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
 
 def _check_port(address: str) -> str:
@@ -122,7 +129,7 @@ class RunSection(Section):
     keep_payloads: Literal["resume", "all"] = "resume"
     """resume: what is older than the oldest kept checkpoint is deleted. all: what `trimaran replay`
     needs."""
-    payload_quota_gib: Annotated[float, Field(gt=0)] | None = None
+    payload_quota_gib: Annotated[float, Field(gt=0, le=1 << 30)] | None = None
     """Of all payloads; a run that has no more room is held."""
     hold_timeout: Seconds = 3600
     """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
@@ -167,7 +174,7 @@ class RolloutSection(Section):
     devices: Devices = "auto"
     """Numbers (of GPUs: or UUIDs) of replicas x tensor_parallel devices, the first replica's first; or auto: those in
     sight that the trainer leaves, in order. docs/architecture.md has the rules (Devices)."""
-    threads: Positive = 1
+    threads: Threads = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
     group_size: Annotated[int, Field(ge=2)] = 8
@@ -177,7 +184,7 @@ class RolloutSection(Section):
     """A longer prompt is skipped, counted and reported."""
     max_concurrency: Positive = 64
     """Completions that one replica decodes at the same time."""
-    kv_cache_gib: Annotated[float, Field(gt=0)] = 1
+    kv_cache_gib: Annotated[float, Field(gt=0, le=65536)] = 1
     """Room for keys and values on the CPU."""
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
@@ -263,11 +270,11 @@ class RewardSection(Section):
         min_length=1
     )
     """Term -> weight, or a section with more to say; the reward is the weighted sum."""
-    workers: Positive = 2
+    workers: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] = 2
     """Processes in which rules and functions run."""
     timeout: Seconds = 10
     """One completion, one rule; a worker over it is killed."""
-    memory_mib: Annotated[int, Field(ge=256)] = 4096
+    memory_mib: Annotated[int, Field(ge=256, le=1 << 26)] = 4096
     """Address space of one worker; a checker that wants more is stopped."""
     max_faulted_share: Annotated[float, Field(gt=0, le=1)] = 0.2
     """Of the last answers; above it the run pauses instead of learning from noise."""
@@ -303,7 +310,7 @@ class TrainerSection(Section):
     data_parallel: Positive = 1
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Of the pool of devices on which the ranks are placed; only the manager reads them."""
-    threads: Positive = 1
+    threads: Threads = 1
     """CPU threads of one rank."""
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompt and completion; a group is never split."""
@@ -349,7 +356,7 @@ class WeightSyncSection(Section):
     join_timeout: Seconds = 60
     prove_timeout: Seconds = 60
     """For one replica to read back everything that it has loaded."""
-    heartbeat_timeout: Annotated[float, Field(ge=1)] = 30
+    heartbeat_timeout: Annotated[float, Field(ge=1, le=MAX_SECONDS)] = 30
     """Silence after which a replica leaves routing."""
     sample_share: Annotated[float, Field(gt=0, le=1)] = 0.125
     """Share of the blocks that each engine reads back after every other commit, in rotation."""
@@ -360,11 +367,11 @@ class ValidationSection(Section):
 
     every: Positive = 5
     """Steps between validations; one more before the first step and at the end."""
-    samples: NonNegative = 4
+    samples: Samples = 4
     """Completions a prompt at the training temperature, on the way; 0 leaves only greedy."""
-    final_samples: NonNegative = 16
+    final_samples: Samples = 16
     """The same before the first step and at the end."""
-    max_prompts: Positive = 1000
+    max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
 
 
 class Endpoints(Section):

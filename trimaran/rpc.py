@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
@@ -24,6 +23,7 @@ from trimaran import errors, rpc_metrics
 from trimaran.channel import TrustedChannel
 from trimaran.exposition import Exposition
 from trimaran.fence import EpochFence, Issued, nobody_knows
+from trimaran.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.rpc_metrics import CallMetrics, MetricsServicer
 from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
@@ -48,8 +48,6 @@ OPTIONS = [
 ]
 
 STOP_GRACE_SECONDS = 2.0
-IDENTIFY_SECONDS = 5.0
-"""After which the client of a stream that goes on is identified again: a token may be withdrawn."""
 
 Identify = Callable[[str, str], ClientIdentity]
 """Given the method's path and the token ("" without one): who calls. Raises UnauthenticatedError or
@@ -81,7 +79,10 @@ class _Boundary(grpc.aio.ServerInterceptor):
         try:
             identity = self._identify(method, token)
         except errors.TrimaranError as error:
-            return _refusal(error)
+            known = not isinstance(error, errors.ForbiddenError)  # a stranger learns no methods
+            if known or await continuation(handler_call_details) is not None:
+                return _refusal(error)
+            return None  # UNIMPLEMENTED, whatever the role
         handler = await continuation(handler_call_details)
         if handler is None or method.startswith("/grpc."):
             return handler  # reflection
@@ -122,12 +123,9 @@ class _Boundary(grpc.aio.ServerInterceptor):
         async def handle(request: Any, context: _Context) -> AsyncIterator[Any]:
             try:
                 _client.set(identity)
-                identified = time.monotonic()
                 await self._check(request)
-                async for response in behavior(request, context):
-                    if time.monotonic() > identified + self._identify_seconds:
-                        identify()
-                        identified = time.monotonic()
+                responses = behavior(request, context)
+                async for response in while_allowed(responses, identify, self._identify_seconds):
                     yield response
             except Exception as error:
                 await _abort(context, error)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.manager.roots import told
 from trimaran.config import RunConfig
 from trimaran.errors import LimitError
 
@@ -16,24 +17,28 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that one owner's runs may be or cost; 0 stands for no limit.
+    """The most that one owner may have, and that each of its runs may be or cost; 0 stands for no
+    limit.
 
     Example: Limits(runs=20, running=4, replicas=64, steps=10_000, tokens=10**10, disk_gib=500)
     """
 
     runs: int = 0
-    """Queued, running and paused ones."""
+    """Of an owner: queued, running and paused ones."""
+    kept: int = 0
+    """Of an owner: those that are not deleted, ended ones as well."""
     running: int = 0
-    """At a time; further ones wait in the queue."""
+    """Of an owner, at a time; further ones wait in the queue."""
     devices: int = 0
     """Of one run, to start."""
     replicas: int = 0
     """Of one run, at most."""
     steps: int = 0
+    """Of one run."""
     tokens: int = 0
     """That one run may generate."""
     disk_gib: float = 0
-    """That one run's folder may take: its payloads there must then have a quota."""
+    """That one run may take: payloads that do not lie in a bucket must then have a quota."""
     host_memory_gib: float = 0
     """Of one run: reward workers, and what replicas on the CPU keep."""
 
@@ -52,18 +57,23 @@ class Costs:
 
 def costs_of(config: RunConfig) -> Costs:
     """Reads the sizes of the model's files, and nothing else."""
-    rollout, trainer, reward = config.rollout, config.trainer, config.reward
+    rollout, trainer = config.rollout, config.trainer
     ranks = trainer.tensor_parallel * trainer.data_parallel
     replicas = rollout.max_replicas  # it may grow to these while devices are idle
-    host = replicas * rollout.kv_cache_gib + reward.workers * reward.memory_mib / 1024
     return Costs(
         devices=ranks + rollout.replicas * rollout.tensor_parallel,
         replicas=replicas,
         steps=config.run.steps,
         tokens=(_trained(config) + _validated(config)) * rollout.max_tokens,
         disk_gib=_checkpoints(config) / GIB + (config.run.payload_quota_gib or 0),
-        host_memory_gib=host,
+        host_memory_gib=host_memory_gib(config, replicas),
     )
+
+
+def host_memory_gib(config: RunConfig, replicas: int) -> float:
+    """With so many replicas."""
+    reward = config.reward
+    return replicas * config.rollout.kv_cache_gib + reward.workers * reward.memory_mib / 1024
 
 
 def check_costs(config: RunConfig, limits: Limits) -> Costs:
@@ -85,7 +95,9 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]
-    if limits.disk_gib and config.run.payloads is None and config.run.payload_quota_gib is None:
+    scheme, separator, _ = (config.run.payloads or "").partition("://")
+    on_disk = not separator or scheme == "file"
+    if limits.disk_gib and on_disk and config.run.payload_quota_gib is None:
         faults.append(
             f"run.payload_quota_gib: missing; this owner's disk_gib is {limits.disk_gib:g}, so give the"
             " GiB that the run's payloads may take"
@@ -99,8 +111,17 @@ def check_owner(owner: str, num_runs: int, limits: Limits) -> None:
     """One more run of `owner`, who has `num_runs` that have not ended. Raises LimitError."""
     if 0 < limits.runs <= num_runs:
         raise LimitError(
-            f"owner: {owner} has {num_runs} runs that have not ended; at most {limits.runs}: wait"
+            f"owner {owner} has {num_runs} runs that have not ended; at most {limits.runs}: wait"
             " for one to end, or cancel one"
+        )
+
+
+def check_kept(owner: str, num_runs: int, limits: Limits) -> None:
+    """The same with all runs of `owner` that are not deleted."""
+    if 0 < limits.kept <= num_runs:
+        raise LimitError(
+            f"owner {owner} keeps {num_runs} runs, ended ones as well; at most {limits.kept}: delete"
+            " one"
         )
 
 
@@ -119,7 +140,8 @@ def _validated(config: RunConfig) -> int:
 
 def _checkpoints(config: RunConfig) -> int:
     """Those that are kept, one that is written, and the exported model."""
-    model = sum(_sizes(config.model.path.glob("*.safetensors")))
+    with told("model.path", config.model.path):
+        model = sum(_sizes(config.model.path.glob("*.safetensors")))
     return model * (MAIN_STATE * (config.run.keep_checkpoints + 1) + 1)
 
 

@@ -19,6 +19,7 @@ from services.manager.http_routes import Routes
 from services.manager.http_safety import Safety
 from trimaran.errors import UnavailableError
 from trimaran.exposition import Exposition
+from trimaran.recheck import IDENTIFY_SECONDS
 
 HEARTBEAT_SECONDS = 15.0
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
@@ -36,6 +37,7 @@ def make_app(
     is_ready: Callable[[], bool] = lambda: True,
     hosts: frozenset[str] = LOOPBACK,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    identify_seconds: float = IDENTIFY_SECONDS,
 ) -> FastAPI:
     """`own`: the manager's numbers. `hosts`: the names under which the manager may be asked; empty: any.
 
@@ -59,7 +61,7 @@ def make_app(
     probes.get("/healthz", responses=responses(403, 500))(health)
     probes.get("/readyz", responses=responses(403, 500, 503))(readiness(is_ready))
     app.include_router(probes)
-    app.include_router(Routes(runs, heartbeat_seconds).router())
+    app.include_router(Routes(runs, heartbeat_seconds, identify_seconds).router())
     app.include_router(MetricsRoutes(runs, own).router())
     return app
 

@@ -12,7 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from trimaran.errors import InputError, InternalError, NotFoundError, TrimaranError
+from trimaran.errors import (
+    ForbiddenError,
+    InputError,
+    InternalError,
+    LimitError,
+    NotFoundError,
+    TrimaranError,
+)
 from trimaran.status import status_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -44,8 +51,9 @@ MEANINGS = {
     503: "The manager's store does not answer; try again.",
     504: "It took too long.",
 }
-FIELD = re.compile(r"([a-z_][\w.\[\]-]*): ")
-"""How our messages begin where they are about a field."""
+FIELD = re.compile(r"(?:config: )?([a-z_][\w.\[\]-]*)(?: x [^:\n]*)?: ")
+"""How our messages begin where they are about a field, or a product of some: the first is told."""
+OF_FIELDS = InputError, NotFoundError, LimitError, ForbiddenError
 
 
 class Problem(BaseModel):
@@ -90,7 +98,7 @@ def add_handlers(app: FastAPI) -> None:
 def problem_of(error: TrimaranError) -> Problem:
     status = status_of(error)
     assert status  # it is one of ours
-    field = FIELD.match(str(error)) if isinstance(error, InputError | NotFoundError) else None
+    field = FIELD.match(str(error)) if isinstance(error, OF_FIELDS) else None
     return Problem(
         title=status.code.name,
         status=STATUSES[status.code.name],

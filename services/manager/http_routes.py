@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response, Security
@@ -14,20 +16,33 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from services.manager.http_events import server_sent
 from services.manager.http_forms import MAX_INT32, LogNames, RunPage, Scale, Submission
 from services.manager.http_problems import responses
+from trimaran.errors import TrimaranError
+from trimaran.recheck import while_allowed
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.runs import Run, RunState
+
+logger = logging.getLogger(__name__)
 
 METHOD = "/trimaran.v1.RunService/{}"
 _bearer = HTTPBearer(auto_error=False, description="Where the operator gave clients tokens.")
 
 
-async def _identify(
+def _identify_again(
     request: Request,
     bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-) -> Any:
-    """Who asks, and may: as for the method of RunService that the route is named after."""
+) -> Callable[[], Any]:
+    """Says who asks, and may: as for the method of RunService that the route is named after."""
     token = bearer.credentials if bearer else ""
-    return request.app.state.identify(METHOD.format(request.scope["route"].name), token)
+    method = METHOD.format(request.scope["route"].name)
+    return partial(request.app.state.identify, method, token)
+
+
+IdentifyAgain = Annotated[Callable[[], Any], Depends(_identify_again)]
+"""For streams: a token may be withdrawn."""
+
+
+async def _identify(identify: IdentifyAgain) -> Any:
+    return identify()
 
 
 Client = Annotated[Any, Depends(_identify)]
@@ -48,8 +63,10 @@ EVENTS = {
 class Routes:
     """`runs`: what the gRPC service asks, too."""
 
-    def __init__(self, runs: Any, heartbeat_seconds: float) -> None:
+    def __init__(self, runs: Any, heartbeat_seconds: float, identify_seconds: float) -> None:
+        """`identify_seconds`: after which the client of a stream is identified again."""
         self._runs, self._heartbeat_seconds = runs, heartbeat_seconds
+        self._identify_seconds = identify_seconds
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -127,6 +144,7 @@ class Routes:
     async def watch_run(
         self,
         client: Client,
+        identify: IdentifyAgain,
         run_id: RunId,
         after: Annotated[
             int, Query(ge=0, le=2**63 - 1, description="A sequence number; 0: all events.")
@@ -147,6 +165,7 @@ class Routes:
             if first is None:
                 return Response(status_code=204)  # a browser that comes back stays away then
             events = _with_first(first, events)
+        events = while_allowed(events, identify, self._identify_seconds)
         return StreamingResponse(
             server_sent(events, self._heartbeat_seconds),
             media_type="text/event-stream",
@@ -178,6 +197,7 @@ class Routes:
     async def get_logs(
         self,
         client: Client,
+        identify: IdentifyAgain,
         run_id: RunId,
         process: Annotated[str, Path(max_length=200, description="For example `rollout-0`.")],
         lines: Annotated[int, Query(ge=1, le=10000, description="From the end.")] = 100,
@@ -189,8 +209,12 @@ class Routes:
 
         async def text() -> AsyncIterator[str]:
             yield "".join(f"{line}\n" for line in first.lines)
-            async for part in parts:
-                yield "".join(f"{line}\n" for line in part.lines)
+            try:
+                async for part in while_allowed(parts, identify, self._identify_seconds):
+                    yield "".join(f"{line}\n" for line in part.lines)
+            except TrimaranError as error:
+                logger.warning("a followed log ended: %s", error)
+                yield f"trimaran: the log is not followed any more: {error}\n"
 
         return StreamingResponse(text(), media_type="text/plain; charset=utf-8")
 

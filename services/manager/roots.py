@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from trimaran.errors import ForbiddenError, InputError
+
+MAX_SHOWN = 300
+"""Characters of a path in a message."""
 
 
 class InRoots:
@@ -24,21 +28,23 @@ class InRoots:
 
     def file(self, path: Path, key: str) -> Path:
         """Resolved. Raises InputError where there is no such file, ForbiddenError."""
-        found = self._find(path, key)
-        # A pipe would hold its reader for ever.
-        if not stat.S_ISREG(found.stat().st_mode):
-            raise InputError(f"{key}: {path}: is not a file")
-        return found
+        with told(key, path):
+            found = self._find(path, key)
+            # A pipe would hold its reader for ever.
+            if not stat.S_ISREG(found.stat().st_mode):
+                raise InputError(f"{key}: {path}: is not a file")
+            return found
 
     def folder(self, path: Path, key: str) -> Path:
         """The same, with all that lies in it."""
-        found = self._find(path, key)
-        if not found.is_dir():
-            raise InputError(f"{key}: {path}: is not a folder")
-        if not self._is_open:
-            for inner in found.rglob("*"):
-                self._check_inner(inner, key)
-        return found
+        with told(key, path):
+            found = self._find(path, key)
+            if not found.is_dir():
+                raise InputError(f"{key}: {path}: is not a folder")
+            if not self._is_open:
+                for inner in found.rglob("*"):
+                    self._check_inner(inner, key)
+            return found
 
     def _find(self, path: Path, key: str) -> Path:
         if ".." in path.parts or "\0" in str(path):
@@ -93,6 +99,16 @@ class InRoots:
             raise ForbiddenError(f"{key}: {inner}: leads out of the roots for {self._kind}")
         if not (real.is_file() or real.is_dir()):
             raise InputError(f"{key}: {inner}: is neither a file nor a folder")
+
+
+@contextmanager
+def told(key: str, path: Path) -> Generator[None]:
+    """What the system says of `path` is an InputError of `key`: a name that is too long, a folder
+    that the manager may not enter."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{key}: {str(path)[:MAX_SHOWN]}: {error.strerror}") from None
 
 
 def _existing(found: Path, path: Path, key: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from services.manager.admission import check_request_id
-from services.manager.costs import check_owner
+from services.manager.costs import check_kept, check_owner, host_memory_gib
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
 from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
@@ -27,7 +27,7 @@ from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
 from services.manager.watchers import Watchers, paced
 from trimaran.clients import MetricsClient
-from trimaran.config import RunConfig
+from trimaran.config import RunConfig, parse_config
 from trimaran.errors import (
     AlreadyExistsError,
     InputError,
@@ -113,6 +113,7 @@ class Runs:
             is_new = known is None
             if known is None:
                 self._check_number(client.owner)
+                self._check_kept(client.owner)
                 known = self._make(client, request_id, checked, priority)
                 await self._records.add(known)
             elif known.is_deleted:
@@ -229,6 +230,7 @@ class Runs:
             )
         if most and max_replicas > most:
             raise LimitError(f"max_replicas: {max_replicas}, and {most} are allowed")
+        self._check_memory(self._of(client, run_id), max_replicas)
 
         def make(run: Managed) -> Managed:
             if run.state.has_ended:
@@ -242,7 +244,6 @@ class Runs:
                 )
             return scaled
 
-        self._of(client, run_id)
         return (await self._records.change(run_id, make)).view
 
     async def delete(self, client: ClientIdentity, run_id: str) -> None:
@@ -307,7 +308,7 @@ class Runs:
         after: int | None = None,
     ) -> AsyncGenerator[LogLines]:
         """The last lines, or those behind the position `after`, and with `follow` those that are
-        written until the run ends."""
+        written until the run ends. Raises LimitError as `events`, for those who follow."""
         run = self._of(client, run_id)
         if not 0 <= lines <= MAX_LINES:
             raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
@@ -319,16 +320,20 @@ class Runs:
             found = await asyncio.to_thread(log.tail, lines or LINES)
         else:
             found = await asyncio.to_thread(log.after, after)
-        yield found
-        while follow:
-            is_over = self._has_ended(run_id)
-            found = await asyncio.to_thread(log.after, found.position)
-            if found.lines:
-                yield found
-            elif is_over:
-                return
-            else:
-                await asyncio.sleep(FOLLOW_SECONDS)
+        if not follow:
+            yield found
+            return
+        with self._watchers.one_more(client.name):
+            yield found
+            while True:
+                is_over = self._has_ended(run_id)
+                found = await asyncio.to_thread(log.after, found.position)
+                if found.lines:
+                    yield found
+                elif is_over:
+                    return
+                else:
+                    await asyncio.sleep(FOLLOW_SECONDS)
 
     async def processes(self, client: ClientIdentity, run_id: str) -> Mapping[str, str]:
         """Those that listen at the moment: their names and addresses."""
@@ -360,14 +365,30 @@ class Runs:
             return await ask_group(store, run, group)
 
     async def ledger_verify(self, client: ClientIdentity, run_id: str) -> LedgerAnswer:
+        """It reads all of it, so it counts as watching while it lasts. Raises LimitError."""
         run = self._of(client, run_id)
-        async with self._stores.of(run.store_url) as store:
-            return await verify(store, run)
+        with self._watchers.one_more(client.name):
+            async with self._stores.of(run.store_url) as store:
+                return await verify(store, run)
 
     def _check_number(self, owner: str) -> None:
         own = [run for run in self._records.all() if run.owner == owner]
         count = sum(not run.state.has_ended for run in own)
         check_owner(owner, count, self._settings.limits.of_owner)
+
+    def _check_kept(self, owner: str) -> None:
+        kept = [r for r in self._records.all() if r.owner == owner and not r.is_deleted]
+        check_kept(owner, len(kept), self._settings.limits.of_owner)
+
+    def _check_memory(self, run: Managed, replicas: int) -> None:
+        if not (most := self._settings.limits.host_memory_gib):
+            return
+        config = parse_config(run.config, source=f"run {run.run_id}")
+        if most < (wanted := host_memory_gib(config, replicas)):
+            raise LimitError(
+                f"max_replicas: {replicas} need {wanted:,.6g} GiB of the host's memory with the reward"
+                f" workers, and {most:g} are allowed"
+            )
 
     def _make(
         self, client: ClientIdentity, request_id: str, config: RunConfig, priority: int

@@ -60,14 +60,14 @@ async def serving(
     """RunService until the block ends; the runs go on. `Serving.manager.run()` is to be awaited.
 
     Raises InputError where another manager has the store, and where others than this machine's users
-    could submit runs without limits.
+    could submit runs and nobody has said what these may name and cost.
 
     Example:
         async with serving(ManagerSettings(folder=Path("/runs"))) as served:
             await served.manager.run()
     """
     async with AsyncExitStack() as stack:
-        settings.check_limits()
+        settings.check_submissions()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
@@ -181,8 +181,7 @@ async def _give_back(store: Store, lease: Lease) -> None:
 
 
 def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
-    allow = settings.allow.plain if settings.allow else None
-    limits = settings.limits.of_owner
+    allow, limits = settings.allowed, settings.limits.of_owner
     return lambda text, overrides: admit(text, overrides, allow, limits)[0]
 
 
@@ -191,8 +190,8 @@ def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
     are only for runs that name them."""
     secrets = _secrets(settings)
     environment = {name: value for name, value in os.environ.items() if name not in secrets}
-    if settings.allow:
-        environment[ALLOW_VARIABLE] = "\n".join(settings.allow.plain.entries)
+    if (allow := settings.allowed) is not None:
+        environment[ALLOW_VARIABLE] = "\n".join(allow.entries)
     return environment
 
 

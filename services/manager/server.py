@@ -107,6 +107,8 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
         question = request.WhichOneof("question")
         if question is None:
             raise InputError("question: missing; give group or verify")
+        if question == "verify" and not request.verify:
+            raise InputError("verify: false asks for nothing; give true, or group")
         client, run_id = rpc.client(), _id(request)
         if question == "group":
             answer = await self._runs.ledger_group(client, run_id, request.group)

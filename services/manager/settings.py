@@ -41,7 +41,7 @@ from trimaran.trust import is_loopback
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"
 KINDS: tuple[Kind, ...] = ("npu", "cuda")
-COSTS = ("runs", "replicas", "steps", "tokens", "disk_gib")
+COSTS = ("runs", "kept", "replicas", "steps", "tokens", "disk_gib")
 """Limits about which an operator must have a word where others than this machine's users submit."""
 LEAST_SLOTS = 8
 """Of the pool that a machine without a configuration has: the example has three processes."""
@@ -100,6 +100,9 @@ class CredentialsSection(Section):
 class AllowSection(Section):
     """What the specification of a run may name. `allow: {models: [/models], data: [/data]}`"""
 
+    anything: bool = False
+    """The operator's word that runs may name whatever the manager's own user may read and write: its
+    keys, other clients' tokens and other runs as well. It stands alone."""
     models: tuple[Path, ...] = ()
     """Folders below which `model.path` lies."""
     data: tuple[Path, ...] = ()
@@ -113,6 +116,15 @@ class AllowSection(Section):
     """https://host:port, or a network such as 10.0.0.0/8."""
     plugin_credentials: Mapping[str, CredentialsSection] = Field(default_factory=dict)
     """By the host, as it stands in `plugin_hosts`."""
+
+    @model_validator(mode="after")
+    def _anything_stands_alone(self) -> AllowSection:
+        others = self.model_fields_set - {"anything"}
+        if self.anything and others:
+            raise ValueError(
+                f"anything: true leaves nothing to {', '.join(sorted(others))}; give one of the two"
+            )
+        return self
 
     @property
     def plain(self) -> Allow:
@@ -132,25 +144,30 @@ class AllowSection(Section):
 
 
 class LimitsSection(Section):
-    """The most that the runs of one owner may be or cost; 0 stands for no limit.
+    """The most that one owner may have (the first three), and that each run may be or cost; 0 stands
+    for no limit.
 
     limits: {runs: 20, replicas: 64, steps: 10000}
     """
 
     runs: NonNegative = 0
-    """Queued, running and paused."""
+    """Of an owner: queued, running and paused."""
+    kept: NonNegative = 0
+    """Of an owner: runs that are not deleted, those that have ended as well."""
     running: NonNegative = 0
-    """At a time; others wait in the queue."""
+    """Of an owner, at a time; others wait in the queue."""
     devices: NonNegative = 0
     """Of one run, to start."""
     replicas: NonNegative = 0
     """Of one run, at most."""
     steps: NonNegative = 0
+    """Of one run."""
     tokens: NonNegative = 0
     """That one run may generate."""
     disk_gib: Annotated[float, Field(ge=0)] = 0
-    """That the folder of one run may take."""
+    """That one run may take: its folder, and payloads in a folder of their own."""
     host_memory_gib: Annotated[float, Field(ge=0)] = 0
+    """Of one run."""
     priority: NonNegative = 100
     """Priorities lie between minus that and that."""
     watchers: Positive = 100
@@ -202,13 +219,18 @@ class ManagerSettings(Section):
     network: Literal["loopback", "trusted"] = "loopback"
     """`trusted`: the operator's word that nobody reads the network, in place of TLS."""
     allow: AllowSection | None = None
-    """Without it runs may name what the manager's own user may read."""
+    """Without it runs may name what the manager's own user may read; that is for loopback only."""
     limits: LimitsSection = LimitsSection()
     queue: FairShareSection = FairShareSection()
 
     @property
     def store_url(self) -> str:
         return self.store or f"sqlite:{self.folder / 'manager.sqlite'}"
+
+    @property
+    def allowed(self) -> Allow | None:
+        """None: anything."""
+        return None if self.allow is None or self.allow.anything else self.allow.plain
 
     @property
     def policy(self) -> Policy:
@@ -225,16 +247,27 @@ class ManagerSettings(Section):
             for name, section in self.pools.items()
         )
 
-    def check_limits(self) -> None:
+    def check_submissions(self) -> None:
         """Raises InputError where others than this machine's users may submit runs, and nobody has
-        said what these may cost."""
+        said what these may name and cost."""
         beyond = [a for a in (self.address, self.http_address) if not is_loopback(a)]
-        if beyond and (unset := self.limits.unset):
-            raise InputError(
-                f"limits: {', '.join(unset)} not given, and others may submit runs at"
-                f" {' and '.join(beyond)}; say what the runs of one owner may cost, 0 for no limit:"
-                f" limits: {{{', '.join(f'{name}: 0' for name in unset)}}}"
+        if not beyond:
+            return
+        faults: list[str] = []
+        others = f"not given, and others may submit runs at {' and '.join(beyond)}"
+        if unset := self.limits.unset:
+            faults.append(
+                f"limits: {', '.join(unset)} {others}; say what one owner's runs may cost, 0 for no"
+                f" limit: limits: {{{', '.join(f'{name}: 0' for name in unset)}}}"
             )
+        if self.allow is None:
+            faults.append(
+                f"allow: {others}; say below which folders the files lie that runs may name:"
+                " allow: {models: [/models], data: [/data]}. With allow: {anything: true} a run may"
+                " name every file of the manager's user, keys and tokens included"
+            )
+        if faults:
+            raise InputError("\n".join(faults))
 
     def check_in_sight(self, machine: Machine) -> None:
         """Raises InputError, with a line for each declared pool that this machine does not have."""

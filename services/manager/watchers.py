@@ -36,8 +36,9 @@ class Watchers:
         """Raises LimitError."""
         if self._num[client] >= self._most:
             raise LimitError(
-                f"watchers: {client} has {self._num[client]} at a time, and {self._most} is the most;"
-                " end one, or watch several runs by ListRuns"
+                f"watchers of {client}: {self._num[client]} at a time (of events, followed logs and"
+                f" ledgers that are verified), and {self._most} is the most; end one, or watch"
+                " several runs by ListRuns"
             )
         self._num[client] += 1
         try:

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -130,6 +131,26 @@ def test_runs_are_steered(manager: ThreadedManager, client: RunClient) -> None:
     client.delete_run("run")
     with pytest.raises(NotFoundError, match="there is no run 'run'"):
         client.get_run("run")
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("max_replicas", lambda client: client.scale_run("run", 1, 99999999999)),
+        ("group", lambda client: client.get_ledger("run", -(2**70))),
+        ("group", lambda client: client.get_ledger("run", 99999999999999999999)),
+        ("offset", lambda client: client.get_samples("run", offset=2**40)),
+        ("lines", lambda client: next(iter(client.get_logs("run", lines=-(2**40))))),
+        ("after_sequence", lambda client: next(iter(client.watch_run("run", 2**70)))),
+        ("priority", lambda client: client.create_run({}, priority=2**40)),
+        ("page_size", lambda client: next(iter(client.list_runs(page_size=2**40)))),
+    ],
+)
+def test_a_number_that_no_field_holds_is_bad_input(
+    client: RunClient, field: str, call: Callable[[RunClient], Any]
+) -> None:
+    with pytest.raises(InputError, match=f"^{field}: -?[0-9]+ cannot be sent"):
+        call(client)
 
 
 def test_what_a_run_has_made(manager: ThreadedManager, client: RunClient) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.manager.admission import Allow, PluginCredentials, admit, check_request_id
-from services.manager.costs import Limits, check_owner, costs_of
+from services.manager.costs import Limits, check_kept, check_owner, costs_of
+from services.manager.roots import InRoots
 from services.manager.specification import MAX_CONFIG_BYTES, MAX_NODES
 from trimaran.errors import ForbiddenError, InputError, LimitError, TrimaranError
 
@@ -270,7 +271,19 @@ def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):
     text = specify(rollout={"replicas": 2}, run={"payload_quota_gib": 0.5})
     with pytest.raises(LimitError, match=field):
         admitted(roots, text, limits=limits)
-    admitted(roots, text, limits=Limits(20, 4, 3, 2, 20, 20 * 8 * 8 * 1024, 1, 100))
+    admitted(
+        roots,
+        text,
+        limits=Limits(
+            runs=20,
+            running=4,
+            devices=3,
+            replicas=2,
+            steps=20,
+            tokens=20 * 8 * 8 * 1024,
+            disk_gib=1,
+        ),
+    )
 
 
 def test_payloads_on_a_bounded_disk_need_a_quota(roots):
@@ -279,6 +292,35 @@ def test_payloads_on_a_bounded_disk_need_a_quota(roots):
     with pytest.raises(LimitError, match=r"payload_quota_gib .*: 12"):
         text = specify(run={"payload_quota_gib": 12})
         admitted(roots, text, limits=Limits(disk_gib=10))
+    own = (str(roots / "payloads"), f"file://{roots}/payloads")
+    more: Any = {"limits": Limits(disk_gib=10), "payloads": (*own, "s3://b")}
+    for folder in own:
+        text = specify(run={"payloads": folder})
+        with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing"):
+            admitted(roots, text, **more)
+        admitted(roots, text, "run.payload_quota_gib=1", **more)
+    admitted(roots, specify(run={"payloads": "s3://b/x"}), **more)
+
+
+def test_a_path_that_the_system_refuses_is_an_error_of_its_key(roots):
+    """Not a failure of the manager."""
+    for name in ("x" * 300, f"{roots}/data/{'x' * 300}"):
+        with pytest.raises(InputError, match=r"^data\.train: "):
+            admitted(roots, specify(data={"train": name}))
+    with pytest.raises(InputError, match=r"^data\.train: .*: File name too long"):
+        admit_open(roots, "s3://ours", train="/tmp/" + "x" * 5000)
+
+
+def test_a_file_that_the_manager_may_not_reach_is_an_error_of_its_key(tmp_path, monkeypatch):
+    """Root may reach everything, so the system's answer is made up."""
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for find in (InRoots("data", None).file, InRoots("models", None).folder):
+        with pytest.raises(InputError, match=r"^data\.train: /root/x: Permission denied"):
+            find(Path("/root/x"), "data.train")
 
 
 def test_replicas_to_which_a_run_may_grow_count(roots):
@@ -299,8 +341,9 @@ def test_payloads_elsewhere_are_refused(roots, place):
     assert admit_open(roots, place) == place
 
 
-def admit_open(roots, place):
-    paths = {"path": str(roots / "models/tiny")}, {"train": str(roots / "data/train.jsonl")}
+def admit_open(roots, place, train=None):
+    train = train or str(roots / "data/train.jsonl")
+    paths = {"path": str(roots / "models/tiny")}, {"train": train}
     text = specify(model=paths[0], data=paths[1], run={"payloads": place})
     return admit(text, (), None, NO_LIMITS)[0].run.payloads
 
@@ -316,8 +359,11 @@ def test_validation_counts_among_the_tokens(roots):
 def test_an_owner_has_so_many_runs_at_a_time():
     check_owner("team-a", 3, Limits(runs=4))
     check_owner("team-a", 3000, Limits())
-    with pytest.raises(LimitError, match="owner: team-a has 4 runs"):
+    with pytest.raises(LimitError, match="owner team-a has 4 runs"):
         check_owner("team-a", 4, Limits(runs=4))
+    check_kept("team-a", 3000, Limits(runs=4))
+    with pytest.raises(LimitError, match="owner team-a keeps 4 runs, ended ones as well"):
+        check_kept("team-a", 4, Limits(kept=4))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,17 @@ import uvicorn
 
 from services.manager.http import make_app
 from services.manager.http_events import with_pauses
+from services.manager.http_problems import problem_of
+from services.manager.log_files import LogLines
 from tests.clients.fake_runs import FakeRuns
-from trimaran.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from trimaran.errors import (
+    ForbiddenError,
+    InputError,
+    LimitError,
+    TrimaranError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from trimaran.exposition import CONTENT_TYPE, Exposition
 from trimaran.runs import EventKind, RunEvent, RunState
 
@@ -187,6 +196,25 @@ def test_a_body_that_is_too_long_is_refused() -> None:
     ask(body)
 
 
+@pytest.mark.parametrize(
+    ("error", "field"),
+    [
+        (LimitError("run.steps: 20 is more than this owner's steps, 19"), "run.steps"),
+        (LimitError("rollout.max_replicas x rollout.kv (GiB): 9 is more"), "rollout.max_replicas"),
+        (LimitError("owner ann has 4 runs that have not ended; at most 4: wait"), ""),
+        (ForbiddenError("data.train: /x: is not below a root"), "data.train"),
+        (ForbiddenError("GetRun: ann is viewer; it takes submitter"), ""),
+        (InputError("config: run.stepss: unknown key"), "run.stepss"),
+        (InputError("config: not YAML: line 1: column 2"), "config"),
+        (InputError("overrides[0]: 'a': an override reads key.sub=value"), "overrides[0]"),
+    ],
+)
+def test_the_field_is_the_one_that_the_message_begins_with(
+    error: TrimaranError, field: str
+) -> None:
+    assert problem_of(error).field == field
+
+
 def test_a_failure_of_the_manager_is_a_problem_too() -> None:
     class Broken(FakeRuns):
         async def get(self, client: Any, run_id: str) -> Any:
@@ -244,8 +272,10 @@ def test_events_go_on_behind_the_last_one_seen_and_end_with_the_run() -> None:
 class Served:
     """A manager on a socket: httpx' transport without one waits for the end of an answer."""
 
-    def __init__(self, runs: FakeRuns, **options: Any) -> None:
-        app = make_app(runs, lambda method, token: None, Exposition(), **options)
+    def __init__(
+        self, runs: FakeRuns, identify: Any = lambda method, token: None, **options: Any
+    ) -> None:
+        app = make_app(runs, identify, Exposition(), **options)
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
 
     async def __aenter__(self) -> str:
@@ -280,6 +310,36 @@ def test_events_arrive_as_they_happen_and_a_silent_run_gives_signs_of_life() -> 
         assert seen.count(": nothing new") >= 3
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("path", ["events", "logs/launcher?follow=true"])
+def test_a_token_that_is_withdrawn_ends_a_silent_stream(path: str) -> None:
+    class Following(FakeRuns):
+        async def logs(self, *arguments: Any, **options: Any) -> AsyncIterator[LogLines]:
+            yield LogLines(["one"], 4)
+            await asyncio.Event().wait()
+
+    async def run() -> str:
+        known = {"a"}
+
+        def identify(method: str, token: str) -> None:
+            if token not in known:
+                raise UnauthenticatedError(f"{method}: nobody here has this token")
+
+        runs = Following()
+        runs.add("run")
+        seen = ""
+        async with (
+            Served(runs, identify, heartbeat_seconds=30.0, identify_seconds=0.05) as place,
+            httpx.AsyncClient(headers={"Authorization": "Bearer a"}) as client,
+            client.stream("GET", f"{place}/v1/runs/run/{path}") as answer,
+        ):
+            async for line in answer.aiter_lines():
+                known.clear()
+                seen += f"{line}\n"
+        return seen
+
+    assert "nobody here has this token" in asyncio.run(asyncio.wait_for(run(), 20))
 
 
 def test_a_watcher_that_goes_away_is_let_go() -> None:

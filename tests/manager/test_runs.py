@@ -668,6 +668,46 @@ async def test_a_run_that_is_resumed_counts_among_its_owners(tmp_path: Path) -> 
 
 
 @asynchronous
+async def test_an_owner_keeps_so_many_runs(tmp_path: Path) -> None:
+    launcher = FakeLauncher(dies_at_once=True)
+    async with managing(tmp_path / "runs", launcher, limits={"kept": 1}) as served:
+        first = await create(served, tmp_path)
+        await until(lambda: state_of(served, first) is RunState.FAILED)
+        with pytest.raises(LimitError, match="ann keeps 1 runs, ended ones as well"):
+            await create(served, tmp_path, "2")
+        await served.runs.delete(ANN, first)
+        await create(served, tmp_path, "2")
+
+
+@asynchronous
+async def test_replicas_that_the_hosts_memory_does_not_bear_are_refused(tmp_path: Path) -> None:
+    limits = {"host_memory_gib": 12}  # of which reward workers may take eight
+    async with managing(tmp_path / "runs", limits=limits) as served:
+        run_id = await create(served, tmp_path)
+        assert (await served.runs.scale(ANN, run_id, 1, 4)).replicas.max == 4
+        with pytest.raises(LimitError, match="^max_replicas: 5 need 13 GiB"):
+            await served.runs.scale(ANN, run_id, 1, 5)
+
+
+@asynchronous
+async def test_followed_logs_and_verified_ledgers_count_as_watching(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher, limits={"watchers": 1}) as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: bool(launcher.events))
+        (tmp_path / "runs" / run_id / "logs" / "launcher.log").write_text("one\n")
+        followed = served.runs.logs(ANN, run_id, "launcher", follow=True)
+        await anext(followed)
+        with pytest.raises(LimitError, match="watchers of ann: 1 at a time"):
+            await anext(served.runs.logs(ANN, run_id, "launcher", follow=True))
+        with pytest.raises(LimitError, match="watchers of ann: 1 at a time"):
+            await served.runs.ledger_verify(ANN, run_id)
+        assert (await anext(served.runs.logs(ANN, run_id, "launcher"))).lines == ["one"]
+        await followed.aclose()
+        assert (await served.runs.ledger_verify(ANN, run_id)).sound
+
+
+@asynchronous
 async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:

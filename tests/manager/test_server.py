@@ -138,6 +138,12 @@ async def test_refusals_are_canonical_and_name_the_field(tmp_path: Path) -> None
             ("ListRuns", {"pageSize": 5000}, grpc.StatusCode.INVALID_ARGUMENT, "page_size"),
             ("ListRuns", {"states": [99]}, grpc.StatusCode.INVALID_ARGUMENT, "states"),
             ("GetLedger", {"runId": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "question"),
+            (
+                "GetLedger",
+                {"runId": "x", "verify": False},
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "verify: false",
+            ),
         ]
         for name, tree, code, word in wrong:
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -98,7 +98,7 @@ def test_a_pool_of_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("pools: {devices: {device: cuda, slot: 1}}", r"did you mean pools.devices.slots\?"),
         ("tls: {cert: a}", r"tls.certificate: missing; it must be given"),
         ("allow: {plugin_credentials: {h: {token: T}}}", r"did you mean .*\.h\.token_variable\?"),
-        ("limits: 3", "limits: must be a section of runs, running"),
+        ("limits: 3", "limits: must be a section of runs, kept, running"),
         ("pools: {x: {device: cuda}}", "lists devices"),
         ("pools: {x: {device: cpu, devices: [1]}}", "counts slots"),
         ("pools: {x: {device: cuda, devices: [1, 1]}}", "each once"),
@@ -113,6 +113,7 @@ def test_a_pool_of_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
             "numbers here and UUIDs there",
         ),
         ("- a", "sections"),
+        ("allow: {anything: true, models: [m]}", "allow: anything: true leaves nothing to models"),
         ("a: [", "not YAML"),
         ("limits: {runs: -1}", "limits.runs"),
     ],
@@ -123,25 +124,33 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 
 BEYOND = "address: 0.0.0.0:7900\nclients: c.yaml\n"
+LIMITS = "limits: {runs: 20, kept: 0, replicas: 64, steps: 1000, tokens: 0, disk_gib: 0}\n"
 
 
 def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost(
     tmp_path: Path,
 ) -> None:
-    load_settings(None).check_limits()  # loopback
+    load_settings(None).check_submissions()  # loopback
     text = BEYOND + "limits: {runs: 20, running: 4, steps: 1000}"
     with pytest.raises(InputError) as caught:
-        load_settings(write(tmp_path, text)).check_limits()
+        load_settings(write(tmp_path, text)).check_submissions()
     said = str(caught.value)
-    assert said.startswith("limits: replicas, tokens, disk_gib not given")
-    assert "at 0.0.0.0:7900;" in said and "limits: {replicas: 0, tokens: 0, disk_gib: 0}" in said
+    assert said.startswith("limits: kept, replicas, tokens, disk_gib not given")
+    assert (
+        "at 0.0.0.0:7900;" in said
+        and "limits: {kept: 0, replicas: 0, tokens: 0, disk_gib: 0}" in said
+    )
     with pytest.raises(InputError, match=r"at 10\.0\.0\.7:80;"):
-        load_settings(write(tmp_path, "http_address: 10.0.0.7:80")).check_limits()
-    told = BEYOND + "limits: {runs: 20, replicas: 64, steps: 1000, tokens: 0, disk_gib: 0}"
-    settings = load_settings(write(tmp_path, told))
-    settings.check_limits()
+        load_settings(write(tmp_path, "http_address: 10.0.0.7:80")).check_submissions()
+    told = BEYOND + LIMITS
+    with pytest.raises(InputError, match="^allow: not given.*allow: {models: .*anything: true"):
+        load_settings(write(tmp_path, told)).check_submissions()
+    load_settings(write(tmp_path, told + "allow: {data: [/data]}")).check_submissions()
+    settings = load_settings(write(tmp_path, told + "allow: {anything: true}"))
+    settings.check_submissions()
+    assert settings.allowed is None
     assert settings.limits.describe() == (
-        "runs 20, replicas 64, steps 1000; no limit of running, devices, tokens, disk_gib,"
+        "runs 20, replicas 64, steps 1000; no limit of kept, running, devices, tokens, disk_gib,"
         " host_memory_gib"
     )
 

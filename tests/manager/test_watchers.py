@@ -50,7 +50,7 @@ def test_a_client_has_so_many_watchers_at_a_time():
     watchers = Watchers(2)
     with watchers.one_more("anna"), watchers.one_more("anna"):
         third = watchers.one_more("anna")
-        with pytest.raises(LimitError, match="watchers: anna has 2 at a time"), third:
+        with pytest.raises(LimitError, match="watchers of anna: 2 at a time"), third:
             pass
         with watchers.one_more("bob"):
             pass

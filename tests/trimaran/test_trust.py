@@ -175,6 +175,57 @@ def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeypatch):
     asyncio.run(run())
 
 
+def test_a_token_that_is_withdrawn_ends_a_silent_stream_and_the_handlers_work():
+    known = {"t": ClientIdentity("anna", "team-a", Role.VIEWER)}
+    ended = []
+
+    def identify(method, token):
+        if token not in known:
+            raise errors.UnauthenticatedError("not known here")
+        return known[token]
+
+    class Silent(run_pb2_grpc.RunServiceServicer):
+        async def WatchRun(self, request, context):
+            try:
+                yield run_pb2.WatchRunResponse()
+                await asyncio.Event().wait()
+            finally:
+                ended.append("WatchRun")
+
+    async def run():
+        async with (
+            serving(run_service(Silent()), identify=identify, identify_seconds=0.05) as address,
+            rpc.connect(address, Trust("t")) as channel,
+        ):
+            watch = run_pb2_grpc.RunServiceStub(channel).WatchRun
+            with pytest.raises(errors.UnauthenticatedError):
+                async for _ in rpc.stream(watch, run_pb2.WatchRunRequest(), idle_timeout=10):
+                    known.clear()
+            assert ended == ["WatchRun"]
+
+    asyncio.run(run())
+
+
+def test_a_method_that_there_is_not_is_unimplemented_whatever_the_role():
+    def identify(method, token):
+        raise errors.ForbiddenError("it takes operator")
+
+    async def run():
+        async with (
+            serving(reward_service(Reward()), identify=identify) as address,
+            rpc.connect(address) as channel,
+        ):
+            for method, code in (
+                ("RewardService/Reward", grpc.StatusCode.UNIMPLEMENTED),
+                ("RewardService/ScoreGroup", grpc.StatusCode.PERMISSION_DENIED),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as raised:
+                    await channel.unary_unary(f"/trimaran.v1.{method}")(b"", timeout=10)
+                assert raised.value.code() is code
+
+    asyncio.run(run())
+
+
 NETWORKING = re.compile(
     r"\b(rpc\.(?:Server|connect|wait_until_serving|is_serving)|stay_registered|OtherRanks"
     r"|(?:Rollout|Trainer|WeightSync|Reward|Controller|Metrics)Client)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"

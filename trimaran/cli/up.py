@@ -82,9 +82,14 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")
-    _say(f"limits of one owner: {settings.limits.describe()}")
-    if settings.allow is None:
-        _say("allow: not given, so runs may name any file that this user may read")
+    _say(f"limits: {settings.limits.describe()}")
+    if (allow := settings.allowed) is None:
+        why = "anything" if settings.allow else "not given"
+        _say(f"allow: {why}, so runs may name any file that this user may read or write")
+    else:
+        places = {"models": allow.models, "data": allow.data, "payloads": allow.payloads}
+        told = (f"{kind} {', '.join(map(str, p)) or 'none'}" for kind, p in places.items())
+        _say(f"allow: {'; '.join(told)}")
     scheme = "https" if settings.tls else "http"
     _say(f"RunService listens on {served.address}, HTTP on {scheme}://{served.http_address}")
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mappin
 from contextlib import aclosing, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import yaml
@@ -18,7 +18,7 @@ from trimaran import rpc, run_wire
 from trimaran.clients.access import Access
 from trimaran.clients.base import Client
 from trimaran.config import RunConfig, load_tree, resolve_tree
-from trimaran.errors import DeadlineError, UnavailableError, UnreachableError
+from trimaran.errors import DeadlineError, InputError, UnavailableError, UnreachableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2 as pb
@@ -34,6 +34,7 @@ RECONNECT_SECONDS = 0.3
 POLL_SECONDS = 2.0
 
 Config = str | PathLike[str] | Mapping[str, Any] | RunConfig
+Request = TypeVar("Request")
 
 
 class AsyncRunClient(Client):
@@ -90,7 +91,8 @@ class AsyncRunClient(Client):
         `priority` starts first. The same `request_id` twice is one run; it is random where it is
         not given.
         """
-        request = pb.CreateRunRequest(
+        request = _request(
+            pb.CreateRunRequest,
             request_id=request_id or uuid.uuid4().hex,
             config=_as_yaml(config, overrides),
             priority=priority,
@@ -104,7 +106,8 @@ class AsyncRunClient(Client):
         self, states: Iterable[RunState | str] = (), owner: str = "", page_size: int = 100
     ) -> AsyncIterator[Run]:
         """Newest first; those of `states` and `owner`, where these are given."""
-        request = pb.ListRunsRequest(
+        request = _request(
+            pb.ListRunsRequest,
             states=[run_wire.encode_state(RunState(state)) for state in states],
             owner=owner,
             page_size=page_size,
@@ -133,7 +136,9 @@ class AsyncRunClient(Client):
         when no manager answers for `outage_timeout` seconds; after `quiet_timeout` seconds without
         an event the manager is asked whether it is there.
         """
-        request = pb.WatchRunRequest(run_id=run_id, after_sequence=after, until_now=until_now)
+        request = _request(
+            pb.WatchRunRequest, run_id=run_id, after_sequence=after, until_now=until_now
+        )
         while True:
             told, broke = None, False
             try:
@@ -192,8 +197,8 @@ class AsyncRunClient(Client):
 
     async def scale_run(self, run_id: str, min_replicas: int, max_replicas: int) -> Run:
         """How many replicas the run may have, while it runs or waits."""
-        request = pb.ScaleRunRequest(
-            run_id=run_id, min_replicas=min_replicas, max_replicas=max_replicas
+        request = _request(
+            pb.ScaleRunRequest, run_id=run_id, min_replicas=min_replicas, max_replicas=max_replicas
         )
         return await self._ask(self._stub.ScaleRun, request)
 
@@ -227,7 +232,8 @@ class AsyncRunClient(Client):
     ) -> RunSamples:
         """Answers of one step, with their rewards; of the last validation where none is named.
         `offset`: so many of the step's first ones are left out."""
-        request = pb.GetSamplesRequest(
+        request = _request(
+            pb.GetSamplesRequest,
             run_id=run_id,
             validation_step=validation_step,
             trained_step=trained_step,
@@ -252,7 +258,9 @@ class AsyncRunClient(Client):
         the manager is started again, it goes on at its place. `outage_timeout`, `quiet_timeout`: as
         `watch_run` has them, of a log that is followed.
         """
-        request = pb.GetLogsRequest(run_id=run_id, process=process, lines=lines, follow=follow)
+        request = _request(
+            pb.GetLogsRequest, run_id=run_id, process=process, lines=lines, follow=follow
+        )
         while True:
             idle = quiet_timeout if follow else self.timeout
             responses = rpc.stream(self._stub.GetLogs, request, idle)
@@ -271,7 +279,7 @@ class AsyncRunClient(Client):
 
     async def list_logs(self, run_id: str) -> tuple[str, ...]:
         """Which processes of the run have a log."""
-        request = pb.GetLogsRequest(run_id=run_id, lines=1)
+        request = _request(pb.GetLogsRequest, run_id=run_id, lines=1)
         responses = rpc.stream(self._stub.GetLogs, request, self.timeout)
         async with aclosing(responses):
             async for response in responses:
@@ -284,9 +292,9 @@ class AsyncRunClient(Client):
         """The life of `group`; without one, whether the whole ledger is sound. `timeout`: seconds for
         the manager to read it, where the client's are too few."""
         if group is None:
-            request = pb.GetLedgerRequest(run_id=run_id, verify=True)
+            request = _request(pb.GetLedgerRequest, run_id=run_id, verify=True)
         else:
-            request = pb.GetLedgerRequest(run_id=run_id, group=group)
+            request = _request(pb.GetLedgerRequest, run_id=run_id, group=group)
         return run_wire.decode_ledger(await self._call(self._stub.GetLedger, request, timeout))
 
     async def _ask(self, method: Any, request: Any, outage_timeout: float | None = None) -> Run:
@@ -356,6 +364,19 @@ class AsyncRunClient(Client):
             f"no manager answers at {self.address} ({reason}); start one with `trimaran up`, or name"
             " the address of one: --manager, TRIMARAN_MANAGER"
         )
+
+
+def _request(kind: Callable[..., Request], **fields: Any) -> Request:
+    """Raises InputError naming the field whose value does not fit, such as a number of 65 bits."""
+    try:
+        return kind(**fields)
+    except (ValueError, OverflowError):
+        for name, value in fields.items():
+            try:
+                kind(**{name: value})
+            except (ValueError, OverflowError) as error:
+                raise InputError(f"{name}: {str(value)[:80]} cannot be sent ({error})") from None
+        raise
 
 
 def _as_yaml(config: Config, overrides: Sequence[str]) -> str:
