@@ -27,9 +27,9 @@ die_with_parent(parent, signal.SIGTERM)
 
 mark.with_suffix(".partial").write_text(str(os.getpid()))
 mark.with_suffix(".partial").rename(mark)
-if what == "finish":
+if what.startswith("finish"):
     while not Path(f"{mark}-may-finish").exists():
         time.sleep(0.02)
-    sys.exit(0)
+    sys.exit(int(what.removeprefix("finish") or 0))
 while True:
     time.sleep(3600)

@@ -360,6 +360,29 @@ def test_who_is_killed_at_the_first_start_is_started_again(tmp_path: Path) -> No
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_who_misses_another_at_the_start_is_started_again_if_that_one_was_killed(
+    is_killed: bool, tmp_path: Path
+) -> None:
+    names = {"controller": f"finish{TRY_AGAIN}", "weight-sync": "run"}
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with start(tmp_path, names, SOON) as processes:
+            _, weight_sync = await until_up(tmp_path, names)
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            if is_killed:
+                forget(tmp_path, "weight-sync")
+                os.kill(weight_sync, signal.SIGKILL)
+                await until_again(tmp_path, "weight-sync")
+            (tmp_path / "controller-may-finish").touch()
+            with pytest.raises(ServiceDiedError, match="controller died at start"):
+                await waiting  # also at last, after five times in a row
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert ("controller is started again" in notes) == is_killed
+
+
 def test_progress_forgives_the_deaths_of_those_that_made_it(tmp_path: Path) -> None:
     deaths = 5
     names = {"controller": "finish"}

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from trimaran.launch.children import Child, Children
-from trimaran.launch.exits import BAD_INPUT, FAILED
+from trimaran.launch.exits import BAD_INPUT, FAILED, TRY_AGAIN
 from trimaran.launch.restarts import Restarts
 from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
 
@@ -138,8 +138,10 @@ class Processes:
         """False when the run cannot outlive this death."""
         service = ended.service
         has_decided = ended.code == BAD_INPUT or (service.leads and ended.code == FAILED)
-        # At the first start only a kill is an accident; anything else would happen again.
-        if has_decided or not (self.running or ended.code == -signal.SIGKILL):
+        # At the start only a kill is an accident, and who did not find the one that was killed; anything
+        # else would happen again.
+        is_accident = ended.code == -signal.SIGKILL or (ended.code == TRY_AGAIN and self._restarts)
+        if has_decided or not (self.running or is_accident):
             return False
         restarts = self._restarts[service.name]
         pause = restarts.next_pause(ended.lived_seconds)
