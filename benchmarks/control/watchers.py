@@ -158,9 +158,7 @@ async def _watch_http(place: dict[str, str], after: int) -> AsyncGenerator[tuple
         while line := await reader.readline():
             if line.startswith(b"id: "):
                 number = int(line[4:])
-            elif line.startswith(b"data: ") and (
-                found := re.search(rb'"time":([\d.]+)[,}]', line)
-            ):
+            elif line.startswith(b"data: ") and (found := re.search(rb'"time":([\d.]+)[,}]', line)):
                 yield number, float(found[1])
     finally:
         writer.close()
