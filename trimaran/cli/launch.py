@@ -18,7 +18,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.environment import plugin_variables
+from trimaran.launch.environment import is_of_bucket, plugin_variables
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
 from trimaran.launch.local import Processes, ServiceDiedError
@@ -83,8 +83,9 @@ async def launch_here(
             await client.set_goal(goal)
 
     services = run_services(config, run.folder, place(config, read_machine(os.environ)))
-    for name in plugin_variables(config):
-        os.environ.pop(name, None)  # the reward service has it; what else is started gets none
+    # The reward service and the controller have theirs; what else is started gets none.
+    for name in [*plugin_variables(config), *filter(is_of_bucket, os.environ)]:
+        os.environ.pop(name, None)
     return await launch(config, run, services, store, set_goal, on_start)
 
 

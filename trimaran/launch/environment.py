@@ -35,7 +35,6 @@ COMPUTE = {
 }
 
 BUCKET_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
-"""Of the variables by which the vendors' tools, and ours, open a bucket: `run.payloads`."""
 
 CALLS = {
     "controller": ("reward", "weight-sync", "rollout", "trainer"),
@@ -54,15 +53,20 @@ def service_environment(
     controller alone: it writes the payloads, and runs no functions of others.
     """
     hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
-    prefixes = () if kind == "controller" else BUCKET_PREFIXES
     inherited = {
         name: value
         for name, value in inherited.items()
-        if name not in hidden and not name.startswith(prefixes)
+        if name not in hidden and (kind == "controller" or not is_of_bucket(name))
     }
     defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
     threads = {"rollout": config.rollout.threads, "trainer": config.trainer.threads}.get(kind, 1)
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(threads)}
+
+
+def is_of_bucket(name: str) -> bool:
+    """Of the environment variables by which the vendors' tools, and ours, open a bucket for
+    `run.payloads`."""
+    return name.startswith(BUCKET_PREFIXES)
 
 
 def plugin_variables(config: RunConfig) -> frozenset[str]:
