@@ -1,9 +1,9 @@
 """What another order would bring: a buffer in which late groups slip, for the simulation only.
 
 A group that is issued while step s trains may train in any step up to s + max_lag + 1. This buffer
-takes those that are due, and fills the batch with whichever others are ready. Nobody does better
-within the same slots. But with all (max_lag + 1) x B slots in use, B groups fall due at each step,
-so that none can slip. To leave them room, some slots stay empty.
+takes those that are due, and fills the batch with whichever others are ready, so it shows what an
+order can bring within the same slots. But with all (max_lag + 1) x B slots in use, B groups fall due
+at each step, so that none can slip. To leave them room, some slots stay empty.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class WindowBuffer(Buffer):
         return len(numbers) == self._groups_per_step and all(n in self._waiting for n in numbers)
 
     def _choose(self) -> list[int]:
-        due = [n for n in self._line if self._due[n] == self._num_taken + 1]
-        ready = [n for n in self._line if n not in due and n in self._waiting]
-        return (due + ready)[: self._groups_per_step]
+        """Those that later steps would have no room for, then whoever is ready, the first due first."""
+        line = sorted(self._line, key=lambda n: (self._due[n], n not in self._waiting))
+        size, step = self._groups_per_step, self._num_taken + 1
+        steps_left = [self._due[n] - step for n in line]
+        num_due = max((i + 1 - size * left for i, left in enumerate(steps_left)), default=0)
+        due = line[: max(0, num_due)]
+        ready = [n for n in line[len(due) :] if n in self._waiting]
+        return (due + ready)[:size]
