@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from trimaran.errors import UnavailableError
 
-MARGIN_SECONDS = 0.5
+MARGIN_SECONDS = 1.0
 """Before the deadline, for the answer's way back; of a short deadline a tenth."""
 LONG_SECONDS = 1.0
 """A wait that has just begun is no reason to give up; of a short deadline half of it."""
