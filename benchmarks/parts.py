@@ -56,7 +56,7 @@ class Parts:
         if not arguments.quick:
             for part in parts:
                 if part not in failed:
-                    _print(json.loads(self._result_file(part).read_text(encoding="utf-8")))
+                    print_result(json.loads(self._result_file(part).read_text(encoding="utf-8")))
         if failed:
             sys.exit(f"failed: {', '.join(failed)}")
 
@@ -79,7 +79,7 @@ class Parts:
         with tempfile.TemporaryDirectory() as folder:
             rows, method = measure(Path(folder), quick)
         if quick:
-            _print({"bench": part, "method": method, "rows": [asdict(row) for row in rows]})
+            print_result({"bench": part, "method": method, "rows": [asdict(row) for row in rows]})
         else:
             write_results(f"{self.prefix}_{part}", rows, method)
 
@@ -87,7 +87,8 @@ class Parts:
         return RESULTS / f"{self.prefix}_{part}.json"
 
 
-def _print(result: dict[str, Any]) -> None:
+def print_result(result: dict[str, Any]) -> None:
+    """Rows, goals and verdicts of one result file."""
     print(f"\n{result['bench']} ({result['method']})")
     for row in result["rows"]:
         goal, verdict = _judge(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,19 @@ BALLAST = "ballast"
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """80 MB, of which 20 are taken by a file: less room than a run leaves to others."""
-    folder = tmp_path / "disk"
+    with mounted(tmp_path / "disk", "80m") as folder:
+        (folder / BALLAST).write_bytes(bytes(20_000_000))
+        yield folder
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """`size`: as mount(8) has it, such as "80m". Skips where nobody may mount."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root may mount the tiny file system that this test fills")
     try:
-        (folder / BALLAST).write_bytes(bytes(20_000_000))
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a test that failed uses it

@@ -414,12 +414,6 @@ def decode_segment(message: types_pb2.Segment) -> types.Segment:
     )
 
 
-def encode_completion(completion: types.Completion) -> types_pb2.Completion:
-    message = types_pb2.Completion()
-    _write_completion(message, completion)
-    return message
-
-
 def _write_completion(message: types_pb2.Completion, completion: types.Completion) -> None:
     """Into its place in a larger message: to put a message into another one copies it."""
     message.token_ids = encode_token_ids(completion.token_ids_T)
@@ -437,12 +431,6 @@ def decode_completion(message: types_pb2.Completion) -> types.Completion:
         finish_reason=message.finish_reason,
         segments=tuple(decode_segment(segment) for segment in message.segments),
     )
-
-
-def encode_group(group: types.Group) -> types_pb2.Group:
-    message = types_pb2.Group()
-    _write_group(message, group)
-    return message
 
 
 def _write_group(message: types_pb2.Group, group: types.Group) -> None:
@@ -523,16 +511,6 @@ def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
     return types.Score(score.reward, dict(score.terms), score.indigestible)
 
 
-def decode_scored_group(message: types_pb2.ScoredGroup) -> types.ScoredGroup:
-    return types.ScoredGroup(
-        decode_group(message.group), tuple(decode_verdict(v) for v in message.verdicts)
-    )
-
-
-def encode_batch(batch: types.TrainingBatch) -> types_pb2.TrainingBatch:
-    return types_pb2.TrainingBatch(step=batch.step, groups=map(_payload, batch.groups))
-
-
 def _payload(scored: types.ScoredGroup) -> bytes:
     return scored.payload or serialize_scored_group(scored)
 
@@ -564,9 +542,7 @@ def _head(field: int, length: int) -> bytes:
 
 
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
-    return types.TrainingBatch(
-        message.step, tuple(parse_scored_group(group) for group in message.groups)
-    )
+    return types.TrainingBatch(message.step, tuple(map(_parse_scored_group, message.groups)))
 
 
 def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:
@@ -597,9 +573,14 @@ def serialize_verdicts(verdicts_G: Sequence[types.Verdict]) -> bytes:
 
 
 def parse_scored_group(data: bytes) -> types.ScoredGroup:
-    """Raises InputError for bytes that are none."""
+    """From a payload, which it keeps. Raises InputError for bytes that are none."""
+    return replace(_parse_scored_group(data), payload=data)
+
+
+def _parse_scored_group(data: bytes) -> types.ScoredGroup:
     try:
         message = types_pb2.ScoredGroup.FromString(data)
     except DecodeError as error:
         raise InputError(f"{len(data)} bytes are no scored group: {error}") from None
-    return replace(decode_scored_group(message), payload=data)
+    verdicts_G = tuple(decode_verdict(verdict) for verdict in message.verdicts)
+    return types.ScoredGroup(decode_group(message.group), verdicts_G)

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
+from benchmarks.parts import print_result
 from benchmarks.results_file import RESULTS, write_results
 from benchmarks.weights import published
 from trimaran.launch.environment import COMMON, COMPUTE
@@ -84,23 +84,10 @@ def _measure_here(part: str) -> None:
 
 
 def _print_table(parts: list[str]) -> None:
-    print(f"\n{'':62}{'value':>12}  {'unit':<12}{'goal':>10}  verdict")
     for part in parts:
-        result = json.loads((RESULTS / f"weights_{part}.json").read_text(encoding="utf-8"))
-        print(f"{part} ({result['method']})")
-        for row in result["rows"]:
-            goal, verdict = _judge(row)
-            print(f"  {row['name']:60}{row['value']:12.4g}  {row['unit']:<12}{goal:>10}  {verdict}")
+        print_result(json.loads((RESULTS / f"weights_{part}.json").read_text(encoding="utf-8")))
     if "reload" in parts:
         print(published.table())
-
-
-def _judge(row: dict[str, Any]) -> tuple[str, str]:
-    value, goal, higher = row["value"], row["goal"], row["higher_is_better"]
-    if goal is None:
-        return "", "reported"
-    met = value >= goal if higher else value <= goal
-    return f"{'>=' if higher else '<='} {goal:g}", "met" if met else "MISSED"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from services.controller.ledger import RunLedger
@@ -32,6 +33,7 @@ from trimaran.wire import parse_scored_group
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
+OnStep = Callable[[TrainingBatch, TrainAnswer], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ async def replay(
     ledger: RunLedger,
     trainer: TrainerClient,
     config: RunConfig,
-    on_step: Callable[[TrainingBatch, TrainAnswer], None] = lambda batch, answer: None,
+    on_step: OnStep = lambda batch, answer: None,
 ) -> tuple[PolicyVersion, TrainingBatch | None]:
     """The version at the last committed step, and the batch that is consumed but not committed.
 
@@ -78,16 +80,25 @@ async def replay(
         raise DivergedError(
             _difference("the trainer's checkpoint is not of this run", ledger, policy)
         )
-    first = start + 1
     if start == state.step and start not in (0, *state.checkpoints):
-        first -= not state.steps[start].seconds  # nobody was told: the trainer repeats its answer
-    for step in range(first, state.step + 1):
+        await _tell_again(ledger, trainer, config, start, on_step)
+    for step in range(start + 1, state.step + 1):
         diverged = state.lineage != lineage
         batch, answer = await _train_again(ledger, trainer, config, step, diverged)
         on_step(batch, answer)
         policy = answer.version
     await ledger.flush()
     return policy, pending
+
+
+async def _tell_again(
+    ledger: RunLedger, trainer: TrainerClient, config: RunConfig, step: int, on_step: OnStep
+) -> None:
+    """The step that the trainer holds, where its controller died before it told of it: the trainer
+    repeats its answer. One that was started again meanwhile has none."""
+    if not ledger.state.steps[step].seconds:
+        with suppress(OutOfOrderError):
+            on_step(*await _train_again(ledger, trainer, config, step, diverged=False))
 
 
 async def _stand_of(trainer: TrainerClient, timeout: float) -> PolicyVersion:

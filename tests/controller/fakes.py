@@ -78,7 +78,8 @@ class FakeTrainer:
         self.root = checkpoints[self.step]
         self.salt = ""
         self.lineage = 0
-        self.answered: TrainAnswer | None = None
+        self.has_answer = True
+        """To the step that it holds; a trainer that has loaded a checkpoint has none."""
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.batches: list[TrainingBatch] = []
         self.nonfinite: Callable[[int], str] = lambda step: ""
@@ -112,6 +113,8 @@ class FakeTrainer:
         makers = {maker for scored in batch.groups for maker in scored.group.makers}
         assert makers <= proven, f"step {batch.step} came without proofs of {makers - proven}"
         if batch.step == self.step:
+            if not self.has_answer:
+                raise OutOfOrderError(f"step {batch.step}: the trainer was started again since")
             return TrainAnswer(self.policy, {}, self.nonfinite(batch.step))
         if batch.step != self.step + 1:
             raise OutOfOrderError(f"step {batch.step} after {self.step}")

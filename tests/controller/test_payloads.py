@@ -40,6 +40,7 @@ from services.controller.records import (
 from services.controller.room import HeldError, Room
 from tests.controller.fakes import make_config
 from tests.controller.memory_store import CrashError, MemoryPayloads, MemoryStore
+from tests.tiny_disk import mounted
 from trimaran.errors import InputError, UnavailableError
 from trimaran.store import open_store
 from trimaran.types import VersionId
@@ -265,15 +266,8 @@ def trained(ledger: RunLedger, step: int, number: int) -> None:
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount the tiny file system that this test fills")
-    try:
+    with mounted(tmp_path / "tiny", "1m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:

@@ -40,10 +40,12 @@ def run_world(
     salt: str = "",
     nonfinite: frozenset[int] = frozenset(),
     num_busy: int = 0,
+    has_answer: bool = True,
 ) -> World:
-    """`nonfinite`: steps whose update the trainer leaves out. `num_busy`: as in FakeTrainer."""
+    """`nonfinite`: steps whose update the trainer leaves out. `num_busy`, `has_answer`: as in
+    FakeTrainer."""
     world = World(folder, config, checkpoints)
-    world.trainer.num_busy = num_busy
+    world.trainer.num_busy, world.trainer.has_answer = num_busy, has_answer
     world.trainer.salt = salt
     world.trainer.nonfinite = lambda step: f"bad step {step}" if step in nonfinite else ""
     try:
@@ -179,9 +181,14 @@ def test_a_step_is_told_whose_controller_died_before_it_told_of_it(
     rows = records(finished)
     roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
     timed = next(i for i, r in enumerate(rows, 1) if isinstance(r, Timed) and r.step == 2)
-    for name, place, told in (("before", timed - 1, [2]), ("after", timed, [])):
+    for name, place, has_answer, told in (
+        ("before", timed - 1, True, [2]),
+        ("after", timed, True, []),
+        ("restarted", timed - 1, False, []),
+    ):
         cut_ledger(finished, tmp_path / name, place)
-        resumed = run_world(tmp_path / name, config, {0: "root-0", 2: roots[2]})
+        checkpoints = {0: "root-0", 2: roots[2]}
+        resumed = run_world(tmp_path / name, config, checkpoints, has_answer=has_answer)
         assert [event[1] for event in resumed.events if event[0] == "told"] == told
         assert resumed.ledger.state.step == 3
 

@@ -51,8 +51,9 @@ async def serve(rank: RecordingRank, store: Store, folder: Path) -> tuple[Any, V
     servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
 
     async def train(batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
-        request = trainer_pb2.TrainBatchRequest(batch=wire.encode_batch(batch))
-        request.proofs.extend(wire.encode_proof(proof) for proof in proofs)
+        proven = trainer_pb2.TrainBatchRequest(proofs=map(wire.encode_proof, proofs))
+        data = wire.serialize_train_request(proven, batch)
+        request = trainer_pb2.TrainBatchRequest.FromString(data)
         await servicer.TrainBatch(request, unused)
 
     return train, history
