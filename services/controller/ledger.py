@@ -116,9 +116,12 @@ class RunLedger:
         room: Room | None = None,
     ) -> RunLedger:
         """Reads what stands. Raises LedgerError where it is damaged, or lacks its last records."""
+        noted = (
+            anchor.read() if anchor else None
+        )  # before: an older controller may still write both
         chain = await fold(run_id, entries(store, stream_of(run_id)))
         ledger = cls(store, payloads, chain, anchor, retention, room or Room(timeout=0))
-        if anchor and (noted := anchor.read()):
+        if anchor and noted:
             await ledger.check_anchor(noted, str(anchor.path))
         return ledger
 

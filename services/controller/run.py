@@ -41,7 +41,7 @@ from trimaran.clients import (
     WeightSyncClient,
 )
 from trimaran.config import RunConfig
-from trimaran.errors import DeadlineError, InputError
+from trimaran.errors import DeadlineError, InputError, StaleEpochError
 from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, RunState, endpoints_key
@@ -86,11 +86,8 @@ async def conduct(
             on_free=lambda text, values: reporter.released(text, values, by="record"),
         )
         reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, room, stack)
-        ledger = await _open_ledger(config, run, caller.epoch, store, room, stack)
-        # The record that this controller has taken over: an older one can write no more.
-        ledger.record(Opened(caller.epoch))
+        ledger = await _open_ledger(config, run, caller, store, room, stack)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
-        await ledger.flush()
         services = await _connect(config, caller, run.trust, stack)
         loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, room, caller)
         stack.push_async_callback(loop.router.close)
@@ -109,7 +106,7 @@ async def conduct(
 async def _open_ledger(
     config: RunConfig,
     run: RunContext,
-    epoch: int,
+    caller: Caller,
     store: Store,
     room: Room,
     stack: AsyncExitStack,
@@ -117,19 +114,49 @@ async def _open_ledger(
     payloads = open_payloads(config.run.payloads, run.folder, run.run_id)
     stack.push_async_callback(payloads.close)
     if place := config.run.payloads:
-        await room.until_written(lambda: claim_payloads(payloads, place, run.run_id, epoch, store))
+        await room.until_written(
+            lambda: claim_payloads(payloads, place, run.run_id, caller.epoch, store)
+        )
     anchor = AnchorFile(run.folder)
     stack.callback(anchor.close)
-    ledger = await RunLedger.open(
-        store,
-        payloads,
-        run.run_id,
-        anchor=anchor,
-        retention=Retention(config.run.keep_payloads == "all", config.run.payload_quota_gib),
-        room=room,
-    )
+    retention = Retention(config.run.keep_payloads == "all", config.run.payload_quota_gib)
+
+    def read() -> Awaitable[RunLedger]:
+        return RunLedger.open(
+            store, payloads, run.run_id, anchor=anchor, retention=retention, room=room
+        )
+
+    ledger = await take_over(read, store, caller, config.outage_timeout)
     stack.push_async_callback(ledger.close)
     return ledger
+
+
+async def take_over(
+    read: Callable[[], Awaitable[RunLedger]], store: Store, caller: Caller, patience: float
+) -> RunLedger:
+    """The ledger, with the record that this controller has taken over: an older one, which was frozen
+    and goes on, can write no more from then on. What it still wrote while we read is read as well.
+
+    Raises StaleEpochError when a newer one has come, or after `patience` seconds, which is
+    `outage_timeout`.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        ledger = await read()
+        ledger.record(Opened(caller.epoch))
+        try:
+            await ledger.flush()
+            return ledger
+        except StaleEpochError:
+            await ledger.close()
+            if (
+                time.monotonic() > deadline
+                or await store.newest_epoch(caller.run_id) > caller.epoch
+            ):
+                raise
+        except BaseException:
+            await ledger.close()
+            raise
 
 
 async def _conduct(

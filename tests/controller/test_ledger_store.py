@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from services.controller.anchor import AnchorFile
 from services.controller.ledger import RunLedger, read_records
 from services.controller.payloads import FolderPayloads
 from services.controller.records import Issued, LedgerError, Opened
 from services.controller.room import HeldError
+from services.controller.run import take_over
 from tests.controller.fakes import World, make_config
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import StaleEpochError, UnavailableError
 from trimaran.store.sqlite import SqliteStore
+from trimaran.types import Caller
 
 
 class FailingStore(MemoryStore):
@@ -52,6 +55,39 @@ def with_ledger(
         return [record async for _, record in read_records(store, "run")]
 
     return asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        store, payloads, reads = MemoryStore(), FolderPayloads(tmp_path), list[int]()
+        anchor = AnchorFile(tmp_path)
+        older = await RunLedger.open(store, payloads, "run", anchor=anchor)
+        caller = Caller("run", await store.next_epoch("run"))
+
+        async def read() -> RunLedger:
+            ledger = await RunLedger.open(store, payloads, "run", anchor=anchor)
+            reads.append(ledger.durable.records)
+            if len(reads) <= 2:  # it goes on for a while
+                older.record(Issued(100 + ledger.durable.records, 1, "p"))
+                await older.flush()
+            return ledger
+
+        ledger = await take_over(read, store, caller, patience=30.0)
+        assert (reads, ledger.durable.records) == ([0, 1, 2], 3)
+        older.record(Issued(3, 1, "p"))
+        with pytest.raises(StaleEpochError):
+            await older.flush()
+        await store.next_epoch("run")
+        reads.clear()
+        older = await RunLedger.open(store, payloads, "run", anchor=anchor)
+        with pytest.raises(StaleEpochError):  # somebody newer has come: no more tries
+            await take_over(read, store, caller, patience=30.0)
+        assert len(reads) == 1
+        anchor.close()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
 
 
 @pytest.mark.parametrize("done_first", [False, True])

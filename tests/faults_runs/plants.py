@@ -79,7 +79,7 @@ PLANTS = {
         (
             Change(
                 "services.controller.resume",
-                "for step in range(first, state.step + 1):",
+                "for step in range(start + 1, state.step + 1):",
                 "for step in ():",
             ),
             Change(
