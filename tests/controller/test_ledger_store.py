@@ -90,6 +90,30 @@ def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again
     asyncio.run(asyncio.wait_for(body(), 30))
 
 
+def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_loss(
+    tmp_path: Path,
+) -> None:
+    class Racing(MemoryStore):
+        older: RunLedger | None = None
+
+        async def read(self, *arguments: Any, **options: Any) -> Any:
+            found = await super().read(*arguments, **options)
+            if older := self.older:
+                self.older = None
+                older.record(Issued(1, 1, "p"))
+                await older.flush()
+            return found
+
+    async def body() -> None:
+        store, payloads, anchor = Racing(), FolderPayloads(tmp_path), AnchorFile(tmp_path)
+        store.older = await RunLedger.open(store, payloads, "run", anchor=anchor)
+        await RunLedger.open(store, payloads, "run", anchor=anchor)
+        assert anchor.read() == (await RunLedger.open(store, payloads, "run")).durable
+        anchor.close()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
 @pytest.mark.parametrize("done_first", [False, True])
 def test_what_could_not_be_written_is_written_by_the_next_flush(
     tmp_path: Path, done_first: bool
