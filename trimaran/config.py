@@ -496,8 +496,8 @@ def resolve_tree(
     for section, key in PATH_KEYS:
         branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
-            branch[key] = str(folder.resolve() / branch[key])
-    _resolve_rule_paths(plain, folder.resolve())
+            branch[key] = str((folder / branch[key]).resolve())
+    _resolve_rule_paths(plain, folder)
     for override in overrides:
         _apply(plain, override)
     _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
@@ -510,10 +510,10 @@ def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
     rules = _branch(reward.get("rules")) or {}
     for rule in filter(None, map(_branch, rules.values())):
         if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
-            rule["function"] = str(folder / rule["function"])
+            rule["function"] = str((folder / rule["function"]).resolve())
         plugin = _branch(rule.get("plugin")) or {}
         if isinstance(plugin.get("ca_file"), str):
-            plugin["ca_file"] = str(folder / plugin["ca_file"])
+            plugin["ca_file"] = str((folder / plugin["ca_file"]).resolve())
 
 
 def _branch(value: Any) -> dict[str, Any] | None:
