@@ -189,8 +189,8 @@ class RolloutSection(Section):
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
     eager: Eager = "auto"
-    """vLLM without captured graphs. auto: with them on cuda only. Nobody has proven on a device that
-    they follow a load of weights; the probe at the start checks it."""
+    """vLLM without captured graphs. auto: with them on cuda only. The probe at the start checks
+    that they follow a load of weights; they did on an H100. No NPU has been tried."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
 
