@@ -67,7 +67,7 @@ class Launched:
     is_away: bool = False
     """The controller cannot be told its goal."""
 
-    async def set_goal(self, goal: Goal) -> None:
+    async def set_goal(self, address: str, goal: Goal) -> None:
         if self.is_away:
             raise UnavailableError("connection refused")
         self.told.append(goal)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from trimaran.cli.preflight import check_run
 from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.environment import is_of_bucket, plugin_variables
@@ -75,10 +75,10 @@ async def launch_here(
 ) -> Run | None:
     """`trimaran.launch.launch.launch` of the processes that the configuration names, on this
     machine."""
-    address = config.endpoints.controller
-    assert address, "endpoints are filled"
 
-    async def set_goal(goal: Goal) -> None:
+    async def set_goal(address: str, goal: Goal) -> None:
+        if not address:
+            raise UnavailableError("the controller has not said yet where it listens")
         async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
+from trimaran.launch.children import Children
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.lease import held_lease
 from trimaran.launch.local import Processes, ServiceDiedError, ServiceProcess
@@ -25,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 
-SetGoal = Callable[[Goal], Awaitable[None]]
-"""Tells the controller; raises UnavailableError or DeadlineError while there is none."""
+SetGoal = Callable[[str, Goal], Awaitable[None]]
+"""Tells the controller at this address; raises UnavailableError or DeadlineError while there is none."""
 
 
 async def launch(
@@ -36,18 +37,20 @@ async def launch(
     store: Store,
     set_goal: SetGoal,
     on_start: Callable[[Processes], None] = lambda processes: None,
+    children: Children | None = None,
 ) -> Run | None:
     """Until the run has ended, is paused, or has failed; how it stands then.
 
     Raises ServiceDiedError, recorded as the run's failure, and InputError while another launcher
     has the run. Who cancels it ends the processes and leaves the run as it is, to be resumed.
+    `children`: what starts processes; those of this machine where it is not given.
     """
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
-        processes = Processes(services)
+        processes = Processes(services, children=children)
         await reports.endpoints(processes.addresses)
         on_start(processes)
         try:
@@ -80,8 +83,8 @@ class _Watch:
             processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust
         )
         self._step, self._addresses = -1, processes.addresses
-        self._told: tuple[Goal, int] | None = None
-        """Which goal the controller was told, by its process id."""
+        self._told: tuple[Goal, str] | None = None
+        """Which goal which incarnation of the controller was told."""
 
     async def run(self) -> RunState | None:
         """Returns when the controller has ended well; or how the run stands that was ended here,
@@ -130,14 +133,14 @@ class _Watch:
     async def _tell_goal(self, goal: Goal) -> None:
         """Once to each controller: one that starts later reads it in the store itself."""
         controller = self._processes.alive.get("controller")
-        if controller is None or self._told == (goal, controller.process.pid):
+        if controller is None or self._told == (goal, controller.incarnation):
             return
         try:
-            await self._set_goal(goal)
+            await self._set_goal(controller.address, goal)
         except TrimaranError as error:
             logger.info("the controller cannot be told to %s yet: %s", goal, error)
         else:
-            self._told = goal, controller.process.pid
+            self._told = goal, controller.incarnation
 
     async def _scale(self) -> None:
         while True:

@@ -63,4 +63,6 @@ def _service(
         takes_along=trainer_group - {name} if kind == "trainer" else frozenset(),
         expendable=kind == "rollout",
         address=address or service_address(config, kind, index),
+        kind=kind,
+        index=index,
     )
