@@ -179,6 +179,12 @@ def run_key(run_id: str) -> str:
     return f"run/{run_id}"
 
 
+def config_key(run_id: str) -> str:
+    """Store record of the run's resolved configuration, as `trimaran.config.config_to_tree` makes it:
+    what its services read who have no file of it."""
+    return f"config/{run_id}"
+
+
 def endpoints_key(run_id: str) -> str:
     """Store record {"controller": "127.0.0.1:20001", "rollout-0": ...}: who listens where."""
     return f"endpoints/{run_id}"

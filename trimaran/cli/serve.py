@@ -23,7 +23,8 @@ from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import process_name, serve_command, service_address
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
-from trimaran.run_context import RunContext
+from trimaran.launch.run_folder import recorded_config
+from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
 
 STOP_SECONDS = 20.0
@@ -32,8 +33,11 @@ STOP_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-def serve(kind: str, config_path: str, run_folder: str, index: int, address: str = "") -> int:
-    config = load_config(config_path)
+def serve(
+    kind: str, config_path: str | None, run_folder: str, index: int, address: str = ""
+) -> int:
+    """`config_path` None: the configuration stands in the run's store."""
+    config = load_config(config_path) if config_path else _recorded_config(run_folder)
     if address:
         if kind != "rollout":
             raise InputError("--address: only replicas join beyond those of the configuration")
@@ -51,6 +55,16 @@ def serve(kind: str, config_path: str, run_folder: str, index: int, address: str
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index))
     return _run(kind, config, folder, index)
+
+
+def _recorded_config(run_folder: str) -> RunConfig:
+    folder = Path(run_folder).resolve()
+    if not (folder / CONTEXT_NAME).is_file():
+        raise InputError(
+            f"--run-folder: {folder} holds no {CONTEXT_NAME}, which names the run's store; whoever"
+            " starts the service writes it there; or give --config FILE, or --store-file FILE"
+        )
+    return asyncio.run(recorded_config(RunContext.in_folder(folder)))
 
 
 def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
