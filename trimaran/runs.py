@@ -190,6 +190,23 @@ def endpoints_key(run_id: str) -> str:
     return f"endpoints/{run_id}"
 
 
+def service_key(run_id: str, name: str = "") -> str:
+    """Store record of a service that has registered, as `trimaran.launch.service_records` writes it;
+    without a name the prefix of all of them."""
+    return f"service/{run_id}/{name}"
+
+
+def stop_key(run_id: str, name: str) -> str:
+    """Store record {"incarnation": "..."}: which life of the service shall end, in order."""
+    return f"stop/{run_id}/{name}"
+
+
+def call_key(run_id: str = "") -> str:
+    """Record {"since": 1763.5} in a manager's store: the run needs services that somebody else starts;
+    without an id the prefix of all of them."""
+    return f"call/{run_id}"
+
+
 def replicas_key(run_id: str) -> str:
     """Store record {"wanted": 3, "devices": {"2": ["4", "5"]}}: what the launcher follows.
 
