@@ -135,10 +135,10 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
             await until(client, run_id, RunState.CANCELLED)
             notes = await notes_of(client, run_id)
             assert "rollout-1 is added to the run" in notes
-            assert "rollout-0 died (it was not heard for 8 s)" in notes
+            assert "rollout-0 died (its engine has started another in its place)" in notes
             assert "trainer-0 died" in notes and "with controller in 1 s" in notes
             assert "controller died" in notes
-            assert "rollout-1 has left" in notes
+            assert "rollout-1 has left (its engine has taken it away)" in notes
             assert "rollout-1 died" not in notes
             await all_wait()
 

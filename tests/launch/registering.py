@@ -31,4 +31,5 @@ async def main(url: str, run_id: str, name: str, what: str, mark: Path) -> int:
     return code
 
 
-sys.exit(asyncio.run(main(*sys.argv[1:5], Path(sys.argv[5]))))
+URL, RUN, NAME, WHAT, MARK = sys.argv[1:]
+sys.exit(asyncio.run(main(URL, RUN, NAME, WHAT, Path(MARK))))
