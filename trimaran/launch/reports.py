@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trimaran.config import RunConfig
+from trimaran.config import RunConfig, config_to_tree
 from trimaran.errors import InputError, UnavailableError
 from trimaran.run_context import RunContext
 from trimaran.run_events import append_event, make_event
@@ -18,6 +18,7 @@ from trimaran.runs import (
     Replicas,
     Run,
     RunState,
+    config_key,
     endpoints_key,
     goal_key,
     run_from_tree,
@@ -54,29 +55,31 @@ class Reports:
         return Goal(record.value["goal"]) if record else Goal.RUN
 
     async def starting(self, config: RunConfig) -> None:
+        """Also puts the configuration where services find it that have no file of it."""
         before = await self.run()
         run = before or Run(self._context.run_id, RunState.STARTING, 0, 0, created_at=time.time())
-        await self._record(
-            replace(
-                run,
-                state=RunState.STARTING,
-                num_steps=config.run.steps,
-                name=config.run.name,
-                error="",
-                remedy="",
-                held="",
-                started_at=run.started_at or time.time(),
-                ended_at=0.0,
-                replicas=Replicas(
-                    config.rollout.replicas, config.rollout.max_replicas, config.rollout.replicas
-                ),
-                folder=str(self._context.folder),
-                starts=run.starts + 1,
-            )
+        run = replace(
+            run,
+            state=RunState.STARTING,
+            num_steps=config.run.steps,
+            name=config.run.name,
+            error="",
+            remedy="",
+            held="",
+            started_at=run.started_at or time.time(),
+            ended_at=0.0,
+            replicas=Replicas(
+                config.rollout.replicas, config.rollout.max_replicas, config.rollout.replicas
+            ),
+            folder=str(self._context.folder),
+            starts=run.starts + 1,
+        )
+        await self._put(
+            {run_key(run.run_id): run_to_tree(run), config_key(run.run_id): config_to_tree(config)}
         )
 
     async def endpoints(self, addresses: Mapping[str, str]) -> None:
-        await self._put(endpoints_key(self._context.run_id), dict(addresses))
+        await self._put({endpoints_key(self._context.run_id): dict(addresses)})
 
     async def ended(self, state: RunState, error: str = "", remedy: str = "") -> None:
         """When the controller could not say so itself."""
@@ -119,7 +122,7 @@ class Reports:
         await self.ended(RunState.FAILED, str(error), error.remedy)
 
     async def _record(self, run: Run) -> None:
-        await self._put(run_key(run.run_id), run_to_tree(run))
+        await self._put({run_key(run.run_id): run_to_tree(run)})
 
-    async def _put(self, key: str, value: object) -> None:
-        await self._store.put_fenced({key: value}, self._lease.name, self._lease.epoch)
+    async def _put(self, records: Mapping[str, object]) -> None:
+        await self._store.put_fenced(records, self._lease.name, self._lease.epoch)
