@@ -184,6 +184,12 @@ def endpoints_key(run_id: str) -> str:
     return f"endpoints/{run_id}"
 
 
+def service_key(run_id: str, name: str = "") -> str:
+    """Store record of a service that has registered, as `trimaran.launch.service_records` writes it;
+    without a name the prefix of all of them."""
+    return f"service/{run_id}/{name}"
+
+
 def replicas_key(run_id: str) -> str:
     """Store record {"wanted": 3, "devices": {"2": ["4", "5"]}}: what the launcher follows.
 
