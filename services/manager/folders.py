@@ -31,7 +31,7 @@ LOCAL = Deployment()
 
 
 def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
-    """The run's folder with its context; nothing where it is there. Raises InputError."""
+    """The run's folder with its context, as it should be by now. Raises InputError."""
     folder = Path(run.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,27 +43,23 @@ def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
     is_new = not (folder / CONTEXT_NAME).exists()
     if is_new and any(folder.iterdir()):
         raise InputError(f"run {run.run_id}: {folder} is somebody else's; submit the run again")
-    if RunContext.in_folder(folder).run_id != run.run_id:
+    context = RunContext.in_folder(folder)
+    if context.run_id != run.run_id:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
-    if is_new:
-        _write_context(run, deployment)
-
-
-def _write_context(run: Managed, deployment: Deployment) -> None:
-    folder, trust = Path(run.folder), deployment.trust
+    trust = deployment.trust
     if trust.token:
         write_token(folder, trust.token)
     else:
         trust = replace(trust, token=make_token(folder))
-    RunContext(run.run_id, folder, run.store_url, trust, deployment.launcher).write()
+    wanted = RunContext(run.run_id, folder, run.store_url, trust, deployment.launcher)
+    if is_new or wanted != context:
+        wanted.write()
 
 
 def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:
-    """What the launcher reads: the configuration, with the devices that the run has, and how its
-    services are started and trust each other from now on."""
+    """What the launcher reads: the configuration, with the devices that the run has."""
     prepare(run, deployment)
-    _write_context(run, deployment)
     config = granted_config(run, has_devices=deployment.launcher == "local")
     write_config(Path(run.folder), config)
     return config
