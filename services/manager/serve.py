@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
-from services.manager.folders import LOCAL, Deployment, own_folder
+from services.manager.folders import Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
@@ -30,6 +30,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.tls import read_pem
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
@@ -69,6 +70,7 @@ async def serving(
     """
     async with AsyncExitStack() as stack:
         settings.check_submissions()
+        settings.check_services()
         settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
@@ -187,8 +189,8 @@ async def _give_back(store: Store, lease: Lease) -> None:
 
 
 def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
-    allow, limits = settings.allowed, settings.limits.of_owner
-    return lambda text, overrides: admit(text, overrides, allow, limits)[0]
+    allow, limits, network = settings.allowed, settings.limits.of_owner, settings.services.network
+    return lambda text, overrides: admit(text, overrides, allow, limits, network)[0]
 
 
 def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
@@ -209,12 +211,13 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
 
 
 def _deployment(settings: ManagerSettings) -> Deployment:
-    if settings.launcher == "local":
-        return LOCAL
+    """Raises InputError for TLS files that cannot be used."""
     token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
-    return Deployment(
-        settings.launcher, Trust(token, _tls(settings), settings.network == "trusted")
-    )
+    tls, files = settings.services.tls, None
+    if tls is not None:
+        files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
+        read_pem(files)
+    return Deployment(settings.launcher, Trust(token, files, settings.network == "trusted"))
 
 
 def _tls(settings: ManagerSettings) -> TlsFiles | None:
