@@ -183,10 +183,11 @@ async def _conduct(
         await _train_and_validate(loop, run.run_id, store)
     if goals.goal is Goal.PAUSE and state.step < config.run.steps:
         return RunState.PAUSED
-    target, timeout = str(run.folder / "model"), config.trainer.step_timeout
-    await room.until_written(lambda: loop.trainer.export_model(target, timeout))
+    timeout = config.trainer.step_timeout
+    model = await room.until_written(lambda: loop.trainer.export_model("model", timeout))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
-    summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
+    wall_seconds = time.monotonic() - began
+    summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
     await reporter.written()
     await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary))
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
@@ -322,7 +323,7 @@ def _rewards(validation: Validation | None) -> dict[str, float | None] | None:
 
 
 def _summary(
-    loop: Loop, run_folder: Path, heldout_before: Any, wall_seconds: float
+    loop: Loop, run_folder: Path, model: str, heldout_before: Any, wall_seconds: float
 ) -> dict[str, Any]:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     totals = state.totals
@@ -345,6 +346,7 @@ def _summary(
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,
         "run_folder": str(run_folder),
+        "model": model,
     }
 
 

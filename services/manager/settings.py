@@ -25,7 +25,7 @@ from services.manager.scheduler import Policy
 from trimaran.config import (
     Address,
     NonNegative,
-    Payloads,
+    Place,
     Positive,
     Seconds,
     Section,
@@ -108,7 +108,7 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
-    payloads: tuple[Payloads, ...] = ()
+    payloads: tuple[Place, ...] = ()
     """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""

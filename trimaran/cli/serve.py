@@ -16,11 +16,17 @@ import threading
 from pathlib import Path
 from typing import cast
 
+from trimaran.cli.host_checks import prepare_host
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
 from trimaran.launch.devices import placed_environment
 from trimaran.launch.endpoints import with_replica
-from trimaran.launch.environment import process_name, serve_command, service_address
+from trimaran.launch.environment import (
+    is_of_bucket,
+    process_name,
+    serve_command,
+    service_address,
+)
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.run_context import RunContext
@@ -43,7 +49,7 @@ def serve(kind: str, config_path: str, run_folder: str, index: int, address: str
     if not folder.is_dir():
         raise InputError(f"--run-folder: {folder} is not a folder; make it first")
     environment = placed_environment(config, kind, index, os.environ)
-    if any(os.environ.get(name) != value for name, value in environment.items()):
+    if environment != os.environ:
         command = serve_command(kind, config_path, run_folder, index, address)
         os.execve(command[0], command, environment)
     parent = os.environ.get(PARENT_VARIABLE)
@@ -54,6 +60,14 @@ def serve(kind: str, config_path: str, run_folder: str, index: int, address: str
 
 
 def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
+    run = RunContext.in_folder(folder)
+    try:
+        config = asyncio.run(prepare_host(kind, index, config, run))
+    except TrimaranError as error:
+        return _tell(error)
+    if kind == "rollout":  # what fetched the model is not for vLLM's processes
+        for name in filter(is_of_bucket, list(os.environ)):
+            del os.environ[name]
     # Late: this loads the service's libraries, and only now stands their environment.
     module = importlib.import_module(f"services.{kind.replace('-', '_')}.server")
 
@@ -70,7 +84,7 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
         try:
-            await module.serve(config, RunContext.in_folder(folder), index)
+            await module.serve(config, run, index)
         except Exception as error:
             # What has failed may have left a thread that hangs; it must not hold the process.
             _cut_short_after(STOP_SECONDS, f"; it ends because of: {error}", exit_code(error))
