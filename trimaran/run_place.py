@@ -8,15 +8,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, NotFoundError
-from trimaran.places import Place, is_bucket, open_place
+from trimaran.places import FolderPlace, Place, is_bucket, open_place
 from trimaran.store import ConflictError, Store
 
 KEY = "run.checkpoints"
+STATE = re.compile(r"(checkpoints/step-\d+)/state\.json")
 
 
 def place_url(config: RunConfig, run_id: str) -> str:
@@ -33,6 +40,16 @@ def run_place(config: RunConfig, run_id: str) -> Place | None:
 def bucket_of(config: RunConfig, run_id: str) -> Place | None:
     """The same; None for a folder as well, which is used as it stands."""
     return run_place(config, run_id) if is_bucket(config.run.checkpoints) else None
+
+
+def saved_states(folder: Path, place: Place | None) -> Iterator[tuple[str, Any]]:
+    """Where each checkpoint lies, and what its state.json says. `place`: the run's own; without it
+    they lie in the run folder."""
+    found = place or FolderPlace(folder, KEY)
+    for name in found.sizes("checkpoints"):
+        if match := STATE.fullmatch(name):
+            with suppress(NotFoundError):  # removed since
+                yield f"{found.url}/{match[1]}", json.loads(found.read(name))
 
 
 async def claim_place(store: Store, run_id: str, who: str, place: Place) -> None:
