@@ -48,9 +48,8 @@ async def agree_on_model(store: Store, run_id: str, who: str, folder: Path) -> N
 
     Example: await agree_on_model(store, "demo", "rollout-1", Path("models/SmolLM2-135M-Instruct"))
     """
-    found = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
     await _agree(
-        *(store, model_key(run_id), who, digests_of(found), f"model.path: {folder}"),
+        *(store, model_key(run_id), who, digests_of(_model_files(folder)), f"model.path: {folder}"),
         "give every host the same one, or name model.source and model.digest",
     )
 
@@ -79,6 +78,10 @@ async def _agree(
             f"{what} is not what {before['who']} on {before['host']} had, by its"
             f" {', '.join(others)}; {remedy}"
         )
+
+
+def _model_files(folder: Path) -> set[Path]:
+    return {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
 
 
 def digests_of(paths: Iterable[Path]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trimaran.config import ModelSection
-from trimaran.errors import InputError
+from trimaran.errors import InputError, NotFoundError
 from trimaran.model_manifest import MANIFEST, ModelManifest, Part, digest_of, read_manifest
 from trimaran.places import Place, host_lock, open_place, write_at
 
@@ -50,6 +50,13 @@ def find_model(model: ModelSection, timeout: float, cache: Path | None = None) -
     if model.path.is_dir() or model.source is None:
         return model.path  # where it is not a folder, whoever reads it says so
     place = open_place(model.source, "model.source")
+    try:
+        return _fetched(place, model, (cache or cache_folder()) / "models", timeout)
+    except NotFoundError as error:
+        raise InputError(f"{error}; bring it there with `trimaran model push`") from None
+
+
+def _fetched(place: Place, model: ModelSection, folder: Path, timeout: float) -> Path:
     data = place.read(MANIFEST)
     found = digest_of(data)
     if model.digest not in (None, found):
@@ -57,10 +64,8 @@ def find_model(model: ModelSection, timeout: float, cache: Path | None = None) -
             f"model.source: {place.url}/{MANIFEST} has the digest {found}, model.digest is"
             f" {model.digest}; name the model that is meant"
         )
-    folder = (cache or cache_folder()) / "models"
-    return _Fetch(place, read_manifest(data, place.url), folder, found).run(
-        model.path.name, timeout
-    )
+    fetch = _Fetch(place, read_manifest(data, place.url), folder, found)
+    return fetch.run(model.path.name, timeout)
 
 
 class _Fetch:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,7 @@ def digest_of(data: Any) -> str:
     return sha256(data).hexdigest()
 
 
-def make_manifest(
-    folder: Path, num_threads: int, part_bytes: int = PART_BYTES
-) -> ModelManifest:
+def make_manifest(folder: Path, num_threads: int, part_bytes: int = PART_BYTES) -> ModelManifest:
     """Reads all files of the folder, not those of folders in it."""
 
     def digest(path: Path, start: int) -> str:
@@ -96,7 +95,7 @@ def make_manifest(
             if not NAME.fullmatch(path.name):
                 raise InputError(f"{path}: a name of letters, digits, - _ . + is needed; rename it")
             size = path.stat().st_size
-            digests = pool.map(lambda start, path=path: digest(path, start), range(0, size, part_bytes))
+            digests = pool.map(partial(digest, path), range(0, size, part_bytes))
             files[path.name] = ModelFile(size, tuple(digests))
     return ModelManifest(files, part_bytes)
 

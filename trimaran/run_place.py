@@ -1,8 +1,8 @@
 """The place of one run below `run.checkpoints`, where what outlives a host's disk lies.
 
-    PLACE/RUN_ID/checkpoints/step-00010/…    by the trainer's ranks
-    PLACE/RUN_ID/model/…                     by its rank 0, at the end
-    PLACE/RUN_ID/samples/step-00010.jsonl    by the controller; so are summary.json and the pictures
+PLACE/RUN_ID/checkpoints/step-00010/…    by the trainer's ranks
+PLACE/RUN_ID/model/…                     by its rank 0, at the end
+PLACE/RUN_ID/samples/step-00010.jsonl    by the controller; so are summary.json and the pictures
 """
 
 from __future__ import annotations

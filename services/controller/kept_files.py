@@ -4,6 +4,7 @@ people read is kept at the run's place."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from trimaran.places import Place
 from trimaran.runs import EventKind, event_from_tree, events_stream
@@ -12,7 +13,7 @@ from trimaran.telemetry import MetricsWriter
 
 KEPT = ("summary.json", "metrics.jsonl", "timeline.jsonl", "*.png", "tensorboard/*")
 """Beside the samples, which are kept as they come."""
-ROWS = {EventKind.STEP: "step", EventKind.VALIDATION: "validation"}
+ROWS: dict[EventKind, Literal["step", "validation"]] = {EventKind.STEP: "step", EventKind.VALIDATION: "validation"}
 
 
 async def bring_back_metrics(store: Store, run_id: str, metrics: MetricsWriter) -> None:

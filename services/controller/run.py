@@ -19,8 +19,8 @@ from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
 from services.controller.goals import Goals
 from services.controller.groups import GroupMaker
-from services.controller.ledger import Retention, RunLedger
 from services.controller.kept_files import bring_back_metrics, keep_files
+from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
 from services.controller.patience import patiently
 from services.controller.payloads import claim_payloads, open_payloads

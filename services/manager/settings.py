@@ -108,8 +108,10 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
+    sources: tuple[Place, ...] = ()
+    """Folders and buckets below which `model.source` may lie, such as s3://models."""
     payloads: tuple[Place, ...] = ()
-    """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
+    """The same for `run.payloads` and `run.checkpoints`, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -136,6 +138,7 @@ class AllowSection(Section):
             models=self.models,
             data=self.data,
             rules=self.rules,
+            sources=self.sources,
             payloads=self.payloads,
             functions=self.functions,
             plugin_hosts=self.plugin_hosts,

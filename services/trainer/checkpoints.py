@@ -126,9 +126,7 @@ class BucketCheckpoints:
         return digest
 
     def publish(self, state: TrainerState, keep: int) -> str:
-        parts = {
-            _part_name(state.step, rank, digest) for rank, digest in enumerate(state.shards)
-        }
+        parts = {_part_name(state.step, rank, digest) for rank, digest in enumerate(state.shards)}
         there = self._place.sizes(FOLDER)
         if lacking := parts - there.keys():
             raise UnavailableError(f"{self._place.url}: lacks {', '.join(sorted(lacking))}")
@@ -182,7 +180,11 @@ class BucketCheckpoints:
             name
             for name in there
             if not name.startswith(folders)
-            or (name.rpartition("/")[0] in saved and name not in parts and not STATE_NAME.fullmatch(name))
+            or (
+                name.rpartition("/")[0] in saved
+                and name not in parts
+                and not STATE_NAME.fullmatch(name)
+            )
         }
         states = {name for name in old if STATE_NAME.fullmatch(name)}
         self._place.delete(states)

@@ -1,7 +1,7 @@
 """A run whose services are on hosts of their own, as far as disks go: each sees its own folder alone.
 
-    hosts/trainer-0/   run/ with context.json and token, cache/      the other hosts' folders are hidden
-    hosts/controller/  run/, data/                                   by a mount namespace, for root
+hosts/trainer-0/   run/ with context.json and token, cache/      the other hosts' folders are hidden
+hosts/controller/  run/, data/                                   by a mount namespace, for root
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 STEPS = {"steps": 5, "deterministic": True, "checkpoint_every": 2}
 
 
-
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Endpoint]:
     with served() as endpoint:
@@ -132,4 +131,6 @@ def test_a_lost_trainer_host_is_replaced_by_an_empty_one(
     assert ended is not None and (ended.state, ended.step) == (RunState.SUCCEEDED, 5), ended
     assert asyncio.run(roots_of(hosts.store_url, RUN_ID)) == usual
     log = (hosts.own / "logs/trainer-0.log").read_text()
-    assert f"continuing from s3://payloads/{tmp_path.name}/runs/{RUN_ID}/checkpoints/step-0000" in log
+    assert (
+        f"continuing from s3://payloads/{tmp_path.name}/runs/{RUN_ID}/checkpoints/step-0000" in log
+    )

@@ -13,8 +13,8 @@ import torch
 from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from services.trainer.checkpoints import BucketCheckpoints, Loaded, open_checkpoints
 from tests.bucket_server import Endpoint, served
-from tests.trainer.test_rank import save, started
 from tests.trainer.batches import random_batch
+from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, UnavailableError
 from trimaran.model_folder import ModelFacts

@@ -47,7 +47,7 @@ async def started(
         await rank.close()
 
 
-async def save(rank: TrainerRank, step: int) -> Path:
+async def save(rank: TrainerRank, step: int) -> str:
     """As the service does, with one rank."""
     return await rank.publish_checkpoint([await rank.write_shard(step)])
 

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from trimaran.agreement import agree_on_data, agree_on_model
+from trimaran.cli.preflight import check_dataset, check_model
 from trimaran.config import RunConfig
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import process_name
+from trimaran.launch.lifetime import PARENT_VARIABLE
 from trimaran.model_fetch import find_model
-from trimaran.model_folder import read_model_folder
 from trimaran.places import is_bucket, open_place
 from trimaran.run_context import RunContext
 from trimaran.run_place import claim_place, place_url, run_place
@@ -28,7 +29,8 @@ STATE_FACTOR = 6
 
 
 async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext) -> RunConfig:
-    """The configuration with this host's own model folder. Raises InputError.
+    """The configuration with this host's own model folder. Raises InputError, and UnavailableError
+    where a place does not answer.
 
     Example: config = asyncio.run(prepare_host("rollout", 0, config, run))
     """
@@ -44,15 +46,17 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
             _check_room(config, run, index)
         if kind == "controller" and config.run.payloads is not None:
             _check_writable(config.run.payloads, "run.payloads", who)
-    except InputError as error:
+    except (InputError, UnavailableError) as error:
         where = f"{who} on {socket.gethostname()}"
-        raise InputError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
+        lines = "\n".join(f"{where}: {line}" for line in str(error).splitlines())
+        kind_of = InputError if isinstance(error, InputError) else UnavailableError
+        raise kind_of(lines) from None
     return config
 
 
 async def _with_model(config: RunConfig, run: RunContext, who: str) -> RunConfig:
     folder = find_model(config.model, config.start_timeout)
-    read_model_folder(folder)
+    check_model(config, folder)
     store = await open_store(run.store_url)
     try:
         await agree_on_model(store, run.run_id, who, folder)
@@ -66,6 +70,8 @@ async def _check_data(config: RunConfig, run: RunContext) -> None:
     for path in paths:
         if not path.is_file() or not os.access(path, os.R_OK):
             raise InputError(f"data: {path} cannot be read; the controller's host needs the data")
+        if PARENT_VARIABLE not in os.environ:  # a launcher on this host has read it already
+            check_dataset(path, config)
     store = await open_store(run.store_url)
     try:
         await agree_on_data(store, run.run_id, paths)
