@@ -126,7 +126,7 @@ class RunSection(Section):
     """The newest ones; older ones are removed."""
     checkpoints: Place | None = None
     """Where checkpoints, the trained model and what people read of a run lie: a folder that all hosts
-    of the run see, or a bucket such as s3://name/path; without it the run folder. docs/deploy.md"""
+    of the run see, or a bucket such as s3://name/path; without it the run folder. docs/operations.md"""
     payloads: Place | None = None
     """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
     without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
