@@ -126,8 +126,10 @@ class _Fetch:
         """Bytes that came: none where an earlier try has brought them."""
         descriptor = os.open(self._partial / part.file, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if digest_of(os.pread(descriptor, part.length, part.start)) == part.digest:
-                return 0
+            if _has_data(descriptor, part):
+                there = os.pread(descriptor, part.length, part.start)
+                if digest_of(there) == part.digest:
+                    return 0
             data = self._place.read_part(part.file, part.start, part.length)
             if (found := digest_of(data)) != part.digest:
                 raise InputError(
@@ -139,6 +141,14 @@ class _Fetch:
             return part.length
         finally:
             os.close(descriptor)
+
+
+def _has_data(descriptor: int, part: Part) -> bool:
+    """Rather than a hole, which is not worth a digest."""
+    try:
+        return os.lseek(descriptor, part.start, os.SEEK_DATA) < part.start + part.length
+    except OSError:  # nothing but a hole up to the end
+        return False
 
 
 def _sync(path: Path) -> None:

@@ -13,7 +13,10 @@ from trimaran.telemetry import MetricsWriter
 
 KEPT = ("summary.json", "metrics.jsonl", "timeline.jsonl", "*.png", "tensorboard/*")
 """Beside the samples, which are kept as they come."""
-ROWS: dict[EventKind, Literal["step", "validation"]] = {EventKind.STEP: "step", EventKind.VALIDATION: "validation"}
+ROWS: dict[EventKind, Literal["step", "validation"]] = {
+    EventKind.STEP: "step",
+    EventKind.VALIDATION: "validation",
+}
 
 
 async def bring_back_metrics(store: Store, run_id: str, metrics: MetricsWriter) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.bucket_server import Endpoint, served
 from tests.tiny_model import write_tiny_model
@@ -20,6 +21,7 @@ from trimaran.cli import host_checks
 from trimaran.cli.host_checks import prepare_host
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, UnavailableError
+from trimaran.model_folder import count_parameters
 from trimaran.run_context import RunContext
 from trimaran.store import open_store
 
@@ -156,6 +158,12 @@ def test_places_that_take_no_files_are_named(site: Site, bucket: Endpoint) -> No
             site.start("controller", "a", run={key: str(site.data.parent / "file" / "x")})
     site.start("trainer-0", "a", run={"checkpoints": "s3://payloads/here"})
     site.start("controller", "a", run={"payloads": "s3://payloads/here"})
+
+
+def test_parameters_are_counted_without_reading_them(tiny: Path) -> None:
+    tensors = [load_file(path) for path in tiny.glob("*.safetensors")]
+    wanted = sum(tensor.numel() for shard in tensors for tensor in shard.values())
+    assert count_parameters(tiny) == wanted > 0
 
 
 Usage = namedtuple("Usage", "total used free")

@@ -73,8 +73,10 @@ class Hosts:
         replace(self.run, folder=folder).write()
         write_config(folder, config)
 
-    def lose(self, name: str, config: RunConfig) -> None:
-        """The host is gone with its disk; another one stands in its place."""
+    def lose(
+        self, name: str, config: RunConfig, prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """The host is gone with its disk; another one stands in its place, `prepare` makes it ready."""
         for process in psutil.Process().children(recursive=True):
             words = process.cmdline()
             if "serve" in words and str(self.run_folder(name)) in words:
@@ -82,6 +84,7 @@ class Hosts:
                 process.wait(10)
         shutil.rmtree(self.root / name)
         self.make(name, config)
+        prepare()
 
     def _on_host(self, service: ServiceProcess) -> ServiceProcess:
         name = service.name

@@ -22,6 +22,7 @@ from trimaran.run_context import RunContext
 from trimaran.run_place import run_place
 from trimaran.runs import RunState, events_stream
 from trimaran.store import Store, entries
+from trimaran.telemetry import read_json_lines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -68,12 +69,12 @@ def disjoint(write_run: Any, tmp_path: Path, tiny_model: Path, store_url: str) -
     return hosts, read_config(path, changes)
 
 
-def bring_data(tmp_path: Path) -> None:
+def bring_data(hosts: Hosts, source: Path) -> None:
     """To the controller's host alone."""
-    data = tmp_path / "hosts/controller/data"
+    data = hosts.root / "controller/data"
     data.mkdir()
     for name in ("train.jsonl", "heldout.jsonl"):
-        shutil.move(tmp_path / name, data / name)
+        shutil.move(source / name, data / name)
 
 
 async def until_step(store: Store, step: int) -> None:
@@ -95,7 +96,7 @@ def test_disjoint_disks_reach_the_weights_of_the_usual_run(
 ) -> None:
     usual = usual_roots(write_run, tmp_path, known)
     hosts, config = disjoint(write_run, tmp_path, tiny_model, redis_server.url("disjoint"))
-    ended = asyncio.run(hosts.conduct(config, prepare=lambda: bring_data(tmp_path)))
+    ended = asyncio.run(hosts.conduct(config, prepare=lambda: bring_data(hosts, tmp_path)))
     assert ended is not None and (ended.state, ended.step) == (RunState.SUCCEEDED, 5), ended
     assert asyncio.run(roots_of(hosts.store_url, RUN_ID)) == usual
     # What people read is found from the manager's host, whose folder has only logs.
@@ -112,7 +113,7 @@ def test_disjoint_disks_reach_the_weights_of_the_usual_run(
     assert fetched == {"trainer-0", "rollout-0"}
 
 
-def test_a_lost_trainer_host_is_replaced_by_an_empty_one(
+def test_lost_hosts_are_replaced_by_empty_ones(
     write_run: Any,
     tiny_model: Path,
     tmp_path: Path,
@@ -125,12 +126,20 @@ def test_a_lost_trainer_host_is_replaced_by_an_empty_one(
 
     async def lose(store: Store) -> None:
         await until_step(store, 3)
-        hosts.lose("trainer-0", config)
+        for name in ("trainer-0", "rollout-0"):
+            hosts.lose(name, config)
+        await until_step(store, 4)
+        shutil.copytree(tmp_path / "hosts/controller/data", tmp_path / "data")
+        hosts.lose("controller", config, lambda: bring_data(hosts, tmp_path / "data"))
 
-    ended = asyncio.run(hosts.conduct(config, lose, lambda: bring_data(tmp_path)))
+    ended = asyncio.run(hosts.conduct(config, lose, lambda: bring_data(hosts, tmp_path)))
     assert ended is not None and (ended.state, ended.step) == (RunState.SUCCEEDED, 5), ended
     assert asyncio.run(roots_of(hosts.store_url, RUN_ID)) == usual
     log = (hosts.own / "logs/trainer-0.log").read_text()
     assert (
         f"continuing from s3://payloads/{tmp_path.name}/runs/{RUN_ID}/checkpoints/step-0000" in log
     )
+    # The controller's successor has written its rows again, each step's once.
+    rows = read_json_lines(hosts.run_folder("controller") / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "step"] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in rows if row["kind"] == "validation"] == [0, 2, 4, 5]

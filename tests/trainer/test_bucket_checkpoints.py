@@ -121,6 +121,21 @@ def test_a_damaged_or_lost_part_of_the_bucket_is_named(place: Place, tmp_path: P
         BucketCheckpoints(place, tmp_path / "d").load(LAYOUT, MODEL, 1)
 
 
+def test_a_bucket_that_is_away_leaves_the_checkpoint_before(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [tmp_path / "a", tmp_path / "b"]
+    saved(place, hosts, 5, 1.0)
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        away = open_place(place.url, "run.checkpoints", seconds=0.5)
+    with pytest.raises(UnavailableError, match="see that the bucket is there"):
+        saved(away, hosts, 6, 2.0)
+    assert loaded(place, hosts[0], 0).state.step == 5
+    saved(place, hosts, 7, 3.0)
+    assert loaded(place, tmp_path / "c").state.step == 7
+
+
 def test_what_is_not_finite_is_not_uploaded(place: Place, tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="not finite"):
         BucketCheckpoints(place, tmp_path).write_shard(1, 0, {"main.a": torch.tensor([torch.nan])})

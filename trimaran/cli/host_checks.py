@@ -19,13 +19,14 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import process_name
 from trimaran.launch.lifetime import PARENT_VARIABLE
 from trimaran.model_fetch import find_model
+from trimaran.model_folder import count_parameters
 from trimaran.places import is_bucket, open_place
 from trimaran.run_context import RunContext
 from trimaran.run_place import claim_place, place_url, run_place
 from trimaran.store import open_store
 
-STATE_FACTOR = 6
-"""Bytes of a checkpoint for each byte of a bfloat16 model: weights and two moments in float32."""
+STATE_BYTES = 12
+"""Of a checkpoint, for each parameter: the weight and two moments in float32."""
 
 
 async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext) -> RunConfig:
@@ -105,7 +106,7 @@ def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
     folder = run.folder if url is None or is_bucket(url) else Path(url)
     kept = 2 if is_bucket(url) else config.run.keep_checkpoints + 1
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
-    share = STATE_FACTOR * weights // config.trainer.tensor_parallel
+    share = STATE_BYTES * count_parameters(config.model.path) // config.trainer.tensor_parallel
     have = sum(map(_size, folder.glob(f"checkpoints/*/tensor-rank-{rank}*.safetensors")))
     needed = kept * share + (weights if rank == 0 else 0) - have
     if (free := shutil.disk_usage(folder).free) < needed:
