@@ -26,6 +26,8 @@ from trimaran.metrics import find_metric
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
+METRICS_NAME = "metrics.jsonl"
+"""In the controller's run folder."""
 LOG_FORMAT = "%(asctime)s %(process_name)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -87,7 +89,7 @@ class MetricsWriter:
 
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder
-        self._rows = JsonLines(run_folder / "metrics.jsonl")
+        self._rows = JsonLines(run_folder / METRICS_NAME)
         self._events = TensorBoardFile(run_folder / "tensorboard")
 
     def write(
@@ -96,14 +98,16 @@ class MetricsWriter:
         step: int,
         values: Mapping[str, float],
         nonfinite: str = "",
+        at: float | None = None,
     ) -> None:
         """Each key of `values` must be declared in trimaran/metrics.py; else raises InternalError.
 
         A number that is not finite becomes null in the row; TensorBoard gets it as it is.
         `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
+        `at`: unix seconds, where that is not now.
         """
         described = {key: find_metric(key).description for key in values}
-        now = time.time()
+        now = time.time() if at is None else at
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         note = {"nonfinite": nonfinite} if nonfinite else {}
         self._rows.append({"kind": kind, "step": step, "time": now, **note, **row})

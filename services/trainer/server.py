@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import grpc
@@ -139,9 +138,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return trainer_pb2.SaveCheckpointResponse(digest=digest)
         # A caller that goes away does not stop a save under way; the next one waits for it.
         path = await asyncio.shield(asyncio.create_task(self._save(request)))
-        return trainer_pb2.SaveCheckpointResponse(path=str(path))
+        return trainer_pb2.SaveCheckpointResponse(path=path)
 
-    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> Path:
+    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> str:
         """On rank 0. A failure leaves the ranks as they are: training goes on."""
         step, timeout = request.step, self._save_timeout + SAVE_MARGIN_SECONDS
         async with self._saving:
@@ -169,7 +168,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.ExportModelResponse:
         target = self._rank.check_export(request.path)
         path = await self._together("ExportModel", request, lambda: self._rank.export_model(target))
-        return trainer_pb2.ExportModelResponse(path=str(path))
+        return trainer_pb2.ExportModelResponse(path=path)
 
     async def GetPolicyVersion(
         self, request: trainer_pb2.GetPolicyVersionRequest, context: grpc.aio.ServicerContext

@@ -158,7 +158,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         if self.pool.num_full_exports:
             self.pool.num_full_exports -= 1
             raise UnavailableError("model: its disk has 0 MiB left; make room there")
-        Path(request.path).mkdir()
+        self.pool.exported.append(request.path)
         return trainer_pb2.ExportModelResponse(path=request.path)
 
 
@@ -212,6 +212,7 @@ class Pool:
         self.nonfinite_step = self.full_disk_step = 0
         """At which the trainer leaves the update out, and at which it cannot save."""
         self.num_full_exports = 0
+        self.exported: list[str] = []
         """How often the model does not fit on the disk."""
         self.hangs = False
         """Whether every answer hangs its checker."""
@@ -423,7 +424,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     activities = {row["activity"] for row in read_json_lines(folder / "timeline.jsonl")}
     assert activities == {"generating", "scoring", "training", "syncing", "validating"}
     assert pool.saved == [3, 4]
-    assert (folder / "model").is_dir()
+    assert pool.exported == ["model"]
     assert (folder / "curve.png").stat().st_size > 0
     assert (folder / "timeline.png").stat().st_size > 0
 
@@ -527,7 +528,7 @@ def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later
     assert RunState.PAUSING in states
     assert pool.saved == [1]
     assert not (tmp_path / "run" / "summary.json").exists()
-    assert not (tmp_path / "run" / "model").exists()
+    assert pool.exported == []
     pool = Pool()
     pool.trainer.step = 1  # it has loaded the checkpoint
     later = asyncio.run(serve(tmp_path, pool))
@@ -543,7 +544,7 @@ def test_a_model_that_finds_no_room_holds_the_run_at_its_end(tmp_path: Path) -> 
     assert (kinds.count("held"), kinds.count("released")) == (1, 1)
     assert "make room there" in events[kinds.index("held")].run.held
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-    assert (tmp_path / "run" / "model").is_dir()
+    assert pool.exported == ["model"]
 
 
 def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:

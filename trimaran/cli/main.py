@@ -54,6 +54,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.token import new
 
         return new(options.owner, options.role, options.name)
+    if options.command == "model":
+        from trimaran.cli.model import push
+
+        return push(options.folder, options.url)
     if options.command == "up":
         from trimaran.cli.up import up
 

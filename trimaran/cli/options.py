@@ -36,6 +36,13 @@ example:
   umask 077; trimaran token new --owner team-a --role submitter --name anna > anna.token
 """
 
+MODEL_EXAMPLES = """\
+It prints what a run needs: model.source, and the digest of all files as model.digest. Where a bucket
+answers, and for whom, stands in AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
+example:
+  trimaran model push models/SmolLM2-135M-Instruct s3://models/SmolLM2-135M-Instruct
+"""
+
 UP_EXAMPLES = """\
 examples:
   trimaran up                                        this machine, on loopback
@@ -198,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
     )
     _add_token(commands)
+    _add_model(commands)
     add_run_commands(commands)
     _add_up(commands)
     _add_weights(commands)
@@ -222,6 +230,19 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
         " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
+
+
+def _add_model(commands: Any) -> None:
+    model = commands.add_parser(
+        "model",
+        help="models that the hosts of a run fetch",
+        epilog=MODEL_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
+    push = actions.add_parser("push", help="bring one to a bucket or a folder, for model.source")
+    push.add_argument("folder", metavar="FOLDER", help="a Hugging Face model folder")
+    push.add_argument("url", metavar="URL", help="s3://bucket/path, or a folder")
 
 
 def _add_token(commands: Any) -> None:

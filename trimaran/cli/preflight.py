@@ -20,16 +20,21 @@ from trimaran.trust import NO_TRUST
 
 
 def check_run(config: RunConfig) -> None:
-    facts = read_model_folder(config.model.path)
-    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
-    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
-    check_lengths(config, facts)
+    if config.model.source is None or config.model.path.is_dir():
+        check_model(config, config.model.path)  # else its services fetch it, and look at it then
     make_terms(config, Allowed.from_environment())
     check_dataset(config.data.train, config)
     if config.data.validation:
         check_dataset(config.data.validation, config)
     check_endpoints(config)
     place(config, read_machine(os.environ))
+
+
+def check_model(config: RunConfig, folder: Path) -> None:
+    facts = read_model_folder(folder)
+    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
+    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
+    check_lengths(config, facts)
 
 
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
