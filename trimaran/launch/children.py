@@ -3,6 +3,7 @@
 | implementation | who starts a process | who ends one that is frozen |
 |---|---|---|
 | `LocalChildren` (`local_children.py`) | the launcher, on its own machine | the launcher |
+| `ExternalChildren` (`external_children.py`) | a container engine; the process registers | the engine, by its probe |
 
 `Processes` (`local.py`) decides who is started again, when, and with whom; an implementation decides
 nothing. It says who lives, and puts into `exits` whoever has ended without having been asked to.
@@ -69,6 +70,11 @@ class Children(Protocol):
     async def start(self, service: ServiceProcess) -> None:
         """Returns once the start is under way and `alive` holds it: what the start then comes to is
         seen there and in `exits`. Raises OSError where it cannot be started."""
+        ...
+
+    def can_start(self, name: str) -> bool:
+        """Whether a replica beyond those that the run began with can be started now; where others
+        start processes, it has to have come first."""
         ...
 
     async def end(self, names: Iterable[str], seconds: float) -> None:

@@ -1,4 +1,5 @@
-"""Finds processes that are frozen: alive, and silent. A frozen one is killed, and so becomes a death.
+"""Finds processes that are frozen: alive, and silent. A frozen one is killed, and so becomes a death;
+one that somebody else has started is asked to end, and its engine kills it where it cannot.
 
 A stopped process, a deadlock and an event loop that is held up look the same from outside: gRPC
 health is not answered. A process that loads a model answers nobody either. So who has not answered
@@ -82,6 +83,6 @@ class HealthWatch:
             if silence >= self._timeout and self._processes.alive.get(name) is child:
                 self._note(
                     f"{name} is frozen: it has not answered for {silence:.0f} s (frozen_timeout is"
-                    f" {self._timeout:g} s); it is killed"
+                    f" {self._timeout:g} s); it is ended"
                 )
                 self._processes.kill(name)

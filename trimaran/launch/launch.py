@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
-from trimaran.launch.children import Children
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.lease import held_lease
-from trimaran.launch.local import Processes, ServiceDiedError, ServiceProcess
+from trimaran.launch.local import Processes, ServiceDiedError
 from trimaran.launch.reports import Reports
 from trimaran.launch.scaling import Scaling
+from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, RunState, launcher_lease, replicas_key
 from trimaran.store import Store
@@ -33,29 +33,27 @@ SetGoal = Callable[[str, Goal], Awaitable[None]]
 async def launch(
     config: RunConfig,
     run: RunContext,
-    services: Sequence[ServiceProcess],
+    site: Site,
     store: Store,
     set_goal: SetGoal,
     on_start: Callable[[Processes], None] = lambda processes: None,
-    children: Children | None = None,
 ) -> Run | None:
     """Until the run has ended, is paused, or has failed; how it stands then.
 
     Raises ServiceDiedError, recorded as the run's failure, and InputError while another launcher
     has the run. Who cancels it ends the processes and leaves the run as it is, to be resumed.
-    `children`: what starts processes; those of this machine where it is not given.
     """
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
-        processes = Processes(services, children=children)
+        processes = Processes(site.services, children=site.children)
         await reports.endpoints(processes.addresses)
         on_start(processes)
         try:
             async with processes:
-                ended = await _Watch(config, run, store, processes, reports, set_goal).run()
+                ended = await _Watch(config, run, site, store, processes, reports, set_goal).run()
         except ServiceDiedError as error:
             await _record_failure(reports, error)
             raise
@@ -71,6 +69,7 @@ class _Watch:
         self,
         config: RunConfig,
         run: RunContext,
+        site: Site,
         store: Store,
         processes: Processes,
         reports: Reports,
@@ -78,7 +77,7 @@ class _Watch:
     ) -> None:
         self._config, self._run, self._store = config, run, store
         self._processes, self._reports, self._set_goal = processes, reports, set_goal
-        self._scaling = Scaling(config, run.folder, processes, reports.note)
+        self._scaling = Scaling(config, site.make_replica, processes, reports.note)
         self._health = HealthWatch(
             processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust
         )

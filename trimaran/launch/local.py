@@ -25,6 +25,7 @@ __all__ = ["Processes", "ServiceDiedError", "ServiceProcess", "StopTimes"]
 DEFAULT_STOP_TIMES = StopTimes()
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 NOT_STARTED = 127
 """As a shell says it."""
 
@@ -102,6 +103,10 @@ class Processes:
             if ended.service.name in self._services and not self._revive(ended, note):
                 raise ServiceDiedError(await self._first_cause(ended), self.running)
 
+    def can_add(self, name: str) -> bool:
+        """Whether somebody can start it now."""
+        return self._children.can_start(name)
+
     async def add(self, service: ServiceProcess) -> None:
         """One more, from now on as if it had been there from the start. Raises OSError."""
         await self._children.start(service)
@@ -152,7 +157,7 @@ class Processes:
         has_decided = ended.code == BAD_INPUT or (service.leads and ended.code == FAILED)
         # At the start only a kill is an accident, and who did not find the one that was killed; anything
         # else would happen again.
-        is_accident = ended.code == -signal.SIGKILL or (ended.code == TRY_AGAIN and self._restarts)
+        is_accident = ended.code in KILLED or (ended.code == TRY_AGAIN and self._restarts)
         if has_decided or not (self.running or is_accident):
             return False
         restarts = self._restarts[service.name]
