@@ -129,6 +129,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=("loopback", "trusted"),
         help="trusted: everybody on it may read what travels (for weight_sync.address)",
     )
+    train.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="what starts its processes: this machine (default), or the Ray cluster it belongs to",
+    )
+    train.add_argument(
+        "--store",
+        metavar="URL",
+        help="redis://HOST:PORT/0, which processes on other machines need (default: in the folder)",
+    )
+    _add_ray_address(train)
     _add_allow(train)
 
     serve = commands.add_parser("serve", help="start one service alone, in this process")
@@ -166,6 +178,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_reward(commands)
     return parser
+
+
+def _add_ray_address(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="of Ray's head (default: RAY_ADDRESS, or the cluster that runs on this machine)",
+    )
 
 
 def _add_allow(command: argparse.ArgumentParser) -> None:

@@ -151,6 +151,9 @@ class RayChildren:
         children = [self.alive[name] for name in names if name in self.alive]
         await asyncio.gather(*(self._end(child, seconds) for child in children))
 
+    def can_start(self, name: str) -> bool:
+        return True
+
     def kill(self, name: str) -> None:
         child = self.alive.get(name)
         if child is None:

@@ -107,7 +107,7 @@ class Cluster:
         return own_node()
 
     def nodes(self) -> list[Node]:
-        """Those that live."""
+        """Those that live. As the other calls do, it waits while the head is away."""
         state: Any = importlib.import_module("ray._private.state")
         leaving = state.state.get_draining_nodes()
         return [
@@ -223,7 +223,7 @@ def _translated(future: Future[Any]) -> Future[Any]:
     def tell(done: Future[Any]) -> None:
         if not told.set_running_or_notify_cancel():  # nobody waits for it any more
             return
-        error = done.exception()
+        error: Any = done.exception()
         if error is None:
             told.set_result(done.result())
         elif isinstance(error, exceptions.ActorUnavailableError):

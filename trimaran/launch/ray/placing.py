@@ -55,7 +55,8 @@ def device_name(address: str, slot: int) -> str:
 def node_of(wish: Mapping[str, Any], replica: int) -> str:
     """The address of the node on which the manager wants a replica; empty where it has said none.
     `wish`: what stands under `trimaran.runs.replicas_key`."""
-    devices: Sequence[str] = (wish.get("devices") or {}).get(str(replica)) or ()
+    wanted: Mapping[str, Sequence[str]] = wish.get("devices") or {}
+    devices = wanted.get(str(replica), ())
     return devices[0].partition("/")[0] if devices and "/" in devices[0] else ""
 
 

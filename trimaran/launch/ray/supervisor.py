@@ -169,7 +169,7 @@ class Supervisor:
             return log.read(LOG_BYTES)
 
     async def _watch(self) -> None:
-        while time.monotonic() - self._asked < self._lapse_seconds:
+        while time.monotonic() - self._asked < self._lapse_seconds:  # noqa: ASYNC110 - set elsewhere
             await asyncio.sleep(WATCH_SECONDS)
         if self._service:
             await self._children.end([self._service.name], WATCH_SECONDS)
