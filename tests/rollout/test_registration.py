@@ -48,13 +48,12 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         return rpc.service(weight_sync_pb2.DESCRIPTOR, add, self)
 
 
-def config(port: int, start_timeout: float):
+def config(start_timeout: float):
     return parse_config(
         {
             "model": {"path": "unused"},
             "data": {"train": "unused.jsonl"},
             "reward": {"rules": {"last_integer": 1.0}},
-            "endpoints": {"weight_sync": f"127.0.0.1:{port}"},
             "start_timeout": start_timeout,
         }
     )
@@ -67,7 +66,13 @@ def run(body, start_timeout: float = 30):
         server = rpc.Server(f"127.0.0.1:{port}", [WeightSync(events).service()])
         staying = asyncio.create_task(
             registration.stay_registered(
-                config(port, start_timeout), Caller("run", 0), REPLICA, PEER, lambda: LIVE, 0.02
+                config(start_timeout),
+                f"127.0.0.1:{port}",
+                Caller("run", 0),
+                REPLICA,
+                PEER,
+                lambda: LIVE,
+                0.02,
             )
         )
         try:
