@@ -66,12 +66,11 @@ def granted_config(run: Managed) -> RunConfig:
         "replicas": num_replicas,
         "max_replicas": run.max_replicas,
     }
-    if run.trainer.kind != "cpu":
-        tree["trainer"]["devices"] = [_name(device) for device in run.grant.trainer]
-    if run.replica.kind != "cpu":
-        tree["rollout"]["devices"] = [
-            _name(device) for i in range(num_replicas) for device in run.grant.replicas[i]
-        ]
+    trainer = run.grant.trainer
+    rollout = tuple(device for i in range(num_replicas) for device in run.grant.replicas[i])
+    for section, devices in (("trainer", trainer), ("rollout", rollout)):
+        if any(device.is_numbered for device in devices) and tree[section]["device"] != "cpu":
+            tree[section]["devices"] = [_name(device) for device in devices]
     return parse_config(tree, source=f"run {run.run_id}")
 
 

@@ -12,6 +12,7 @@ import logging
 import signal
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,12 +24,12 @@ from trimaran.errors import TrimaranError, UnavailableError
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
 from trimaran.launch.ray.placing import (
-    COMPUTING,
+    beside,
     kind_of,
     node_of,
     rank_in,
+    replica_place,
     trainer_bundles,
-    where_to,
 )
 from trimaran.launch.ray.supervisor import LAPSE_SECONDS, Order, Report, Supervisor
 from trimaran.launch.service_process import Exit, ServiceProcess, StopTimes
@@ -70,7 +71,8 @@ class RayChild:
     began: float = field(default_factory=time.monotonic)
     actor: Any = None
     node: str = ""
-    """Its id."""
+    """The id of that on which it is, or shall be."""
+    is_placed: bool = False
     report: Report | None = None
     group: Any = None
     """The placement group in which it has its place."""
@@ -228,7 +230,7 @@ class RayChildren:
         )
         order = asdict(self._order(service))
         try:
-            child.node = await self._placed(child, where)
+            child.node, child.is_placed = await self._placed(child, where), True
             await _answer(self._cluster.call(child.actor, "start", order), ASK_SECONDS)
         except TimeoutError:
             return self._failed(
@@ -282,11 +284,14 @@ class RayChildren:
             child.group, count = await self._trainer_group()
             group = child.group
             return rank_in(self._config, service.index, group, count, self._nodes)
-        if service.kind not in COMPUTING:  # beside the launcher, whose folder others read
-            return where_to(self._config, service.kind, self._nodes, self._own_address)
+        if service.kind != "rollout":  # beside the launcher, whose folder others read
+            return beside(self._own_address, self._nodes)
         record = await self._store.get(replicas_key(self._run.run_id))
         wanted = node_of(record.value, service.index) if record else ""
-        return where_to(self._config, service.kind, self._nodes, wanted)
+        others = (c for c in self.alive.values() if c.service.kind == "rollout" and c is not child)
+        where = replica_place(self._config, self._nodes, Counter(c.node for c in others), wanted)
+        child.node = where.node_id  # until it is known
+        return where
 
     async def _trainer_group(self) -> tuple[Any, int]:
         async with self._grouping:
@@ -340,7 +345,7 @@ class RayChildren:
         if child.actor is None:
             return
         with suppress(ActorLostError, ActorSilentError, TimeoutError):
-            if child.node:
+            if child.is_placed:
                 await _answer(self._cluster.call(child.actor, "close"), END_SECONDS)
         await self._brief(self._cluster.kill, child.actor)
 
@@ -353,7 +358,7 @@ class RayChildren:
             leaving = {node.node_id: node.address for node in self._nodes if node.is_leaving}
             await self._read_records()
             for child in list(self.alive.values()):
-                if child.node in leaving and not child.cause and child.actor is not None:
+                if child.node in leaving and child.is_placed and not child.cause:
                     self._move(child, leaving[child.node])
             await asyncio.sleep(2 * POLL_SECONDS)
 

@@ -50,14 +50,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where an actor may stand, and what of the node it takes. Spread over the nodes, unless it
-    names a group.
+    """Where an actor may stand, and what of the node it takes.
 
     Example: Where(resources={"NPU": 4}, labels={"zone": "a"})
     """
 
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    node_id: str = ""
+    """Preferred: where it has no room, another one."""
     group: Any = None
     """A placement group, and which of its bundles."""
     bundle: int = 0
@@ -128,6 +129,10 @@ class Cluster:
         strategy: Any = "SPREAD"
         if where.group is not None:
             strategy = strategies.PlacementGroupSchedulingStrategy(where.group, where.bundle)
+        elif where.node_id:
+            strategy = strategies.NodeAffinitySchedulingStrategy(
+                where.node_id, soft=True, _spill_on_unavailable=True
+            )
         options: dict[str, Any] = {
             "name": name,
             "lifetime": "detached",
@@ -138,7 +143,7 @@ class Cluster:
             "max_restarts": 0,
             "max_task_retries": 0,
         }
-        if where.labels and where.group is None:
+        if where.labels and strategy == "SPREAD":
             options["label_selector"] = dict(where.labels)
         return self._ray.remote(actor).options(**options).remote(*arguments)
 

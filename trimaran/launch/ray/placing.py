@@ -60,15 +60,24 @@ def node_of(wish: Mapping[str, Any], replica: int) -> str:
     return devices[0].partition("/")[0] if devices and "/" in devices[0] else ""
 
 
-def where_to(config: RunConfig, service: str, nodes: Sequence[Node], wanted: str = "") -> Where:
-    """For anything but a trainer rank. `wanted`: address of the node on which it shall stand."""
-    here = any(node.address == wanted and not node.is_leaving for node in nodes)
-    pinned = {f"node:{wanted}": SHARE} if here else {}
-    if service not in COMPUTING:
-        return Where(pinned)
+def beside(address: str, nodes: Sequence[Node]) -> Where:
+    """For what computes nothing: on this node while it lives."""
+    here = any(node.address == address and not node.is_leaving for node in nodes)
+    return Where({f"node:{address}": SHARE} if here else {})
+
+
+def replica_place(
+    config: RunConfig, nodes: Sequence[Node], taken: Mapping[str, int], wanted: str = ""
+) -> Where:
+    """On the node with the address `wanted`, or on one with the fewest replicas. `taken`: replicas
+    of the run by their node's id."""
     rollout = config.rollout
-    amounts = _amounts(config, service, rollout.tensor_parallel, nodes)
-    return Where(amounts | pinned, rollout.labels)
+    amounts = _amounts(config, "rollout", rollout.tensor_parallel, nodes)
+    fitting = [node for node in nodes if _fits(node, amounts, rollout.labels)]
+    chosen = next((node for node in fitting if node.address == wanted), None)
+    if chosen is None:
+        chosen = min(fitting, key=lambda node: taken.get(node.node_id, 0), default=None)
+    return Where(amounts, rollout.labels, chosen.node_id if chosen else "")
 
 
 def trainer_bundles(config: RunConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
@@ -99,3 +108,9 @@ def _amounts(
     role = ROLES[service]
     kept = {role: SHARE * count} if any(node.resources.get(role) for node in nodes) else {}
     return {resource: float(count)} | kept
+
+
+def _fits(node: Node, amounts: Mapping[str, float], labels: Mapping[str, str]) -> bool:
+    """If nothing else were there."""
+    has_room = all(node.resources.get(name, 0.0) >= amount for name, amount in amounts.items())
+    return has_room and not node.is_leaving and labels.items() <= node.labels.items()
