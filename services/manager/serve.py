@@ -9,14 +9,16 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
+from services.manager.folders import Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
+from services.manager.ray_pools import RayPools
 from services.manager.reconcile import TIMES, Times
 from services.manager.records import LEASE, Records
 from services.manager.run_stores import RunStores
@@ -28,9 +30,10 @@ from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
+from trimaran.launch.ray.cluster import Cluster, ray_address
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
 from trimaran.tls import read_pem
-from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
+from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
@@ -70,25 +73,34 @@ async def serving(
     async with AsyncExitStack() as stack:
         settings.check_submissions()
         settings.check_services()
+        settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
         lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
+        ray = RayPools(Cluster(ray_address())) if settings.launcher == "ray" else None
+        pools = await ray.open() if ray else settings.find_pools()
         stores = RunStores()
         stack.push_async_callback(stores.close)
         records = await Records.load(store, lease)
+        for run in records.all():
+            if (own := own_folder(run, settings.folder, settings.store_url)) != run:
+                await records.change(run.run_id, lambda now, own=own: own)
         manager = Manager(
             records,
             lease,
             stores,
             launcher or LocalLauncher(launcher_environment(settings)),
-            settings.find_pools(),
+            pools,
             settings.policy,
             times,
             _secrets(settings),
-            service_trust(settings),
+            deployment_of(settings),
         )
+        if ray:
+            following = asyncio.create_task(ray.follow(manager.use_pools))
+            stack.callback(following.cancel)
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
@@ -203,6 +215,12 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     hosts = settings.allow.plugin_credentials.values() if settings.allow else ()
     names = {host.token_variable for host in hosts}
     return {name: value for name, value in os.environ.items() if name in names}
+
+
+def deployment_of(settings: ManagerSettings) -> Deployment:
+    """Raises InputError for files that cannot be used."""
+    token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
+    return Deployment(settings.launcher, replace(service_trust(settings), token=token))
 
 
 def service_trust(settings: ManagerSettings) -> Trust:

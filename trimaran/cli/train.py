@@ -46,7 +46,9 @@ def train(
     config = prepared(config, launcher, move_busy=False)
     folder = make_run_folder(config)
     run = RunContext.in_folder(folder)
-    return _launch(config, replace(run, store_url=store or run.store_url, launcher=launcher), network)
+    return _launch(
+        config, replace(run, store_url=store or run.store_url, launcher=launcher), network
+    )
 
 
 def resume(run: str, network: str | None = None, launcher: str = "local") -> int:

@@ -17,6 +17,8 @@ from trimaran.device import Kind
 from trimaran.errors import InputError, UnavailableError
 
 NAMESPACE = "trimaran"
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+"""Ray's own; `--ray-address` sets it, and launchers inherit it."""
 RAY_NAMES: Mapping[Kind, str] = {"npu": "NPU", "cuda": "GPU"}
 """What Ray calls these devices."""
 RECONNECT_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
@@ -62,6 +64,11 @@ class Where:
     group: Any = None
     """A placement group, and which of its bundles."""
     bundle: int = 0
+
+
+def ray_address() -> str:
+    """Where Ray's head is; `auto`: that of the cluster to which this host belongs."""
+    return os.environ.get(ADDRESS_VARIABLE) or "auto"
 
 
 class Cluster:

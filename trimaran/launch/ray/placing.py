@@ -21,6 +21,7 @@ from trimaran.launch.ray.cluster import RAY_NAMES, Node, Where
 
 SHARE = 0.001
 """Of a resource that says where, not how many."""
+ACCELERATORS: tuple[Kind, ...] = ("npu", "cuda")
 COMPUTING = ("trainer", "rollout")
 ROLES = {"trainer": "trimaran_trainer", "rollout": "trimaran_rollout"}
 """Resources that keep a node for services of a kind."""
@@ -30,10 +31,10 @@ def device_kind(name: DeviceName, nodes: Sequence[Node]) -> Kind:
     """`auto` is what the nodes have: NPUs before GPUs before CPUs."""
     if name != "auto":
         return name
-    kinds = (
-        k for k, resource in RAY_NAMES.items() if any(n.resources.get(resource) for n in nodes)
-    )
-    return next(kinds, "cpu")
+    for kind in ACCELERATORS:
+        if any(node.resources.get(RAY_NAMES[kind]) for node in nodes):
+            return kind
+    return "cpu"
 
 
 def kind_of(config: RunConfig, service: str, nodes: Sequence[Node]) -> Kind:

@@ -9,15 +9,13 @@ from dataclasses import replace
 from trimaran.config import RunConfig
 from trimaran.launch.environment import is_of_bucket, plugin_variables, serve_command
 from trimaran.launch.ray.children import RayChildren
-from trimaran.launch.ray.cluster import Cluster
+from trimaran.launch.ray.cluster import Cluster, ray_address
 from trimaran.launch.run_services import remote_service, remote_services
 from trimaran.launch.service_process import ServiceProcess
 from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.store import Store
 
-ADDRESS_VARIABLE = "RAY_ADDRESS"
-"""Ray's own; `--ray-address` sets it."""
 ALLOW_VARIABLE = "TRIMARAN_ALLOW"
 
 
@@ -34,11 +32,10 @@ def ray_site(config: RunConfig, run: RunContext, store: Store) -> Site:
     def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
         return complete(remote_service(config, run.folder, "rollout", index))
 
-    cluster = Cluster(variables.get(ADDRESS_VARIABLE) or "auto")
     return Site(
         [complete(service) for service in remote_services(config, run.folder)],
         make_replica,
-        RayChildren(cluster, run, config, store),
+        RayChildren(Cluster(ray_address()), run, config, store),
     )
 
 
