@@ -16,7 +16,6 @@ from trimaran.launch.ray.placing import device_name
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-ANSWER_SECONDS = 30.0
 RAY_LABELS = "ray.io/"
 
 
@@ -33,26 +32,16 @@ class RayPools:
     async def open(self) -> tuple[Pool, ...]:
         """Those that are there. Raises InputError without Ray, UnavailableError without a cluster."""
         await asyncio.to_thread(self._cluster.connect)
-        return await self._look()
+        return pools_of(await asyncio.to_thread(self._cluster.nodes))
 
     async def follow(self, use: Callable[[Sequence[Pool]], None]) -> None:
         """For ever. While the head of the cluster is away, what was last seen stays."""
         while True:
             try:
-                use(await self._look())
+                use(pools_of(await asyncio.to_thread(self._cluster.nodes)))
             except UnavailableError as error:
-                logger.warning("%s", error)
+                logger.warning("the nodes stay as they were seen: %s", error)
             await asyncio.sleep(LOOK_SECONDS)
-
-    async def _look(self) -> tuple[Pool, ...]:
-        nodes = asyncio.to_thread(self._cluster.nodes)
-        try:
-            return pools_of(await asyncio.wait_for(asyncio.shield(nodes), ANSWER_SECONDS))
-        except TimeoutError:
-            raise UnavailableError(
-                f"Ray's head ({self._cluster.address}) has not answered for {ANSWER_SECONDS:g} s;"
-                " its nodes stay as they were seen"
-            ) from None
 
 
 def pools_of(nodes: Sequence[Node]) -> tuple[Pool, ...]:

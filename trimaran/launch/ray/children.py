@@ -109,7 +109,9 @@ class RayChildren:
         store: Store,
         note: Callable[[str], None] = logger.info,
         lapse_seconds: float = LAPSE_SECONDS,
+        ask_seconds: float = ASK_SECONDS,
         place_seconds: float = PLACE_SECONDS,
+        tell_seconds: float = TELL_SECONDS,
     ) -> None:
         """The environment of a `ServiceProcess` is what its node does not have itself."""
         self.exits: asyncio.Queue[Exit] = asyncio.Queue()
@@ -117,7 +119,8 @@ class RayChildren:
         self._cluster, self._run, self._config = cluster, run, config
         self._store, self._note = store, note
         self._records: dict[str, ServiceRecord] = {}
-        self._lapse_seconds, self._place_seconds = lapse_seconds, place_seconds
+        self._lapse_seconds, self._ask_seconds = lapse_seconds, ask_seconds
+        self._place_seconds, self._tell_seconds = place_seconds, tell_seconds
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._nodes: list[Node] = []
         self._own_address = ""
@@ -160,7 +163,7 @@ class RayChildren:
         child = self.alive.get(name)
         if child is None:
             return
-        if child.actor is None:
+        if not child.is_placed:
             self._lives[name].cancel()
         else:
             self._cluster.call(child.actor, "kill")
@@ -191,12 +194,12 @@ class RayChildren:
         life = self._lives.get(child.service.name)
         if life is None:
             return
-        if child.actor is None:
+        if not child.is_placed:
             life.cancel()
         else:
             with suppress(ActorLostError, ActorSilentError, TimeoutError):
-                await _answer(self._cluster.call(child.actor, "end", seconds), ASK_SECONDS)
-        _, pending = await asyncio.wait([life], timeout=seconds + ASK_SECONDS)
+                await _answer(self._cluster.call(child.actor, "end", seconds), self._ask_seconds)
+        _, pending = await asyncio.wait([life], timeout=seconds + self._ask_seconds)
         if pending:
             life.cancel()
             await asyncio.wait(pending, timeout=2 * END_SECONDS)
@@ -225,17 +228,25 @@ class RayChildren:
         service = child.service
         where = await self._find_where(child)
         title = f"{self._run.run_id}/{service.name}/{child.incarnation}"
-        child.actor = await asyncio.to_thread(
-            self._cluster.make, Supervisor, title, where, self._lapse_seconds
+        making = asyncio.ensure_future(
+            asyncio.to_thread(self._cluster.make, Supervisor, title, where, self._lapse_seconds)
         )
+        try:
+            child.actor = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            child.actor = await making  # an actor that nobody knows would be left behind
+            raise
         order = asdict(self._order(service))
         try:
-            child.node, child.is_placed = await self._placed(child, where), True
-            await _answer(self._cluster.call(child.actor, "start", order), ASK_SECONDS)
+            node = await self._placed(child, where)
+            if node is None:
+                why = f"no node has had room for {_words(where)} for {self._place_seconds:g} s"
+                return self._failed(child, TRY_AGAIN, why)
+            child.node, child.is_placed = node, True
+            await _answer(self._cluster.call(child.actor, "start", order), self._ask_seconds)
         except TimeoutError:
-            return self._failed(
-                child, TRY_AGAIN, f"it has no answer of its node in {ASK_SECONDS:g} s"
-            )
+            why = f"its actor has not answered for {self._ask_seconds:g} s"
+            return self._failed(child, TRY_AGAIN, why)
         except (ActorLostError, ActorSilentError):
             return self._lost(child)
         return await self._follow(child)
@@ -245,11 +256,11 @@ class RayChildren:
         while True:
             try:
                 call = self._cluster.call(child.actor, "report", position)
-                report = Report(**await _answer(call, ASK_SECONDS))
+                report = Report(**await _answer(call, self._ask_seconds))
             except ActorLostError:
                 return self._lost(child)
             except (ActorSilentError, TimeoutError):
-                if time.monotonic() - heard > self._lapse_seconds + ASK_SECONDS:
+                if time.monotonic() - heard > self._lapse_seconds + self._ask_seconds:
                     return self._lost(child)  # by now it has ended itself
                 await asyncio.sleep(POLL_SECONDS)
                 continue
@@ -264,17 +275,17 @@ class RayChildren:
                 return Exit(child.service, code, lived, child.log_start, child.cause)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _placed(self, child: RayChild, where: Where) -> str:
-        """The id of its node. Raises TimeoutError when there is none in time."""
+    async def _placed(self, child: RayChild, where: Where) -> str | None:
+        """The id of its node; None when there is none in time."""
         placing = asyncio.wrap_future(self._cluster.node_of(child.actor))
         waits_until = time.monotonic() + self._place_seconds
         try:
             while time.monotonic() < waits_until:
-                if (await asyncio.wait([placing], timeout=TELL_SECONDS))[0]:
+                if (await asyncio.wait([placing], timeout=self._tell_seconds))[0]:
                     return placing.result()
                 room = _words(where)
                 self._note(f"{child.service.name} waits for a node with room for {room}")
-            raise TimeoutError
+            return None
         finally:
             placing.cancel()
 
@@ -351,12 +362,16 @@ class RayChildren:
 
     async def _survey(self) -> None:
         """Nodes that come and go; processes on those that leave are moved."""
+        looking: asyncio.Task[list[Node]] | None = None
         while True:
-            with suppress(TimeoutError):
-                nodes = asyncio.to_thread(self._cluster.nodes)
-                self._nodes = await asyncio.wait_for(asyncio.shield(nodes), ASK_SECONDS)
-            leaving = {node.node_id: node.address for node in self._nodes if node.is_leaving}
+            looking = looking or asyncio.create_task(asyncio.to_thread(self._cluster.nodes))
+            # While the head is away it hangs, and nothing is known to have changed.
+            if (await asyncio.wait([looking], timeout=self._ask_seconds))[0]:
+                with suppress(UnavailableError):
+                    self._nodes = looking.result()
+                looking = None
             await self._read_records()
+            leaving = {node.node_id: node.address for node in self._nodes if node.is_leaving}
             for child in list(self.alive.values()):
                 if child.node in leaving and child.is_placed and not child.cause:
                     self._move(child, leaving[child.node])
@@ -389,7 +404,7 @@ class RayChildren:
 
     async def _brief(self, call: Callable[..., object], *arguments: object) -> None:
         """Does not wait for long where the head is away: actors that nobody asks end themselves."""
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, UnavailableError):
             work = asyncio.to_thread(call, *arguments)
             await asyncio.wait_for(asyncio.shield(work), END_SECONDS)
 

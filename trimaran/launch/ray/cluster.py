@@ -6,12 +6,13 @@ an actor when it is made lies in Ray's own store, so secrets go only through cal
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trimaran.device import Kind
 from trimaran.errors import InputError, UnavailableError
@@ -27,6 +28,10 @@ RECONNECT_SECONDS = "86400"
 MISSING = (
     "--launcher ray: Ray is not installed; install it on every node: pip install 'trimaran[ray]'"
 )
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ActorLostError(Exception):
@@ -71,8 +76,25 @@ def ray_address() -> str:
     return os.environ.get(ADDRESS_VARIABLE) or "auto"
 
 
+def _of_head(
+    method: Callable[Concatenate[Cluster, P], T],
+) -> Callable[Concatenate[Cluster, P], T]:
+    """What Ray's head answers: it raises UnavailableError where that cannot."""
+
+    @functools.wraps(method)
+    def ask(cluster: Cluster, *arguments: P.args, **named: P.kwargs) -> T:
+        exceptions: Any = importlib.import_module("ray.exceptions")
+        try:
+            return method(cluster, *arguments, **named)
+        except exceptions.RayError as error:
+            first = str(error).strip().partition("\n")[0]
+            raise UnavailableError(f"Ray ({cluster.address}) cannot answer: {first}") from None
+
+    return ask
+
+
 class Cluster:
-    """A connection to a Ray cluster. Calls block: for seconds while its head is away.
+    """A connection to a Ray cluster. Calls block while its head is away.
 
     Example:
         cluster = Cluster("10.0.0.1:6379")
@@ -114,8 +136,9 @@ class Cluster:
         """The id of the node on which we are."""
         return own_node()
 
+    @_of_head
     def nodes(self) -> list[Node]:
-        """Those that live. As the other calls do, it waits while the head is away."""
+        """Those that live."""
         state: Any = importlib.import_module("ray._private.state")
         leaving = state.state.get_draining_nodes()
         return [
@@ -130,6 +153,7 @@ class Cluster:
             if node["Alive"]
         ]
 
+    @_of_head
     def make(self, actor: type[Any], name: str, where: Where, *arguments: Any) -> Any:
         """A detached actor. Returns before it has a place. `arguments` lie in Ray's own store."""
         strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
@@ -166,6 +190,7 @@ class Cluster:
     def kill(self, actor: Any) -> None:
         self._ray.kill(actor, no_restart=True)
 
+    @_of_head
     def find(self, prefix: str) -> dict[str, Any]:
         """Actors whose names begin so."""
         util: Any = importlib.import_module("ray.util")
@@ -179,6 +204,7 @@ class Cluster:
                     continue
         return actors
 
+    @_of_head
     def reserve(
         self, name: str, bundles: Sequence[Mapping[str, float]], labels: Mapping[str, str]
     ) -> Any:
@@ -193,9 +219,7 @@ class Cluster:
             bundle_label_selector=[dict(labels) for _ in bundles] if labels else None,
         )
 
-    def has_place(self, group: Any) -> bool:
-        return group.wait(0)
-
+    @_of_head
     def release(self, prefix: str) -> None:
         """Placement groups whose names begin so."""
         util: Any = importlib.import_module("ray.util.placement_group")
