@@ -75,7 +75,8 @@ class Manager:
         self.troubles: dict[str, str] = {}
         """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
-        self._scheduler, self._times = Scheduler(pools, policy), times
+        self._policy, self._times = policy, times
+        self._scheduler = Scheduler(pools, policy)
         self._secrets, self._deployment = secrets, deployment
         self._calls = Calls(records.store) if deployment.launcher == "external" else None
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -90,6 +91,15 @@ class Manager:
         """Why a run's launcher could not be started the last time."""
         self.is_ready = False
         """It has looked at every run once."""
+
+    def use_pools(self, pools: Sequence[Pool]) -> None:
+        """Hosts have come or gone. What runs have on those that are gone is moved."""
+        if list(pools) == list(self.pools):
+            return
+        before, now = {pool.name for pool in self.pools}, {pool.name for pool in pools}
+        logger.info("pools: %s come, %s go", sorted(now - before), sorted(before - now))
+        self.pools, self._scheduler = tuple(pools), Scheduler(pools, self._policy)
+        self.records.changed.set()
 
     async def run(self) -> None:
         """Until it is cancelled. Raises StaleEpochError when another manager has taken over."""
@@ -343,7 +353,10 @@ class Manager:
             logger.info("run %s: has %d devices", run_id, len(grant.devices))
             now = {"state": RunState.STARTING, "grant": grant, "start_at": time.time()}
             await self._change_if_queued(run_id, **now)
-        for run_id in plan.adds.keys() | plan.takes.keys():
+        for run_id in plan.moves:
+            await self._move(holdings[run_id], plan.moves[run_id])
+        # One that was moved is looked at again in the next plan.
+        for run_id in (plan.adds.keys() | plan.takes.keys()) - plan.moves.keys():
             await self._scale(holdings[run_id], plan)
         known = {run.run_id: run.waiting_for for run in runs}
         for run_id, why in plan.waits.items():
@@ -354,6 +367,15 @@ class Manager:
         def make(run: Managed) -> Managed:
             return replace(run, **changes) if run.state is RunState.QUEUED else run
 
+        await self.records.change(run_id, make)
+
+    async def _move(self, holding: Holding, grant: Grant) -> None:
+        run_id = holding.ask.run_id
+
+        def make(run: Managed) -> Managed:
+            return replace(run, grant=grant) if run.grant == holding.grant else run
+
+        logger.info("run %s: has other devices instead of those that are gone", run_id)
         await self.records.change(run_id, make)
 
     async def _scale(self, holding: Holding, plan: Plan) -> None:

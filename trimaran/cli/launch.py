@@ -24,6 +24,7 @@ from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
 from trimaran.launch.local import Processes, ServiceDiedError
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.ray.site import ray_site
 from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
 from trimaran.launch.run_services import (
@@ -134,6 +135,7 @@ def _external_site(config: RunConfig, run: RunContext, store: Store) -> Site:
 SITES: Mapping[str, Callable[[RunConfig, RunContext, Store], Site]] = {
     "local": _local_site,
     "external": _external_site,
+    "ray": ray_site,
 }
 """By `RunContext.launcher`."""
 

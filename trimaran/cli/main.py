@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     if hasattr(options, "allow"):
         _pass_on(options.allow)
+    if getattr(options, "ray_address", None):
+        from trimaran.launch.ray.cluster import ADDRESS_VARIABLE
+
+        os.environ[ADDRESS_VARIABLE] = options.ray_address
     if options.command == "train":
         from trimaran.cli.train import resume, train
 
@@ -42,10 +46,12 @@ def _dispatch(options: argparse.Namespace) -> int:
                     f"{options.config}: a resumed run keeps its configuration;"
                     " give --resume RUN alone"
                 )
-            return resume(options.resume, options.network)
+            return resume(options.resume, options.network, options.launcher)
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
-        return train(options.config, options.overrides, options.network)
+        return train(
+            options.config, options.overrides, options.network, options.launcher, options.store
+        )
     if options.command == "launch":
         from trimaran.cli.launch import launch_run
 

@@ -145,6 +145,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=("loopback", "trusted"),
         help="trusted: everybody on it may read what travels (for network.subnet)",
     )
+    train.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="what starts its processes: this machine (default), or the Ray cluster it belongs to",
+    )
+    train.add_argument(
+        "--store",
+        metavar="URL",
+        help="redis://HOST:PORT/0, which processes on other machines need (default: in the folder)",
+    )
+    _add_ray_address(train)
     _add_allow(train)
 
     serve = commands.add_parser(
@@ -215,6 +227,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_ray_address(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="of Ray's head (default: RAY_ADDRESS, or the cluster that runs on this machine)",
+    )
+
+
 def _index(text: str) -> int | None:
     """None: any."""
     return None if text == "auto" else int(text)
@@ -273,9 +293,10 @@ def _add_up(commands: Any) -> None:
     up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
     up.add_argument(
         "--launcher",
-        choices=("local", "external"),
+        choices=("local", "external", "ray"),
         help="what starts runs' processes (default local: this machine)",
     )
+    _add_ray_address(up)
 
 
 def _add_weights(commands: Any) -> None:

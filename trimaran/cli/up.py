@@ -80,7 +80,7 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
     _say(f"runs: {settings.folder}")
     if durability := served.manager.records.store.durability:
         _say(f"store {store_name(settings.store_url)}: {durability}")
-    for pool in settings.find_pools():
+    for pool in served.manager.pools:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")
