@@ -87,7 +87,7 @@ async def serving(
             _secrets(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
-        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
         try:
             server = rpc.Server(
@@ -202,6 +202,6 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def _tls(settings: ManagerSettings) -> TlsFiles | None:
+def own_tls(settings: ManagerSettings) -> TlsFiles | None:
     tls = settings.tls
     return TlsFiles(tls.certificate, tls.key, tls.authorities) if tls else None

@@ -23,6 +23,7 @@ from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import process_name, serve_command, service_address
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
+from trimaran.health_note import Notes
 from trimaran.run_context import RunContext
 from trimaran.telemetry import setup_logging
 
@@ -50,6 +51,7 @@ def serve(kind: str, config_path: str, run_folder: str, index: int, address: str
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index))
+    Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
     return _run(kind, config, folder, index)
 
 
