@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what one image holds, in a builder stage:  sh deploy/docker/install.sh KIND DEVICE
 #
-#   KIND    control, rollout or trainer; model makes the example's model, in /models
+#   KIND    control, rollout or trainer: what Trimaran needs there; project: Trimaran itself, in
+#           /opt/project; model: the example's model, in /models
 #   DEVICE  cpu, cuda or npu
 #
 # Versions and hashes are those of requirements/. In /run/secrets/certificates may lie the authorities
@@ -23,6 +24,8 @@ make_environment() {
   python3 -m venv /opt/uv
   /opt/uv/bin/pip install --quiet --disable-pip-version-check uv
   "$uv" venv --quiet "$environment"
+  packages=$("$environment/bin/python" -c "import site; print(site.getsitepackages()[0])")
+  echo /opt/project > "$packages/trimaran.pth"
 }
 
 add() {
@@ -43,7 +46,6 @@ add_locked() {
   lock=$1
   shift
   add --constraint "$lock" "$@" -r pyproject.toml
-  add --no-deps .
 }
 
 case $kind-$device in
@@ -71,6 +73,9 @@ case $kind-$device in
     ;;
   rollout-npu | trainer-npu) # one environment for both: vLLM-Ascend's packages and MindSpeed's agree
     NO_DEVICE=1 sh deploy/npu/install.sh "$ENV" "$CHIP"
+    ;;
+  project-cpu)
+    add --no-deps --target /opt/project .
     ;;
   model-cpu) # in the trainer's builder, so the result of that has none of it
     add gguf
