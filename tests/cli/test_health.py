@@ -90,10 +90,12 @@ def test_a_service_with_tls_is_asked_with_its_own_files(note: Path, tmp_path: Pa
     asyncio.run(run())
 
 
-def test_all_interfaces_are_asked_on_loopback(note: Path) -> None:
+def test_all_interfaces_are_asked_on_loopback(note: Path, tmp_path: Path) -> None:
+    """For which there is a certificate."""
+
     async def run() -> None:
         claim("reward")
-        trust = Trust(new_token(), is_network_trusted=True)
+        trust = Trust(new_token(), Authority("ours").write(tmp_path / "tls"))
         server = rpc.Server("0.0.0.0:0", [reward_service(Reward())], trust=trust)
         await server.start()
         try:
