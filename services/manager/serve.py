@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
+from services.manager.folders import LOCAL, Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
@@ -29,7 +30,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
-from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
+from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
@@ -68,6 +69,7 @@ async def serving(
     """
     async with AsyncExitStack() as stack:
         settings.check_submissions()
+        settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
@@ -76,6 +78,9 @@ async def serving(
         stores = RunStores()
         stack.push_async_callback(stores.close)
         records = await Records.load(store, lease)
+        for run in records.all():
+            if (own := own_folder(run, settings.folder, settings.store_url)) != run:
+                await records.change(run.run_id, lambda now, own=own: own)
         manager = Manager(
             records,
             lease,
@@ -85,6 +90,7 @@ async def serving(
             settings.policy,
             times,
             _secrets(settings),
+            _deployment(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
@@ -200,6 +206,15 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     hosts = settings.allow.plugin_credentials.values() if settings.allow else ()
     names = {host.token_variable for host in hosts}
     return {name: value for name, value in os.environ.items() if name in names}
+
+
+def _deployment(settings: ManagerSettings) -> Deployment:
+    if settings.launcher == "local":
+        return LOCAL
+    token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
+    return Deployment(
+        settings.launcher, Trust(token, own_tls(settings), settings.network == "trusted")
+    )
 
 
 def own_tls(settings: ManagerSettings) -> TlsFiles | None:
