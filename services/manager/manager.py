@@ -69,7 +69,7 @@ class Manager:
         deployment: Deployment = LOCAL,
     ) -> None:
         """`secrets`: environment variables with tokens of reward plugins. A run gets those that it
-        names."""
+        names. `trust`: of the runs' services; each run has a token of its own."""
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
         self.troubles: dict[str, str] = {}

@@ -9,12 +9,12 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
-from services.manager.folders import LOCAL, Deployment, own_folder
+from services.manager.folders import Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
@@ -30,6 +30,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.tls import read_pem
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
@@ -70,6 +71,7 @@ async def serving(
     async with AsyncExitStack() as stack:
         settings.check_submissions()
         settings.check_launcher()
+        settings.check_services()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
@@ -187,8 +189,8 @@ async def _give_back(store: Store, lease: Lease) -> None:
 
 
 def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
-    allow, limits = settings.allowed, settings.limits.of_owner
-    return lambda text, overrides: admit(text, overrides, allow, limits)[0]
+    allow, limits, network = settings.allowed, settings.limits.of_owner, settings.services.network
+    return lambda text, overrides: admit(text, overrides, allow, limits, network)[0]
 
 
 def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
@@ -209,12 +211,21 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
 
 
 def _deployment(settings: ManagerSettings) -> Deployment:
-    if settings.launcher == "local":
-        return LOCAL
-    token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
-    return Deployment(
-        settings.launcher, Trust(token, own_tls(settings), settings.network == "trusted")
-    )
+    trust = service_trust(settings)
+    if settings.launcher != "local":
+        token = read_secret(settings.service_token, "service_token")
+        trust = replace(trust, token=token)
+    return Deployment(settings.launcher, trust)
+
+
+def service_trust(settings: ManagerSettings) -> Trust:
+    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
+    tls = settings.services.tls
+    files = None
+    if tls is not None:
+        files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
+        read_pem(files)
+    return Trust(tls=files, is_network_trusted=settings.network == "trusted")
 
 
 def own_tls(settings: ManagerSettings) -> TlsFiles | None:

@@ -75,7 +75,9 @@ def seconds(began: float) -> float:
 def commit() -> str:
     """The checkout's, with a plus where files of it have changed since."""
     known = ["git", "describe", "--always", "--abbrev=12", "--dirty=+"]
-    return subprocess.run(known, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout.strip()
+    return subprocess.run(
+        known, cwd=ROOT, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ NEEDED = {
 
 def check_tools() -> None:
     """Ends the program with a line a tool that is missing."""
-    missing = [f"{tool} is missing: install {how}" for tool, how in NEEDED.items() if not which(tool)]
+    missing = [
+        f"{tool} is missing: install {how}" for tool, how in NEEDED.items() if not which(tool)
+    ]
     if os.geteuid() != 0:
         missing.append("this starts a container engine and a network namespace: run it as root")
     if missing:
@@ -61,7 +63,13 @@ def engine(folder: Path, in_namespace: str = "") -> Iterator[dict[str, str]]:
     """The environment for docker and compose. Without a namespace it is for builds alone."""
     folder.mkdir(parents=True, exist_ok=True)
     socket = folder / "socket"
-    command = [str(which("dockerd")), "--host", f"unix://{socket}", "--pidfile", str(folder / "pid")]
+    command = [
+        str(which("dockerd")),
+        "--host",
+        f"unix://{socket}",
+        "--pidfile",
+        str(folder / "pid"),
+    ]
     command += ["--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
     if in_namespace:
         # `ip netns exec` would hide the control groups.
@@ -84,7 +92,9 @@ def engine(folder: Path, in_namespace: str = "") -> Iterator[dict[str, str]]:
             daemon.wait()
 
 
-def _wait_until_ready(daemon: subprocess.Popen[bytes], environment: dict[str, str], log: Path) -> None:
+def _wait_until_ready(
+    daemon: subprocess.Popen[bytes], environment: dict[str, str], log: Path
+) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and daemon.poll() is None:
         asked = subprocess.run(["/usr/bin/docker", "version"], env=environment, capture_output=True)

@@ -36,7 +36,14 @@ def build(folder: Path, environment: Mapping[str, str]) -> None:
     """All of them; what has not changed comes from the engine's cache."""
     if not _has(BASE, environment):
         archive = folder / "base.tar"
-        _run(environment, "mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", archive)
+        _run(
+            environment,
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--include={PACKAGES}",
+            "bookworm",
+            archive,
+        )
         _run(environment, "/usr/bin/docker", "import", "--change", PATH, archive, BASE)
         archive.unlink()
     if not _has(WHEELS, environment):
@@ -45,7 +52,9 @@ def build(folder: Path, environment: Mapping[str, str]) -> None:
         command = ["/usr/bin/docker", "build", "--quiet", "--network=host", f"--target={name}"]
         command += [f"--build-arg=BASE={BASE}", f"--tag=trimaran-test/{name}", "-"]
         file = (ROOT / "tests/compose/Containerfile").read_bytes()
-        subprocess.run(command, env=dict(environment), input=file, check=True, timeout=BUILD_SECONDS)
+        subprocess.run(
+            command, env=dict(environment), input=file, check=True, timeout=BUILD_SECONDS
+        )
     for kind in KINDS:
         _build_kind(kind, environment)
 

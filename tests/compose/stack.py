@@ -36,7 +36,13 @@ class Stack:
 
     def compose(self, *arguments: str) -> str:
         """What it prints. Raises RuntimeError with its last lines."""
-        command = [str(which("docker-compose")), "--file", str(COMPOSE_FILE), "--project-name", PROJECT]
+        command = [
+            str(which("docker-compose")),
+            "--file",
+            str(COMPOSE_FILE),
+            "--project-name",
+            PROJECT,
+        ]
         return self._run([*command, *arguments])
 
     def docker(self, *arguments: str) -> str:
@@ -57,7 +63,9 @@ class Stack:
         """The newest run, as `trimaran show --json` tells it; empty where there is none yet."""
         token = "--env=TRIMARAN_TOKEN_FILE=/clients/demo.token"
         try:
-            shown = self.compose("exec", "-T", token, "manager", "trimaran", "show", "latest", "--json")
+            shown = self.compose(
+                "exec", "-T", token, "manager", "trimaran", "show", "latest", "--json"
+            )
         except RuntimeError:
             return {}
         return json.loads(shown)

@@ -17,14 +17,16 @@ def up(stack: Stack) -> None:
     """Every service is healthy, and the run that `submit` gave is under way."""
     stack.compose("up", "--detach", "--no-build")
     for service in LISTED:
-        stack.wait_for(f"{service} healthy", lambda: stack.health(service) == {"healthy"}, START_SECONDS)  # noqa: B023
+        stack.wait_for(
+            f"{service} healthy", lambda: stack.health(service) == {"healthy"}, START_SECONDS
+        )  # noqa: B023
     stack.wait_for("a run", lambda: stack.run().get("state") == "running", START_SECONDS)
 
 
 def trains(stack: Stack) -> None:
     """Two steps, and Prometheus has the run's numbers."""
     stack.wait_for_steps(2, START_SECONDS)
-    stack.wait_for("numbers of the run", lambda: bool(stack.query("up{job=\"runs\"}==1")), 60)
+    stack.wait_for("numbers of the run", lambda: bool(stack.query('up{job="runs"}==1')), 60)
 
 
 def scale(stack: Stack) -> None:

@@ -52,9 +52,11 @@ def merge_builds(base: Any, own: Any) -> Any:
 def words(service: dict[str, Any]) -> list[str]:
     """Of `trimaran`, as the container starts it."""
     entrypoint = service.get("entrypoint", ["tini", "--", "trimaran"])
-    return [*entrypoint[entrypoint.index("trimaran") + 1 :], *service.get("command", [])] if (
-        "trimaran" in entrypoint
-    ) else list(service["command"])
+    return (
+        [*entrypoint[entrypoint.index("trimaran") + 1 :], *service.get("command", [])]
+        if ("trimaran" in entrypoint)
+        else list(service["command"])
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -114,7 +116,9 @@ def test_what_is_built_are_targets_and_arguments_of_the_containerfile(device: st
             continue
         assert (FOLDER / build["context"] / build["dockerfile"]).is_file()
         assert re.search(rf"^FROM .* AS {build['target']}$", text, re.MULTILINE)
-        known = set(re.findall(r"[A-Z_]{2,}", " ".join(re.findall(r"^ARG (.*)$", text, re.MULTILINE))))
+        known = set(
+            re.findall(r"[A-Z_]{2,}", " ".join(re.findall(r"^ARG (.*)$", text, re.MULTILINE)))
+        )
         assert set(build["args"]) <= known
         computes = build["target"] in ("rollout", "trainer")
         assert service["image"].endswith(f":{device if computes else 'cpu'}")
@@ -156,7 +160,9 @@ def test_the_run_that_is_submitted_is_one_that_the_manager_allows(device: str) -
     config = load_config(ROOT / submit.config.removeprefix("/"), submit.overrides)
     assert str(config.model.path).endswith("models/SmolLM2-135M-Instruct")
     [plugin] = [rule.plugin for rule in config.reward.rules.values() if rule.plugin]
-    allowed = Allowed.from_entries(tree["services"]["reward"]["environment"]["TRIMARAN_ALLOW"].split())
+    allowed = Allowed.from_entries(
+        tree["services"]["reward"]["environment"]["TRIMARAN_ALLOW"].split()
+    )
     allowed.check_url(plugin.url, "url")
     settings = load_settings(FOLDER / "manager.yaml")
     assert settings.allow and plugin.url in settings.allow.plugin_hosts
@@ -166,17 +172,23 @@ def test_the_run_that_is_submitted_is_one_that_the_manager_allows(device: str) -
 
 def test_redis_keeps_what_it_has_acknowledged() -> None:
     text = (FOLDER / "prepare.sh").read_text()
-    assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(text.splitlines())
+    assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(
+        text.splitlines()
+    )
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is missing: apt install prometheus")
+@pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool is missing: apt install prometheus"
+)
 def test_prometheus_takes_its_configuration() -> None:
     subprocess.run(
         ["promtool", "check", "config", "--syntax-only", FOLDER / "prometheus.yaml"], check=True
     )
 
 
-@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose (v2) is not on the path")
+@pytest.mark.skipif(
+    not shutil.which("docker-compose"), reason="docker-compose (v2) is not on the path"
+)
 @pytest.mark.parametrize("device", DEVICES)
 def test_compose_takes_the_files(device: str) -> None:
     command = ["docker-compose", "--file", FOLDER / f"{device}.yaml", "config", "--quiet"]

@@ -39,7 +39,9 @@ def chain(stage: str, device: str) -> list[str]:
 
 
 def hadolint() -> str | None:
-    return shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    return shutil.which("hadolint") or shutil.which(
+        "hadolint", path=str(Path(sys.executable).parent)
+    )
 
 
 @pytest.mark.parametrize("file", CONTAINERFILES, ids=lambda file: str(file.relative_to(ROOT)))
@@ -79,7 +81,9 @@ def test_every_stage_that_is_named_exists() -> None:
 
 def test_extras_and_locks_that_are_installed_exist() -> None:
     text = (DOCKER / "install.sh").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     named = re.findall(r"--extra ([\w-]+)", text)
     assert {"bucket", "cpu", "cuda", "trainer"} <= set(named) <= set(extras)
     assert all((ROOT / path).is_file() for path in re.findall(r"requirements/[\w-]+\.txt", text))
@@ -88,7 +92,9 @@ def test_extras_and_locks_that_are_installed_exist() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
 @pytest.mark.parametrize("kind", ["rollout", "trainer"])
 def test_each_kind_is_installed_for_each_device(kind: str, device: str) -> None:
-    assert re.search(rf"^  (.* )?{kind}-{device}( .*)?\)", (DOCKER / "install.sh").read_text(), re.MULTILINE)
+    assert re.search(
+        rf"^  (.* )?{kind}-{device}( .*)?\)", (DOCKER / "install.sh").read_text(), re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("kind", ["control", "rollout", "trainer", "demo"])
@@ -100,6 +106,8 @@ def test_a_result_is_not_root_has_a_health_check_and_nothing_that_builds(kind: s
         if inside in under:
             lines.append(words)
     assert [words[1] for words in lines if words[0] == "USER"][-1] == "10001:10001"
-    assert ["trimaran", "health"] == re.findall(r'"(\w+)"', " ".join(next(w for w in lines if w[0] == "HEALTHCHECK")))
+    assert ["trimaran", "health"] == re.findall(
+        r'"(\w+)"', " ".join(next(w for w in lines if w[0] == "HEALTHCHECK"))
+    )
     installed = {word for words in lines if "apt-get" in words for word in words}
     assert not installed & {"gcc", "g++", "make", "git", "python3-dev", "libc6-dev"}
