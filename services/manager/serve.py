@@ -102,7 +102,7 @@ async def serving(
             following = asyncio.create_task(ray.follow(manager.use_pools))
             stack.callback(following.cancel)
         runs = Runs(manager, settings, _admission(settings))
-        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
         try:
             server = rpc.Server(
@@ -233,6 +233,6 @@ def service_trust(settings: ManagerSettings) -> Trust:
     return Trust(tls=files, is_network_trusted=settings.network == "trusted")
 
 
-def _tls(settings: ManagerSettings) -> TlsFiles | None:
+def own_tls(settings: ManagerSettings) -> TlsFiles | None:
     tls = settings.tls
     return TlsFiles(tls.certificate, tls.key, tls.authorities) if tls else None
