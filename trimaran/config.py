@@ -9,6 +9,7 @@ everything that is wrong, a line each. Relative paths start at the folder of the
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -51,10 +52,21 @@ def _check_port(address: str) -> str:
     return address
 
 
-def _check_interface(address: str) -> str:
-    if address == "0.0.0.0":
-        raise ValueError("0.0.0.0 is all interfaces; name the one on which peers connect")
-    return address
+def _check_subnet(subnet: str) -> str:
+    try:
+        network = ipaddress.ip_network(subnet)
+    except ValueError as error:
+        raise ValueError(f"{error}; name a subnet as 10.0.0.0/8 (given: {subnet!r})") from None
+    if network.is_loopback:
+        raise ValueError(f"{subnet} is this machine alone; leave the key out for that")
+    return str(network)
+
+
+def _check_ports(ports: str) -> str:
+    first, last = map(int, ports.split("-"))
+    if not FIRST_PORT <= first <= last <= LAST_PORT:
+        raise ValueError(f"must be a range within {FIRST_PORT}-{LAST_PORT} (given: {ports!r})")
+    return ports
 
 
 def _check_payloads_url(url: str) -> str:
@@ -92,9 +104,11 @@ def _check_eager(value: Any) -> Any:
 Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
-LAST_PORT = 65535
+FIRST_PORT, LAST_PORT = 1024, 65535
 Payloads = Annotated[str, AfterValidator(_check_payloads_url)]
-Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
+Address = Annotated[
+    str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)
+]
 
 
 class Section(BaseModel):
@@ -345,10 +359,6 @@ class WeightSyncSection(Section):
     with the one before it."""
     bucket_mib: Positive = 64
     """Two buckets are under way at a time."""
-    address: Annotated[str, Field(pattern=r"^[^:\s]+$"), AfterValidator(_check_interface)] = (
-        "127.0.0.1"
-    )
-    """Of the interface on which tensors travel: rendezvous, collectives and relay."""
     relay_fan_out: Positive = 2
     """Pullers that one peer serves at a time."""
     stage_timeout: Seconds = 120
@@ -372,6 +382,25 @@ class ValidationSection(Section):
     final_samples: Samples = 16
     """The same before the first step and at the end."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+
+
+class NetworkSection(Section):
+    """Where the run's processes meet. `network: {subnet: 10.0.0.0/8, ports: 20000-32767}`"""
+
+    subnet: Annotated[str, AfterValidator(_check_subnet)] | None = None
+    """Each host listens on its own address in it, and tensors travel over that address' interface.
+    Without it all processes are on one machine, and listen on loopback."""
+    # Below Linux' range for outgoing connections: our own calls never take a port between its
+    # choice and the service's bind.
+    ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$"), AfterValidator(_check_ports)] = (
+        "20000-32767"
+    )
+    """Ports on which processes listen, first to last; a firewall has to let them through."""
+
+    @property
+    def port_range(self) -> range:
+        first, last = map(int, self.ports.split("-"))
+        return range(first, last + 1)
 
 
 class Endpoints(Section):
@@ -404,6 +433,7 @@ class RunConfig(Section):
     trainer: TrainerSection = TrainerSection()
     weight_sync: WeightSyncSection = WeightSyncSection()
     validation: ValidationSection = ValidationSection()
+    network: NetworkSection = NetworkSection()
     endpoints: Endpoints = Endpoints()
     start_timeout: Seconds = 300
     """When a process starts: how long it may take until it answers, and how long it waits for the

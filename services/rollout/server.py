@@ -32,6 +32,7 @@ from trimaran.clients import Registration
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
+from trimaran.network import find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.store import open_store
@@ -220,7 +221,8 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
-    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
+    host = find_host(config.network)
+    run.trust.check_plain(host.address, "network.subnet")
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -233,7 +235,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(engine.close)
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)
-        receiver = WeightReceiver(device, 0, config.weight_sync)
+        receiver = WeightReceiver(device, 0, config.weight_sync, host=host)
         check_engine = partial(
             check_temperature,
             engine,

@@ -26,6 +26,7 @@ from trimaran.errors import (
     OutOfOrderError,
     TrimaranError,
 )
+from trimaran.network import Host, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import TRAINER_STEP
 from trimaran.store import Store, open_store
@@ -227,17 +228,20 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError(
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
-    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
+    host = find_host(config.network)
+    run.trust.check_plain(host.address, "network.subnet")
     store = await open_store(run.store_url)
     try:
-        await _serve(config, run, store, index)
+        await _serve(config, run, store, index, host)
     finally:
         await store.close()
 
 
-async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -> None:
+async def _serve(
+    config: RunConfig, run: RunContext, store: Store, index: int, host: Host
+) -> None:
     addresses, device = config.endpoints.trainer, pick(config.trainer.device)
-    sender = WeightSender(device, 0, config.weight_sync)
+    sender = WeightSender(device, 0, config.weight_sync, host)
     rank = TrainerRank(config, run, index, sender.hold)
     others = OtherRanks(addresses[1:] if index == 0 else (), run.trust)
     history, meeting = await VersionHistory.open(store, run), Meeting(store, run.run_id)

@@ -49,6 +49,7 @@ from tests.weight_sync.ends import (
     until,
 )
 from trimaran.errors import TransferError
+from trimaran.network import LOOPBACK
 from trimaran.types import MAX_BLOCKS, Peer, VersionId
 
 ROOT = "ab" * 16
@@ -343,7 +344,7 @@ def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
 
 def test_strangers_of_one_address_make_room_only_for_each_other():
     """Those of another machine, which may be about to prove themselves, stay."""
-    listener = door.listen("127.0.0.1")
+    listener = LOOPBACK.listen()
     with (
         closing(door.Door("relay", listener, "key", lambda *_: None)) as here,
         ExitStack() as stack,

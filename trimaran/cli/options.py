@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--network",
         choices=("loopback", "trusted"),
-        help="trusted: everybody on it may read what travels (for weight_sync.address)",
+        help="trusted: everybody on it may read what travels (for network.subnet)",
     )
     _add_allow(train)
 

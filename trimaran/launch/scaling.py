@@ -18,6 +18,7 @@ from trimaran.launch.endpoints import free_address
 from trimaran.launch.environment import process_name
 from trimaran.launch.local import Processes
 from trimaran.launch.run_services import added_replica
+from trimaran.network import find_host
 
 
 class Scaling:
@@ -72,7 +73,7 @@ class Scaling:
     async def _add(self, index: int, devices: tuple[str, ...]) -> bool:
         taken = {service.address for service in self._processes.services.values()}
         try:
-            address = free_address(taken)
+            address = free_address(taken, find_host(self._config.network))
             service = added_replica(self._config, self._folder, index, address, devices)
             await self._processes.add(service)
         except (InputError, OSError) as error:

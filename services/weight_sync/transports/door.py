@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from services.weight_sync.transports.relay_wire import STALL_SECONDS, Connection, greet
+from trimaran.network import join
 
 logger = logging.getLogger(__name__)
 
@@ -18,16 +19,10 @@ MAX_STRANGERS = 64
 """Connections that have not proved themselves yet. When there are more, the oldest one makes room."""
 MAX_STRANGERS_PER_ADDRESS = 32
 """The same among those from one address, so that one machine cannot crowd out the others."""
-BACKLOG = 64
 CLOSE_SECONDS = 5.0
 
 Serve = Callable[[Connection, bytes], None]
 """Given a connection whose other end has proved that it knows the key, and both nonces."""
-
-
-def listen(address: str) -> socket.socket:
-    """On a free port. Raises OSError."""
-    return socket.create_server((address, 0), backlog=BACKLOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +65,7 @@ class Door:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._strangers: dict[socket.socket, str] = {}
         """Those of the connections that have not proved themselves, oldest first, by address."""
-        host, port = listener.getsockname()
-        self.address = f"{host}:{port}"
+        self.address = join(*listener.getsockname()[:2])
         self._accepting = threading.Thread(
             target=self._accept, args=(listener,), name=f"{name}-accept", daemon=True
         )
@@ -94,7 +88,7 @@ class Door:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, (address, _) = listener.accept()
+                sock, (address, *_) = listener.accept()
             except ConnectionAbortedError:
                 continue
             except OSError as error:

@@ -26,6 +26,7 @@ from services.weight_sync.transports.relay_wire import (
     introduce,
 )
 from trimaran.errors import TransferError
+from trimaran.network import family_of, split
 from trimaran.types import Peer, RelaySource
 
 PATIENCE_SECONDS = 3.0
@@ -131,11 +132,12 @@ def _ask(pull: _Pull, candidate: _Candidate) -> None:
 
 
 def _pull_from(pull: _Pull, peer: Peer) -> None:
-    host, _, port = peer.relay.rpartition(":")
-    if not port.isdigit():
-        raise _DroppedError("has no relay")
+    try:
+        host, port = split(peer.relay)
+    except ValueError:
+        raise _DroppedError("has no relay") from None
     deadline = pull.job.deadline
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as sock:
 
         def interrupt() -> None:
             with suppress(OSError):
@@ -146,7 +148,7 @@ def _pull_from(pull: _Pull, peer: Peer) -> None:
             if left <= 0:
                 raise TimeoutError("the deadline passed")
             sock.settimeout(min(left, pull.stall))
-            sock.connect((host, int(port)))
+            sock.connect((host, port))
             connection = Connection(sock, deadline, pull.stall)
             status = introduce(connection, peer.key)
             if status is None:
