@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from trimaran.cli.preflight import check_run
+from trimaran.cli.preflight import check_run, show_errors
 from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -54,6 +54,7 @@ async def _launch(config: RunConfig, run: RunContext) -> int:
 async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     try:
         check_run(config)
+        show_errors(config)
         config = fill_endpoints(config, move_busy=True)
     except InputError as error:
         async with held_lease(store, launcher_lease(run.run_id)) as lease:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from trimaran.cli.find_run import LATEST, find_run
 from trimaran.cli.launch import Signals, launch_here
-from trimaran.cli.preflight import check_run
+from trimaran.cli.preflight import check_run, show_errors
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
@@ -39,6 +39,7 @@ LAST_EVENTS_SECONDS = 5.0
 def train(config_path: str, overrides: Sequence[str], network: str | None = None) -> int:
     config = load_config(config_path, overrides)
     check_run(config)
+    show_errors(config)
     config = fill_endpoints(config)
     return _launch(config, make_run_folder(config), network)
 
@@ -52,6 +53,7 @@ def resume(run: str, network: str | None = None) -> int:
         show_summary(folder, console)
         return 0
     check_run(config)
+    show_errors(config)
     return _launch(fill_endpoints(config, move_busy=True), folder, network)
 
 

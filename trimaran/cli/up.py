@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings, load_settings
+from trimaran.cli.preflight import show_errors
 from trimaran.errors import InputError
 from trimaran.machine import read_machine
 from trimaran.store import store_name
@@ -38,6 +39,7 @@ def up(
         Path(config) if config else None, {key: value for key, value in given.items() if value}
     )
     settings.check_in_sight(read_machine(os.environ))
+    show_errors(None)
     setup_logging("manager")
     return asyncio.run(_until_stopped(settings))
 

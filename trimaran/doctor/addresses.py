@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-import re
 import socket
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.config import RunConfig
+from trimaran.config import NetworkSection, RunConfig
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
 from trimaran.doctor.system import System
+from trimaran.errors import InputError
+from trimaran.launch.environment import network_environment
+from trimaran.network import Host, Interface, find_host, read_interfaces, split
 
-SIOCGIFADDR = 0x8915
 INTERFACE_VARIABLES = (
     *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"),
 )
-ADDRESS_VARIABLES = ("MASTER_ADDR", "HCCL_IF_IP", "VLLM_HOST_IP", "CURRENT_IP")
 OWN_ADDRESS_VARIABLES = ("HCCL_IF_IP", "VLLM_HOST_IP", "CURRENT_IP")
+ADDRESS_VARIABLES = ("MASTER_ADDR", *OWN_ADDRESS_VARIABLES)
 
 LOCALHOST = Fault(
     "localhost",
@@ -36,7 +35,7 @@ OWN_NAME = Fault(
     "/etc/hosts gives this machine's name {name} the address {value}",
     "libraries that ask for the address of their own host tell loopback to the others; Debian"
     " installs it so",
-    "sed -i 's/^{value}[[:space:]].*/{address} {name}/' /etc/hosts",
+    "sed -i '1i {address} {name}' /etc/hosts",
     symptom="Gloo connectFullMesh failed; 127.0.1.1: connection refused",
 )
 NO_INTERFACE = Fault(
@@ -50,10 +49,10 @@ NO_INTERFACE = Fault(
 OTHER_INTERFACE = Fault(
     "other-interface",
     Severity.ERROR,
-    "{variable}={value} has {has}, and not {wanted}",
+    "{what}",
     "peers are told one address while packets go by another interface: groups hang while they are"
     " made",
-    "export {variable}={interface}",
+    "{mend}",
     symptom="rendezvous timed out; EI0006: Getting socket times out",
 )
 FOREIGN_ADDRESS = Fault(
@@ -67,9 +66,9 @@ FOREIGN_ADDRESS = Fault(
 OUTSIDE_SUBNET = Fault(
     "outside-subnet",
     Severity.ERROR,
-    "no interface here has an address in {subnet}; there are {known}",
+    "{what}",
     "every service of the run listens on this host's address in that subnet",
-    "network.subnet=...   # in the run's configuration: a subnet of one of these addresses",
+    "network.subnet=...   # in the run's configuration; `ip -brief address` lists what there is",
 )
 CHECK = Check(
     "addresses",
@@ -82,21 +81,25 @@ CHECK = Check(
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Example: Addresses("node-1", {"node-1": "10.0.0.1"}, {"lo": "127.0.0.1"}, {})"""
+    """Example: Addresses("node-1", {"node-1": "10.0.0.1"}, (Interface("lo", "127.0.0.1"),), {})"""
 
     name: str
     """Of the host."""
     names: Mapping[str, str]
     """Of /etc/hosts: name -> the first address."""
-    interfaces: Mapping[str, str]
-    """Interface -> its first IPv4 address; empty where it has none."""
+    interfaces: Sequence[Interface]
     variables: Mapping[str, str]
 
-    @property
-    def best(self) -> tuple[str, str]:
-        """The interface that others most likely reach this host by, and its address."""
-        usable = [(name, own) for name, own in self.interfaces.items() if own and not _loops(own)]
-        return usable[0] if usable else ("lo", "127.0.0.1")
+    def own(self, network: NetworkSection) -> Interface:
+        """In the subnet, or that by which others most likely reach this host."""
+        try:
+            host = find_host(network, self.interfaces)
+        except InputError:
+            host = None
+        if host is not None and not host.is_loopback:
+            return Interface(host.interface, host.address)
+        usable = (one for one in self.interfaces if not _loops(one.address))
+        return next(usable, Interface("lo", "127.0.0.1"))
 
 
 def read_addresses(system: System) -> Addresses:
@@ -105,65 +108,83 @@ def read_addresses(system: System) -> Addresses:
         address, *listed = line.partition("#")[0].split() or [""]
         for name in listed:
             names.setdefault(name, address)
-    interfaces = {name: _address_of(name) for _, name in socket.if_nameindex()}
-    return Addresses(socket.gethostname(), names, interfaces, system.variables)
+    return Addresses(socket.gethostname(), names, read_interfaces(), system.variables)
 
 
-def check_addresses(
-    facts: Addresses, config: RunConfig | None, subnet: str | None = None
-) -> Iterator[Finding]:
-    """`subnet`: in which the run's hosts reach each other; None where it stays on one."""
-    interface, address = _inside(facts, subnet) or facts.best
-    known = ", ".join(f"{name} {own or 'without one'}" for name, own in facts.interfaces.items())
-    if subnet is not None and _inside(facts, subnet) is None:
-        yield CHECK.found(OUTSIDE_SUBNET, subnet=subnet, known=known)
-    severity = Severity.ERROR if subnet is not None else None
-    for where, setting, value in _named(facts.variables, config):
-        if _loops(value) and (value == "localhost" or subnet is not None):
-            places = {"where": where, "value": value, "setting": setting, "address": address}
-            yield CHECK.found(LOCALHOST, severity, **places)
-    if _loops(own := facts.names.get(facts.name, "")) and address != "127.0.0.1":
-        yield CHECK.found(OWN_NAME, name=facts.name, value=own, address=address)
+def check_addresses(facts: Addresses, config: RunConfig | None) -> Iterator[Finding]:
+    network = config.network if config is not None else NetworkSection()
+    own, given = facts.own(network), facts.variables
+    known = ", ".join(f"{one.name} {one.address}" for one in facts.interfaces)
+    localhost = LOCALHOST.at(Severity.ERROR) if network.subnet is not None else LOCALHOST
+    for where, setting, value in _named(given, config):
+        if _loops(value) and (value == "localhost" or network.subnet is not None):
+            places = {"where": where, "value": value, "setting": setting, "address": own.address}
+            yield CHECK.found(localhost, **places)
+    hosts_entry = facts.names.get(facts.name, "")
+    stays_here = config is not None and network.subnet is None
+    if _loops(hosts_entry) and not _loops(own.address) and not stays_here:
+        yield CHECK.found(OWN_NAME, name=facts.name, value=hosts_entry, address=own.address)
     for variable in OWN_ADDRESS_VARIABLES:
-        value = facts.variables.get(variable, "")
-        if value and not _loops(value) and value not in facts.interfaces.values():
-            yield CHECK.found(
-                FOREIGN_ADDRESS, variable=variable, value=value, known=known, address=address
-            )
-    yield from _check_interfaces(facts, subnet, interface, known)
-
-
-def _check_interfaces(
-    facts: Addresses, subnet: str | None, interface: str, known: str
-) -> Iterator[Finding]:
+        value = given.get(variable, "")
+        if value and not _loops(value) and value not in {one.address for one in facts.interfaces}:
+            places = {"variable": variable, "value": value, "known": known}
+            yield CHECK.found(FOREIGN_ADDRESS, address=own.address, **places)
     for variable in INTERFACE_VARIABLES:
-        if not (value := facts.variables.get(variable, "")):
-            continue
-        places = {"variable": variable, "value": value, "interface": interface}
-        chosen = _chosen(variable, value, facts.interfaces)
-        if not chosen:
-            yield CHECK.found(NO_INTERFACE, known=known, **places)
-            continue
-        own = {facts.interfaces[name] for name in chosen} - {""}
-        has = ", ".join(sorted(own)) or "no address"
-        if subnet is not None and not any(_is_in(one, subnet) for one in own):
-            yield CHECK.found(OTHER_INTERFACE, has=has, wanted=f"one in {subnet}", **places)
-        wanted = facts.variables.get("HCCL_IF_IP", "")
-        if variable.startswith("HCCL") and wanted in facts.interfaces.values() and wanted not in own:
-            yield CHECK.found(OTHER_INTERFACE, has=has, wanted=f"{wanted} (HCCL_IF_IP)", **places)
+        if (value := given.get(variable)) and not _chosen(variable, value, facts.interfaces):
+            places = {"variable": variable, "value": value, "known": known}
+            yield CHECK.found(NO_INTERFACE, interface=own.name, **places)
+    yield from _check_agreement(facts, network)
 
 
-def _chosen(variable: str, value: str, interfaces: Mapping[str, str]) -> list[str]:
-    """As the libraries read it: Gloo and TensorPipe take names, NCCL and HCCL the beginnings of
-    names, `=` whole ones, and `^` all others."""
-    names = value.lstrip("^=").split(",")
-    whole = value.startswith(("=", "^=")) or variable.startswith(("GLOO", "TP"))
-    matches = [
-        name
-        for name in interfaces
-        if any(name == one or (not whole and one and name.startswith(one)) for one in names)
+def _check_agreement(facts: Addresses, network: NetworkSection) -> Iterator[Finding]:
+    """Of interfaces, addresses and subnet, where each is one that is there."""
+    given, addresses = facts.variables, {one.address for one in facts.interfaces}
+    there = {
+        name: value
+        for name, value in given.items()
+        if (name in INTERFACE_VARIABLES and _chosen(name, value, facts.interfaces))
+        or (name in OWN_ADDRESS_VARIABLES and value in addresses)
+    }
+    try:
+        host = find_host(network, facts.interfaces)
+    except InputError as error:
+        yield CHECK.found(OUTSIDE_SUBNET, what=error)
+        return
+    if network.subnet is not None:
+        for what in _disagreements(host, there):
+            mend = f"unset {what.partition('=')[0]}   # a run sets it by itself"
+            yield CHECK.found(OTHER_INTERFACE, what=what, mend=mend)
+        return
+    chosen = _chosen("HCCL", there.get("HCCL_SOCKET_IFNAME", ""), facts.interfaces)
+    wanted = there.get("HCCL_IF_IP", "")
+    if chosen and wanted and wanted not in {one.address for one in chosen}:
+        (right,) = {one.name for one in facts.interfaces if one.address == wanted}
+        what = (
+            f"HCCL_SOCKET_IFNAME={there['HCCL_SOCKET_IFNAME']} does not have {wanted} (HCCL_IF_IP)"
+        )
+        yield CHECK.found(OTHER_INTERFACE, what=what, mend=f"export HCCL_SOCKET_IFNAME={right}")
+
+
+def _disagreements(host: Host, given: Mapping[str, str]) -> list[str]:
+    try:
+        network_environment(host, given)
+    except InputError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _chosen(variable: str, value: str, interfaces: Sequence[Interface]) -> list[Interface]:
+    """As the libraries read it: Gloo and TensorPipe take whole names, NCCL and HCCL beginnings of
+    names; `=` stands before whole ones, and `^` before those that are not meant."""
+    names = value.removeprefix("^").removeprefix("=").split(",")
+    is_whole = value.removeprefix("^").startswith("=") or variable.startswith(("GLOO", "TP"))
+    meant = [
+        one
+        for one in interfaces
+        if one.name in names
+        or (not is_whole and any(name and one.name.startswith(name) for name in names))
     ]
-    return [name for name in interfaces if name not in matches] if value[0] == "^" else matches
+    return [one for one in interfaces if one not in meant] if value.startswith("^") else meant
 
 
 def _named(
@@ -173,35 +194,16 @@ def _named(
     for variable in ADDRESS_VARIABLES:
         if value := variables.get(variable):
             yield variable, f"export {variable}=", value
-    if config is None:
-        return
-    yield "weight_sync.address", "weight_sync.address=", config.weight_sync.address
-    for key, value in config.endpoints:
+    for key, value in config.endpoints if config is not None else ():
         for address in (value,) if isinstance(value, str) else value or ():
-            host, _, port = address.rpartition(":")
-            yield f"endpoints.{key}", f"# port {port}: endpoints.{key}=", host
-
-
-def _inside(facts: Addresses, subnet: str | None) -> tuple[str, str] | None:
-    if subnet is None:
-        return None
-    found = (pair for pair in facts.interfaces.items() if pair[1] and _is_in(pair[1], subnet))
-    return next(found, None)
-
-
-def _is_in(address: str, subnet: str) -> bool:
-    return ipaddress.ip_address(address) in ipaddress.ip_network(subnet, strict=False)
+            host, port = split(address)
+            yield f"endpoints.{key}", f"# with port {port}: endpoints.{key}=", host
 
 
 def _loops(value: str) -> bool:
-    return value == "localhost" or re.match(r"127\.|::1$", value) is not None
-
-
-def _address_of(interface: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        try:
-            request = struct.pack("256s", interface.encode()[:15])
-            answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, request)
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
+    if value == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(value).is_loopback
+    except ValueError:
+        return False

@@ -41,7 +41,7 @@ NODES = Fault(
     Severity.ERROR,
     "/dev has {dies} NPU dies, and lacks {missing}",
     "the runtime opens these nodes before any die; a container must be given them",
-    "docker run ... {flags}",
+    "docker run ... {flags}   # --device NODE for each die and each of these",
     symptom="drvGetDevNum failed; Get soc name failed",
 )
 PERMISSION = Fault(
@@ -57,7 +57,7 @@ LIBRARIES = Fault(
     Severity.ERROR,
     "there are NPU dies here, but not {missing}",
     "a container shares the host's driver: its libraries must be mounted",
-    "docker run ... {flags}",
+    "docker run ... {flags}   # -v PATH:PATH for each",
     symptom="libascend_hal.so: cannot open shared object file",
 )
 CUT = Fault(
@@ -89,7 +89,7 @@ CHECK = Check(
     "devices",
     "device nodes, a container's mounts, `ASCEND_RT_VISIBLE_DEVICES` and `CUDA_VISIBLE_DEVICES`, and"
     " variables with which devices compute something else: `VLLM_ASCEND_ENABLE_NZ`,"
-    " `TASK_QUEUE_ENABLE`, `RANK_TABLE_FILE` and the like",
+    " `TASK_QUEUE_ENABLE`, `RANK_TABLE_FILE`, `VLLM_PLUGINS`, `VLLM_USE_V1` and the like",
     (REFUSED, HARMFUL, NODES, PERMISSION, LIBRARIES, CUT, TASK_QUEUE, OLD),
 )
 
@@ -113,7 +113,9 @@ def read_devices(system: System, machine: Machine) -> Devices:
     return Devices(
         machine,
         there,
-        tuple(f"/{n.relative_to(system.root)}" for n in nodes if not os.access(n, os.R_OK | os.W_OK)),
+        tuple(
+            f"/{n.relative_to(system.root)}" for n in nodes if not os.access(n, os.R_OK | os.W_OK)
+        ),
         tuple(f"/{name}" for name in MOUNTS if not system.path(name).exists()),
     )
 

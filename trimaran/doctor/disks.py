@@ -13,8 +13,8 @@ from pathlib import Path
 from services.manager.costs import GIB, costs_of
 from trimaran.config import RunConfig
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
-from trimaran.doctor.system import System
 from trimaran.doctor.limits import describe_bytes
+from trimaran.doctor.system import System
 
 NUM_WRITES = 9
 WRITE = bytes(4096)
@@ -123,6 +123,7 @@ def check_places(places: list[Place], has_redis: bool) -> Iterator[Finding]:
         words = {"folder": place.folder, "what": place.what, "kind": place.kind}
         if place.said:
             yield CHECK.found(UNWRITABLE, said=place.said, **words)
+            continue
         if place.has < place.wants:
             has, wants = describe_bytes(place.has), describe_bytes(place.wants)
             yield CHECK.found(ROOM, has=has, wants=wants, **words)

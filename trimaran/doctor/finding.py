@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -63,6 +63,10 @@ class Fault:
     symptom: str = ""
     """The words by which it shows itself where nobody looked before, as logs have them."""
 
+    def at(self, severity: Severity) -> Fault:
+        """The same where the facts make it better or worse than it usually is."""
+        return replace(self, severity=severity)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -77,12 +81,9 @@ class Check:
     looks_at: str
     faults: tuple[Fault, ...]
 
-    def found(self, fault: Fault, severity: Severity | None = None, **places: object) -> Finding:
-        """`severity`: where these facts make it better or worse than it usually is."""
-        what, why, mend = (
-            text.format(**places) for text in (fault.what, fault.why, fault.mend)
-        )
-        return Finding(self.name, fault.name, severity or fault.severity, what, why, mend)
+    def found(self, fault: Fault, **places: object) -> Finding:
+        what, why, mend = (text.format(**places) for text in (fault.what, fault.why, fault.mend))
+        return Finding(self.name, fault.name, fault.severity, what, why, mend)
 
     def fine(self, what: str) -> Finding:
         return Finding(self.name, "", Severity.FINE, what)

@@ -10,8 +10,8 @@ from services.manager.costs import GIB, MAIN_STATE, host_memory_gib
 from trimaran.config import RunConfig
 from trimaran.device import Kind
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
-from trimaran.doctor.system import System
 from trimaran.doctor.limits import describe_bytes, read_meminfo
+from trimaran.doctor.system import System
 
 CGROUPS = (
     ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
@@ -64,11 +64,16 @@ def read_memory(system: System) -> Memory:
     return Memory(total, free)
 
 
+def model_bytes(config: RunConfig) -> int:
+    """Of the model's weights on this host; 0 where they are not here."""
+    return sum(path.stat().st_size for path in Path(config.model.path).glob("*.safetensors"))
+
+
 def needs_of(config: RunConfig, kind: Kind) -> Mapping[str, float]:
     """What for -> bytes, at least; the sizes of the model's files, and nothing else, are read."""
     rollout, replicas = config.rollout, config.rollout.replicas
-    model = sum(path.stat().st_size for path in Path(config.model.path).glob("*.safetensors"))
-    needs = {
+    model = model_bytes(config)
+    needs: dict[str, float] = {
         "the replicas' copies of a version that is on its way": model * replicas,
         "the trainer's copy of it": model,
     }
@@ -84,7 +89,9 @@ def check_memory(facts: Memory, needs: Mapping[str, float]) -> Iterator[Finding]
     whole = sum(needs.values())
     places = {
         "needs": describe_bytes(whole),
-        "parts": ", ".join(f"{describe_bytes(size)} {what}" for what, size in needs.items() if size),
+        "parts": ", ".join(
+            f"{describe_bytes(size)} {what}" for what, size in needs.items() if size
+        ),
     }
     if whole > facts.total:
         yield CHECK.found(TOO_LITTLE, total=describe_bytes(facts.total), **places)

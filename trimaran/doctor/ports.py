@@ -80,7 +80,7 @@ class Ports:
 
 
 def read_ports(system: System) -> Ports:
-    first, last = (system.numbers(OUTGOING) + [32768, 60999])[:2]
+    first, last, *_ = (*system.numbers(OUTGOING), 32768, 60999)
     return Ports(range(first, last + 1), _ranges(system.read(RESERVED)), system.variables)
 
 
@@ -88,24 +88,28 @@ def check_ports(facts: Ports, ours: range, kind: Kind) -> Iterator[Finding]:
     """`ours`: on which the run's services listen."""
     first, last = facts.outgoing.start, facts.outgoing.stop - 1
     words = f"{ours.start} to {ours.stop - 1}"
-    if any(_meet(facts.outgoing, ours)) and not _covered(ours, facts.reserved):
+    if _meet(facts.outgoing, ours) and not _covered(ours, facts.reserved):
         mended = max(32768, ours.stop) if ours.stop < 60000 else 1024
         yield CHECK.found(OURS_TAKEN, first=first, last=last, ours=words, mended=mended)
     if len(facts.outgoing) < LEAST_OUTGOING:
         yield CHECK.found(FEW, count=len(facts.outgoing), first=first, last=last)
-    if kind != "npu" or facts.variables.get(HCCL_RANGE) == "auto":
-        return
-    listed = facts.variables.get(HCCL_RANGE, "")
-    base = facts.variables.get(HCCL_BASE, "")
+    if kind == "npu" and facts.variables.get(HCCL_RANGE) != "auto":
+        yield from _check_hccl(facts, ours)
+
+
+def _check_hccl(facts: Ports, ours: range) -> Iterator[Finding]:
+    listed, base = facts.variables.get(HCCL_RANGE, ""), facts.variables.get(HCCL_BASE, "")
     start = int(base) if base.isdecimal() else HCCL_FIRST
     hccl = _ranges(listed) or (range(start, start + HCCL_COUNT),)
     why = f"{HCCL_RANGE}={listed}" if listed else f"{HCCL_BASE}={base}" if base else "its default"
     shown = ",".join(f"{one.start}-{one.stop - 1}" for one in hccl)
-    yield CHECK.found(HCCL_FIXED, why_these=why)
-    free = [one for one in hccl if not _covered(one, facts.reserved)]
-    if any(any(_meet(one, facts.outgoing)) for one in free):
+    if any(_meet(one, facts.outgoing) and not _covered(one, facts.reserved) for one in hccl):
         yield CHECK.found(HCCL_UNRESERVED, hccl=shown, why_these=why)
-    if any(any(_meet(one, ours)) for one in hccl):
+    if listed:  # groups take free ones of it
+        return
+    yield CHECK.found(HCCL_FIXED, why_these=why)
+    if any(_meet(one, ours) for one in hccl):
+        words = f"{ours.start} to {ours.stop - 1}"
         yield CHECK.found(HCCL_OURS, hccl=shown, why_these=why, ours=words)
 
 

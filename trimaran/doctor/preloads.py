@@ -50,7 +50,7 @@ NONE = Fault(
     "no jemalloc is preloaded",
     "on NPU hosts, the memory of long runs grows with glibc's allocator until the host has none left:"
     " the guides of MindSpeed-RL and MindSpeed-MM preload jemalloc",
-    'apt-get install -y libjemalloc2   # openEuler: yum install jemalloc\n'
+    "apt-get install -y libjemalloc2   # openEuler: yum install jemalloc\n"
     'export LD_PRELOAD="$LD_PRELOAD:{jemalloc}"',
     symptom="out of memory (OOM) on the host after hours or days",
 )
@@ -98,8 +98,12 @@ def read_preloads(system: System) -> Preloads:
     names = tuple(filter(None, re.split(r"[:\s]+", system.variables.get("LD_PRELOAD", ""))))
     built_for = {name: built for name in names if (built := _machine_of(Path(name))) is not None}
     folders = (Path(folder) for folder in dict.fromkeys(system.site) if folder)
-    copies = [str(path) for folder in folders for path in sorted(folder.glob("*.libs/libgomp*.so*"))]
-    return Preloads(system.machine, names, built_for, tuple(copies), tuple(_refused(system, copies)))
+    copies = [
+        str(path) for folder in folders for path in sorted(folder.glob("*.libs/libgomp*.so*"))
+    ]
+    return Preloads(
+        system.machine, names, built_for, tuple(copies), tuple(_refused(system, copies))
+    )
 
 
 def check_preloads(facts: Preloads, kind: Kind) -> Iterator[Finding]:
@@ -111,7 +115,7 @@ def check_preloads(facts: Preloads, kind: Kind) -> Iterator[Finding]:
             built_for = facts.built_for[name]
             places = {"machine": facts.machine, "jemalloc": jemalloc}
             yield CHECK.found(FOREIGN, name=name, built_for=built_for, **places)
-    allocators = [name for name in facts.names if any(word in name for word in ALLOCATORS)]
+    allocators = [name for name in facts.built_for if any(word in name for word in ALLOCATORS)]
     if len(allocators) > 1:
         yield CHECK.found(SEVERAL, names=", ".join(allocators), first=allocators[0])
     serving = [name for name in allocators if facts.built_for.get(name) in ("", facts.machine)]

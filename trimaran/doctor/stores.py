@@ -67,7 +67,9 @@ class StoreFacts:
 async def read_store(url: str) -> StoreFacts:
     """Raises InputError for a URL that names no Redis server."""
     if not is_redis(url):
-        raise InputError(f"--store {store_name(url)}: give redis://HOST:PORT/DB; a file needs no check")
+        raise InputError(
+            f"--store {store_name(url)}: give redis://HOST:PORT/DB; a file needs no check"
+        )
     import redis.asyncio
     from redis import exceptions
 
@@ -99,6 +101,6 @@ def check_store(facts: StoreFacts) -> Iterator[Finding]:
         severity = Severity.WARNING if facts.is_accepted else Severity.ERROR
         settings = "config set " + " ".join(f"{name} {value}" for name, value in REQUIRED.items())
         places = {"store": facts.store, "weakness": facts.weakness, "settings": settings}
-        yield CHECK.found(WEAK, severity, **places)
+        yield CHECK.found(WEAK.at(severity), **places)
     if facts.seconds > SLOW_SECONDS:
         yield CHECK.found(SLOW, store=facts.store, milliseconds=facts.seconds * 1000)

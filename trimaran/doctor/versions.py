@@ -105,11 +105,11 @@ def check_versions(found: Mapping[str, str], rows: Iterable[Row]) -> Iterator[Fi
             places |= {"source": row.source, "found": found.get(name, "")}
             if name not in found:
                 if not specifier.startswith("?"):
-                    yield CHECK.found(ABSENT, row.severity, **places)
+                    yield CHECK.found(ABSENT.at(row.severity), **places)
             elif (fits := _fits(found[name], wanted)) is None:
                 yield CHECK.found(UNREADABLE, **places)
             elif not fits:
-                yield CHECK.found(MISMATCH, row.severity, **places)
+                yield CHECK.found(MISMATCH.at(row.severity), **places)
 
 
 def _fits(version: str, specifier: str) -> bool | None:
@@ -126,7 +126,11 @@ def _read_cann(system: System) -> str:
     if not home:
         return ""
     folder = Path(home)
-    infos = (info for depth in ("", "*/", "*/*/") for info in folder.glob(f"{depth}ascend_*_install.info"))
+    infos = (
+        info
+        for depth in ("", "*/", "*/*/")
+        for info in folder.glob(f"{depth}ascend_*_install.info")
+    )
     return next((_stated(info.read_text(encoding="utf-8")) for info in infos), "")
 
 

@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
 
@@ -55,7 +55,7 @@ class Line:
             tree = None
         if not isinstance(tree, dict):
             raise UnavailableError("what listens there is no trimaran doctor")
-        return tree
+        return cast(dict[str, Any], tree)
 
     def ask(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Raises UnavailableError with what the other side complains of."""
@@ -134,4 +134,6 @@ def clock_offset(line: Line) -> tuple[float, float]:
 
 
 def _proof(token: str, side: str, listener: str, caller: str) -> str:
-    return hmac.new(token.encode(), f"{FORM}/{side}/{listener}/{caller}".encode(), "sha256").hexdigest()
+    return hmac.new(
+        token.encode(), f"{FORM}/{side}/{listener}/{caller}".encode(), "sha256"
+    ).hexdigest()

@@ -1,0 +1,130 @@
+"""`trimaran doctor --listen`: answers doctors of other hosts, until its time is over.
+
+What it does for whoever has the token: it looks at its own host, tells the time, takes bytes, sends
+bytes to a third host, and starts one end of a Gloo group. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from trimaran.doctor.examine import examine, facts_for_others
+from trimaran.doctor.system import System
+from trimaran.doctor.wire import CALL_SECONDS, CHUNK, Line, dial, greet
+from trimaran.errors import TrimaranError, UnavailableError
+from trimaran.network import family_of, split
+
+PROBE_SECONDS = 90.0
+"""torch's import takes seconds on a busy host."""
+SENT = 64
+"""Chunks of 1 MiB."""
+NUM_ROUNDS = 20
+LOAD = "services.weight_sync.transports.link_probe"
+
+
+class Listener:
+    """Example: listener = Listener("10.0.0.2:7990", token); listener.serve(seconds=3600)"""
+
+    def __init__(self, address: str, token: str) -> None:
+        """Raises OSError where the address is not this host's, or is taken."""
+        host, port = split(address)
+        self._socket = socket.create_server((host, port), family=family_of(host))
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._token = token
+        self._asks: dict[str, Callable[[Line, dict[str, Any]], dict[str, Any]]] = {
+            "clock": lambda line, asked: {"time": time.time()},
+            "examine": self._examine,
+            "take": self._take,
+            "send": self._send,
+            "gloo": self._gloo,
+        }
+
+    def serve(self, seconds: float) -> None:
+        """Returns after so many seconds."""
+        end = time.monotonic() + seconds
+        with self._socket:
+            while (left := end - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                with suppress(TimeoutError):
+                    connection, _ = self._socket.accept()
+                    threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(CALL_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with Line(connection) as line, suppress(OSError, TrimaranError):
+            greet(line, self._token)
+            while True:
+                asked = line.receive()
+                try:
+                    answer = self._asks[asked["ask"]](line, asked)
+                except KeyError as error:
+                    answer = {"error": f"{error} is not known here: another release of trimaran?"}
+                except (TrimaranError, OSError, ValueError) as error:
+                    answer = {"error": str(error)}
+                line.send(answer)
+
+    def _examine(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        from trimaran.config import parse_config
+
+        config = parse_config(asked["config"]) if asked["config"] else None
+        system = System(os.environ)
+        findings = [finding.to_tree() for finding in examine(system, config)]
+        return {"findings": findings, **facts_for_others(system, config)}
+
+    def _take(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        line.receive_bytes(int(asked["bytes"]))
+        return {}
+
+    def _send(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        """To a third host, as the relay does: one TCP connection with large writes."""
+        with dial(str(asked["to"]), self._token) as other:
+            start = time.monotonic()
+            for _ in range(NUM_ROUNDS):
+                other.ask({"ask": "clock"})
+            seconds = (time.monotonic() - start) / NUM_ROUNDS
+            start = time.monotonic()
+            other.send({"ask": "take", "bytes": SENT * len(CHUNK)})
+            for _ in range(SENT):
+                other.socket.sendall(CHUNK)
+            other.receive()
+            taken = time.monotonic() - start
+        return {"seconds": seconds, "bytes_per_second": SENT * len(CHUNK) / taken}
+
+    def _gloo(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        """One end; the side that hosts the rendezvous tells its port first."""
+        meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
+        probe = subprocess.Popen(
+            [sys.executable, "-m", LOAD, "--address", self.host, *meet],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        line.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
+        timer = threading.Timer(PROBE_SECONDS, probe.kill)
+        timer.start()
+        try:
+            assert probe.stdout
+            first = probe.stdout.readline()
+            if not meet and first:
+                line.send(json.loads(first))
+            _, errors = probe.communicate()
+        finally:
+            timer.cancel()
+            with contextlib.suppress(OSError):
+                probe.kill()
+            probe.wait()
+        if probe.returncode:
+            lines = [text for text in errors.splitlines() if text.strip()]
+            raise UnavailableError(lines[-1] if lines else "the other end did not come in time")
+        return json.loads(first)
