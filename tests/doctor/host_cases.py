@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -93,7 +92,7 @@ def static_tls(root: Path) -> Made:
     library = root / "site/scikit_learn.libs/libgomp-947d5fa1.so.1.0.0"
     command = ["cc", "-shared", "-fPIC", "-o", str(library), str(root / "tls.c")]
     subprocess.run(command, check=True, timeout=60)
-    return looked(replace(system, variables={**system.variables}))
+    return looked(system)
 
 
 def late_libgomp(root: Path) -> Made:
@@ -148,18 +147,17 @@ def devices_of(
 ) -> Made:
     machine = read_machine(given, str(root / "dev/davinci[0-9]*"))
     facts = Devices(machine, frozenset(), (), ())
-    return list(check_devices(facts, kind, config(root, **sections)))
+    return list(check_devices(facts, kind, config(root, 0, **sections)))
 
 
 def graphs_with_queue(root: Path) -> Made:
-    found = devices_of(
+    return devices_of(
         root,
         "npu",
         {"TASK_QUEUE_ENABLE": "2"},
         rollout={"eager": False, "device": "cpu", "engine": "transformers"},
         trainer={"device": "cpu"},
     )
-    return found
 
 
 def refused(root: Path) -> Made:
@@ -173,16 +171,6 @@ def named(
         facts = Addresses("node-1", names or {"node-1": "192.168.1.4"}, INTERFACES, given)
         of_run = config(root, network={"subnet": subnet}) if subnet else None
         return list(check_addresses(facts, of_run))
-
-    return make
-
-
-def ports(outgoing: str, reserved: str = "", **given: str) -> Callable[[Path], Made]:
-    def make(root: Path) -> Made:
-        system = npu_host(root, **given)
-        write(root, "proc/sys/net/ipv4/ip_local_port_range", outgoing)
-        write(root, "proc/sys/net/ipv4/ip_local_reserved_ports", reserved)
-        return looked(system if given else cpu_host(root))
 
     return make
 
@@ -324,4 +312,3 @@ HOST_CASES: dict[str, Case] = {
 """check/fault -> what makes it, and words of its text."""
 ALSO: dict[str, set[str]] = {"ports/hccl-overlap": {"ports/hccl-shared-host"}}
 """What cannot be made alone: the others that then are true as well."""
-assert os.sep == "/"

@@ -79,14 +79,17 @@ async def _report(
         findings.extend(or_fine(stores.CHECK, stores.check_store(await stores.read_store(store))))
     here = facts_for_others(system, config)
     reports: list[HostReport] = []
+    members: list[str] = []  # those that answer
     for address in hosts:
         other, found = ask_host(address, token, config)
         model = str(config.model.path) if config is not None else ""
         compared = others.check_other(other, here["versions"], model, here["model_bytes"])
+        if not other.said:
+            members.append(address)
         reports.append(HostReport(address, [*or_fine(others.CHECK, compared), *found]))
-    measured = _measure(config, hosts, token)
+    measured = _measure(config, members, token)
     needs = (0.0, 0.0)
-    if config is not None and hosts:  # on one host they travel through memory
+    if config is not None and members:  # on one host they travel through memory
         needs = model_bytes(config), config.weight_sync.stage_timeout
     findings.extend(or_fine(links.CHECK, links.check_links(measured, *needs)))
     return Report((HostReport(socket.gethostname(), findings), *reports), measured)

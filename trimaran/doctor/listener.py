@@ -6,7 +6,6 @@ bytes to a third host, and starts one end of a Gloo group. It changes nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -26,23 +25,25 @@ from trimaran.network import family_of, split
 
 PROBE_SECONDS = 90.0
 """torch's import takes seconds on a busy host."""
-SENT = 64
-"""Chunks of 1 MiB."""
+BATCH, MAX_BATCHES = 8, 16
+"""Chunks of 1 MiB that are sent before an answer, and how often at most."""
+SEND_SECONDS = 2.0
+"""After which no further batch is sent, on a slow link."""
 NUM_ROUNDS = 20
-LOAD = "services.weight_sync.transports.link_probe"
+PROBE = "services.weight_sync.transports.link_probe"
 
 
 class Listener:
     """Example: listener = Listener("10.0.0.2:7990", token); listener.serve(seconds=3600)"""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, now: Callable[[], float] = time.time) -> None:
         """Raises OSError where the address is not this host's, or is taken."""
         host, port = split(address)
         self._socket = socket.create_server((host, port), family=family_of(host))
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._token = token
         self._asks: dict[str, Callable[[Line, dict[str, Any]], dict[str, Any]]] = {
-            "clock": lambda line, asked: {"time": time.time()},
+            "clock": lambda line, asked: {"time": now()},
             "examine": self._examine,
             "take": self._take,
             "send": self._send,
@@ -93,19 +94,22 @@ class Listener:
             for _ in range(NUM_ROUNDS):
                 other.ask({"ask": "clock"})
             seconds = (time.monotonic() - start) / NUM_ROUNDS
-            start = time.monotonic()
-            other.send({"ask": "take", "bytes": SENT * len(CHUNK)})
-            for _ in range(SENT):
-                other.socket.sendall(CHUNK)
-            other.receive()
+            batches, start = 0, time.monotonic()
+            while batches < MAX_BATCHES and time.monotonic() - start < SEND_SECONDS:
+                other.send({"ask": "take", "bytes": BATCH * len(CHUNK)})
+                for _ in range(BATCH):
+                    other.socket.sendall(CHUNK)
+                other.receive()
+                batches += 1
             taken = time.monotonic() - start
-        return {"seconds": seconds, "bytes_per_second": SENT * len(CHUNK) / taken}
+        return {"seconds": seconds, "bytes_per_second": batches * BATCH * len(CHUNK) / taken}
 
     def _gloo(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
         """One end; the side that hosts the rendezvous tells its port first."""
         meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
         probe = subprocess.Popen(
-            [sys.executable, "-m", LOAD, "--address", self.host, *meet],
+            [sys.executable, "-m", PROBE, "--address", self.host, *meet],
+            stdin=subprocess.PIPE,  # it ends with us: nobody writes
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -121,7 +125,7 @@ class Listener:
             _, errors = probe.communicate()
         finally:
             timer.cancel()
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 probe.kill()
             probe.wait()
         if probe.returncode:

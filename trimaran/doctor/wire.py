@@ -18,7 +18,7 @@ from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
 
 FORM = "trimaran-doctor-1"
 MAX_LINE = 4 << 20
-CALL_SECONDS = 30.0
+CONNECT_SECONDS, CALL_SECONDS = 10.0, 30.0
 CHUNK = bytes(1 << 20)
 
 
@@ -76,15 +76,16 @@ class Line:
             left -= read
 
 
-def dial(address: str, token: str, seconds: float = CALL_SECONDS) -> Line:
+def dial(address: str, token: str) -> Line:
     """Raises UnavailableError, UnauthenticatedError, or InputError for what is no host:port."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise InputError(f"--host {address}: give HOST:PORT, where trimaran doctor --listen runs")
     try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+        connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
     except OSError as error:
         raise UnavailableError(f"{address}: {error.strerror or error}") from None
+    connection.settimeout(CALL_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line, nonce = Line(connection), secrets.token_hex(16)
     try:

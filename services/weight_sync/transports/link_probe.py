@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+import threading
 import time
 from datetime import timedelta
 
 import torch
-from torch.distributed import BroadcastOptions, TCPStore
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed import BroadcastOptions
 
 from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP
 from trimaran.types import TransferGroup
 
 TIMEOUT = timedelta(seconds=30)
 NUM_ROUNDS = 20
-NUM_SENT = 4
-SIZE = 32 << 20
+NUM_SENT = 8
+SIZE = 8 << 20
 
 
 def main() -> None:
@@ -30,6 +34,7 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--meet", default="")
     options = parser.parse_args()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     rank = 1 if options.meet else 0
     host, _, port = options.meet.rpartition(":")
     store = TCPStore(
@@ -44,6 +49,11 @@ def main() -> None:
         print(json.dumps({"seconds": seconds * 2, "bytes_per_second": SIZE / each}), flush=True)
     store.set(f"done-{rank}", "")
     store.wait(["done-0", "done-1"], TIMEOUT)  # rank 0 holds the store
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
 
 
 def _time(gloo: object, size: int, count: int) -> float:
