@@ -560,10 +560,14 @@ def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunC
         raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
 
 
+def config_to_tree(config: RunConfig) -> dict[str, Any]:
+    """The resolved configuration in plain values, which `parse_config` reads back."""
+    return json.loads(config.model_dump_json())
+
+
 def dump_config(config: RunConfig) -> str:
     """The resolved configuration as YAML that `load_config` reads back."""
-    tree = json.loads(config.model_dump_json())
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config_to_tree(config), sort_keys=False, allow_unicode=True)
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

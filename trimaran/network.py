@@ -203,7 +203,9 @@ def read_interfaces() -> tuple[Interface, ...]:
                 if kind == _DONE:
                     return tuple(found)
                 if kind == _ERROR:
-                    raise InputError("network.subnet: the kernel does not list this host's addresses")
+                    raise InputError(
+                        "network.subnet: the kernel does not list this host's addresses"
+                    )
                 if kind == _NEW_ADDRESS:
                     found += _interface(body)
 

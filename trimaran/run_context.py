@@ -30,6 +30,8 @@ class RunContext:
     """As `trimaran.store.open_store` takes it."""
     trust: Trust = NO_TRUST
     """What the run's services show each other. Its token stands in a file of its own."""
+    launcher: str = "local"
+    """What starts the run's processes."""
 
     @classmethod
     def in_folder(cls, folder: Path) -> RunContext:
@@ -43,7 +45,8 @@ class RunContext:
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             trust = Trust.in_folder(folder, tree.get("trust"))
-            return cls(tree["run_id"], folder, tree["store_url"] or own_store, trust)
+            store_url, launcher = tree["store_url"] or own_store, tree.get("launcher", "local")
+            return cls(tree["run_id"], folder, store_url, trust, launcher)
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -56,7 +59,12 @@ class RunContext:
         # The store in the folder moves with it: a restored copy must not use the original's.
         is_own = self.store_url == f"sqlite:{self.folder / STORE_NAME}"
         store_url = None if is_own else self.store_url
-        tree = {"run_id": self.run_id, "store_url": store_url, "trust": trust}
+        tree = {
+            "run_id": self.run_id,
+            "store_url": store_url,
+            "trust": trust,
+            "launcher": self.launcher,
+        }
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(tree, file)

@@ -179,9 +179,32 @@ def run_key(run_id: str) -> str:
     return f"run/{run_id}"
 
 
+def config_key(run_id: str) -> str:
+    """Store record of the run's resolved configuration, as `trimaran.config.config_to_tree` makes it:
+    what its services read who have no file of it."""
+    return f"config/{run_id}"
+
+
 def endpoints_key(run_id: str) -> str:
     """Store record {"controller": "127.0.0.1:20001", "rollout-0": ...}: who listens where."""
     return f"endpoints/{run_id}"
+
+
+def service_key(run_id: str, name: str = "") -> str:
+    """Store record of a service that has registered, as `trimaran.launch.service_records` writes it;
+    without a name the prefix of all of them."""
+    return f"service/{run_id}/{name}"
+
+
+def stop_key(run_id: str, name: str) -> str:
+    """Store record {"incarnation": "..."}: which life of the service shall end, in order."""
+    return f"stop/{run_id}/{name}"
+
+
+def call_key(run_id: str = "") -> str:
+    """Record {"since": 1763.5} in a manager's store: the run needs services that somebody else starts;
+    without an id the prefix of all of them."""
+    return f"call/{run_id}"
 
 
 def replicas_key(run_id: str) -> str:

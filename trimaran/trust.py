@@ -83,6 +83,8 @@ class TlsFiles:
     connection_seconds: float = 300.0
     """After which a server ends a connection, so that the next one is made by today's files. Calls
     that are under way then go on."""
+    server_name: str = ""
+    """What a client looks for in a server's certificate; empty: the host that it calls."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -98,7 +100,8 @@ class TlsFiles:
     def from_tree(cls, tree: Mapping[str, Any]) -> TlsFiles:
         """What `to_tree` made."""
         paths = {name: Path(tree[name]) if tree[name] else None for name in FILES}
-        return cls(**paths, connection_seconds=tree["connection_seconds"])
+        seconds, name = tree["connection_seconds"], tree.get("server_name", "")
+        return cls(**paths, connection_seconds=seconds, server_name=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ from trimaran.clients import (
     WeightSyncClient,
 )
 from trimaran.config import RunConfig
-from trimaran.errors import DeadlineError, InputError, StaleEpochError
+from trimaran.directory import Directory, named_addresses
+from trimaran.errors import DeadlineError, StaleEpochError
 from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, RunState, endpoints_key
@@ -88,11 +89,12 @@ async def conduct(
         reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, room, stack)
         ledger = await _open_ledger(config, run, caller, store, room, stack)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
-        services = await _connect(config, caller, run.trust, stack)
+        directory = Directory(store, run.run_id, named_addresses(config))
+        services = await _connect(directory, caller, run.trust, stack)
         loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, room, caller)
         stack.push_async_callback(loop.router.close)
         loop.ending = goals.ending
-        await _wait_for_services(config, run, store, services)
+        await _wait_for_services(config, run, store, services, directory)
         try:
             return await _conduct(loop, run, store, goals, room, began)
         except HeldError:
@@ -223,15 +225,13 @@ def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:
 
 
 async def _connect(
-    config: RunConfig, caller: Caller, trust: Trust, stack: AsyncExitStack
+    directory: Directory, caller: Caller, trust: Trust, stack: AsyncExitStack
 ) -> Services:
-    endpoints = config.endpoints
-    if not (endpoints.weight_sync and endpoints.reward and endpoints.trainer):
-        raise InputError("endpoints: weight_sync, reward, trainer and rollout must be named")
+    weight_sync, reward, trainer = map(directory.place, ("weight-sync", "reward", "trainer-0"))
     return Services(
-        await stack.enter_async_context(WeightSyncClient(endpoints.weight_sync, caller, trust)),
-        await stack.enter_async_context(RewardClient(endpoints.reward, caller, trust)),
-        await stack.enter_async_context(TrainerClient(endpoints.trainer[0], caller, trust)),
+        await stack.enter_async_context(WeightSyncClient(weight_sync, caller, trust)),
+        await stack.enter_async_context(RewardClient(reward, caller, trust)),
+        await stack.enter_async_context(TrainerClient(trainer, caller, trust)),
     )
 
 
@@ -287,22 +287,26 @@ def _assemble(
 
 
 async def _wait_for_services(
-    config: RunConfig, run: RunContext, store: Store, services: Services
+    config: RunConfig,
+    run: RunContext,
+    store: Store,
+    services: Services,
+    directory: Directory,
 ) -> None:
     """Until all answer and the replicas have registered. Raises DeadlineError naming who is missing.
 
     Of replicas `rollout.replicas`, or fewer where the launcher has given some up.
     """
-    timeout, endpoints = config.start_timeout, config.endpoints
-    addresses = [endpoints.weight_sync, endpoints.reward, *endpoints.trainer]
+    timeout = config.start_timeout
+    trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
     record = await store.get(endpoints_key(run.run_id))
     named: dict[str, str] = record.value if record else {}
     num_started = sum(name.startswith("rollout-") for name in named) or config.rollout.replicas
     num_wanted = min(num_started, config.rollout.replicas)
     async with asyncio.TaskGroup() as tasks:
-        for address in addresses:
-            assert address
-            tasks.create_task(rpc.wait_until_serving(address, timeout, run.trust))
+        for name in ("weight-sync", "reward", *trainers):
+            place = directory.place(name)
+            tasks.create_task(rpc.wait_until_serving(place, timeout, run.trust))
     deadline = time.monotonic() + timeout
     while True:
         routing = await services.weight_sync.get_routing()

@@ -18,12 +18,12 @@ from services.manager.specification import read_specification
 from services.reward.allowed import Allowed, canonical_target, origin_of
 from trimaran.config import (
     Endpoints,
+    NetworkSection,
     RolloutSection,
     RuleSection,
     RunConfig,
     RunSection,
     TrainerSection,
-    WeightSyncSection,
     parse_config,
 )
 from trimaran.errors import ForbiddenError, InputError, LimitError
@@ -70,15 +70,26 @@ class Allow:
 
 
 def admit(
-    text: str, overrides: Sequence[str], allow: Allow | None, limits: Limits
+    text: str,
+    overrides: Sequence[str],
+    allow: Allow | None,
+    limits: Limits,
+    network: NetworkSection | None = None,
 ) -> tuple[RunConfig, Costs]:
     """The configuration to run, with resolved paths, and what it may cost.
 
-    `allow` None: whatever the manager's user may read; paths are absolute then. Every refusal names
+    `allow` None: whatever the manager's user may read; paths are absolute then. `network`: the
+    operator's, of all runs; None leaves it to each run. Every refusal names
     the field. Raises InputError (broken), ForbiddenError (not allowed), LimitError (too much).
     """
     config = parse_config(read_specification(text, overrides), source="config")
     _refuse(_operators_own(config))
+    if network is not None:
+        if config.network not in (network, NetworkSection()):
+            raise ForbiddenError(
+                f"network: the operator has said it for all runs ({_describe(network)}); leave it out"
+            )
+        config = config.model_copy(update={"network": network})
     if len(config.run.name.encode()) > MAX_NAME_BYTES:
         raise LimitError(f"run.name: at most {MAX_NAME_BYTES} bytes; its folder is called so")
     if allow is None:
@@ -103,11 +114,14 @@ def _operators_own(config: RunConfig) -> Iterable[str]:
         ("endpoints", config.endpoints, Endpoints()),
         ("rollout.devices", config.rollout.devices, RolloutSection().devices),
         ("trainer.devices", config.trainer.devices, TrainerSection().devices),
-        ("weight_sync.address", config.weight_sync.address, WeightSyncSection().address),
     )
     for key, given, default in own:
         if given != default:
             yield f"{key}: the manager chooses it; leave it out"
+
+
+def _describe(network: NetworkSection) -> str:
+    return f"subnet {network.subnet or 'loopback'}, ports {network.ports}"
 
 
 def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:

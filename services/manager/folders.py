@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
-from trimaran.trust import Trust, make_token
+from trimaran.trust import NO_TRUST, Trust, make_token
 
 
-def prepare(run: Managed) -> None:
-    """The run's folder with its context; nothing where it is there. Raises InputError."""
+def prepare(run: Managed, trust: Trust = NO_TRUST) -> None:
+    """The run's folder with its context; nothing where it is there. Raises InputError.
+
+    `trust`: as the operator wants it of all runs; each has a token of its own.
+    """
     folder = Path(run.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,12 +35,20 @@ def prepare(run: Managed) -> None:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
     if not (folder / CONTEXT_NAME).exists():
-        RunContext(run.run_id, folder, run.store_url, Trust(make_token(folder))).write()
+        _write_context(run, trust)
 
 
-def write_run_files(run: Managed) -> RunConfig:
-    """What the launcher reads: the configuration, with the devices that the run has."""
-    prepare(run)
+def _write_context(run: Managed, trust: Trust) -> None:
+    folder = Path(run.folder)
+    trust = replace(trust, token=make_token(folder))
+    RunContext(run.run_id, folder, run.store_url, trust).write()
+
+
+def write_run_files(run: Managed, trust: Trust = NO_TRUST) -> RunConfig:
+    """What the launcher reads: the configuration, with the devices that the run has, and how its
+    services trust each other from now on."""
+    prepare(run, trust)
+    _write_context(run, trust)
     config = granted_config(run)
     write_config(Path(run.folder), config)
     return config

@@ -36,6 +36,7 @@ from trimaran.launch.launchers import Launcher, Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Goal, RunState
 from trimaran.store import ConflictError, Lease, StoreError, StoreFullError
+from trimaran.trust import NO_TRUST, Trust
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +65,17 @@ class Manager:
         policy: Policy = POLICY,
         times: Times = TIMES,
         secrets: Mapping[str, str] = MappingProxyType({}),
+        trust: Trust = NO_TRUST,
     ) -> None:
         """`secrets`: environment variables with tokens of reward plugins. A run gets those that it
-        names."""
+        names. `trust`: of the runs' services; each run has a token of its own."""
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
         self.troubles: dict[str, str] = {}
         """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
         self._scheduler, self._times = Scheduler(pools, policy), times
-        self._secrets = secrets
+        self._secrets, self._trust = secrets, trust
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -283,7 +285,7 @@ class Manager:
 
     async def _start_launcher(self, run: Managed) -> None:
         await self.links.say_once(run)
-        config = await asyncio.to_thread(write_run_files, run)
+        config = await asyncio.to_thread(write_run_files, run, self._trust)
         own = plugin_variables(config)
         secrets = {name: value for name, value in self._secrets.items() if name in own}
         await self.links.tell(run, again=True)
@@ -303,7 +305,7 @@ class Manager:
     async def _prepare(self, run: Managed) -> None:
         """What creation does, also where a manager died in its middle."""
         try:
-            await asyncio.to_thread(prepare, run)
+            await asyncio.to_thread(prepare, run, self._trust)
         except InputError as error:
             text = str(error)
 

@@ -29,6 +29,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.tls import read_pem
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
@@ -68,6 +69,7 @@ async def serving(
     """
     async with AsyncExitStack() as stack:
         settings.check_submissions()
+        settings.check_services()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
@@ -85,6 +87,7 @@ async def serving(
             settings.policy,
             times,
             _secrets(settings),
+            service_trust(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
@@ -181,8 +184,8 @@ async def _give_back(store: Store, lease: Lease) -> None:
 
 
 def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
-    allow, limits = settings.allowed, settings.limits.of_owner
-    return lambda text, overrides: admit(text, overrides, allow, limits)[0]
+    allow, limits, network = settings.allowed, settings.limits.of_owner, settings.services.network
+    return lambda text, overrides: admit(text, overrides, allow, limits, network)[0]
 
 
 def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
@@ -200,6 +203,16 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     hosts = settings.allow.plugin_credentials.values() if settings.allow else ()
     names = {host.token_variable for host in hosts}
     return {name: value for name, value in os.environ.items() if name in names}
+
+
+def service_trust(settings: ManagerSettings) -> Trust:
+    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
+    tls = settings.services.tls
+    files = None
+    if tls is not None:
+        files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
+        read_pem(files)
+    return Trust(tls=files, is_network_trusted=settings.network == "trusted")
 
 
 def _tls(settings: ManagerSettings) -> TlsFiles | None:

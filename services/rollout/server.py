@@ -31,6 +31,7 @@ from trimaran import rpc, wire
 from trimaran.clients import Registration
 from trimaran.config import RunConfig
 from trimaran.device import pick
+from trimaran.directory import Directory, named_addresses
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
 from trimaran.network import find_host
 from trimaran.run_context import RunContext
@@ -257,21 +258,21 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(server.stop)
         await server.start()
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
+        directory = Directory(store, run.run_id, named_addresses(config))
+        weight_sync = directory.place("weight-sync")
         registered: list[Registration] = []
         try:
             await _until_first_end(
                 _watch(engine, weights),
                 stay_registered(
-                    *(config, caller, replica, receiver.peer, lambda: weights.live),
+                    *(config, weight_sync, caller, replica, receiver.peer, lambda: weights.live),
                     on_registered=registered.append,
                     trust=run.trust,
                 ),
             )
         except asyncio.CancelledError:  # SIGTERM: an orderly end
-            if config.endpoints.weight_sync and registered:
-                await deregister(
-                    *(config.endpoints.weight_sync, caller, name, registered[-1], run.trust)
-                )
+            if registered:
+                await deregister(weight_sync, caller, name, registered[-1], run.trust)
                 await _until_idle(engine)
             raise
 

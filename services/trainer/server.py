@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from services.weight_sync.data.sender import WeightSender
 from trimaran import rpc, wire
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick
+from trimaran.directory import Directory, Place, named_addresses
 from trimaran.errors import (
     DeadlineError,
     InputError,
@@ -45,8 +46,8 @@ SAVE_MARGIN_SECONDS = 5.0
 class OtherRanks:
     """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
 
-    def __init__(self, addresses: tuple[str, ...], trust: Trust = NO_TRUST) -> None:
-        self._channels = [rpc.connect(address, trust) for address in addresses]
+    def __init__(self, places: Sequence[Place], trust: Trust = NO_TRUST) -> None:
+        self._channels = [rpc.connect(place, trust) for place in places]
         self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
 
     def __len__(self) -> int:
@@ -237,13 +238,14 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         await store.close()
 
 
-async def _serve(
-    config: RunConfig, run: RunContext, store: Store, index: int, host: Host
-) -> None:
+async def _serve(config: RunConfig, run: RunContext, store: Store, index: int, host: Host) -> None:
     addresses, device = config.endpoints.trainer, pick(config.trainer.device)
     sender = WeightSender(device, 0, config.weight_sync, host)
     rank = TrainerRank(config, run, index, sender.hold)
-    others = OtherRanks(addresses[1:] if index == 0 else (), run.trust)
+    directory = Directory(store, run.run_id, named_addresses(config))
+    ranks = range(1, config.num_trainer_ranks) if index == 0 else ()
+    places = [directory.place(f"trainer-{rank}") for rank in ranks]
+    others = OtherRanks(places, run.trust)
     history, meeting = await VersionHistory.open(store, run), Meeting(store, run.run_id)
     servicer = TrainerServicer(rank, others, sender, history, config.trainer)
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
@@ -257,8 +259,8 @@ async def _serve(
         await rank.start(lambda: build_policy(config, meeting, device, index))
         if index == 0:
             await history.add(rank.version)
-        for other in addresses[1:] if index == 0 else ():
-            await rpc.wait_until_serving(other, config.start_timeout, run.trust)
+        for place in places:
+            await rpc.wait_until_serving(place, config.start_timeout, run.trust)
         await server.start()
         logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
         raise InternalError(await rank.until_failed())

@@ -9,6 +9,7 @@ from services.weight_sync.control.coordinator import Coordinator
 from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
+from trimaran.directory import Directory, named_addresses
 from trimaran.errors import InputError
 from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
@@ -97,18 +98,20 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Until cancelled."""
-    address, trainers = config.endpoints.weight_sync, config.endpoints.trainer
-    if address is None or not trainers:
-        raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
-    senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
+    address = config.endpoints.weight_sync
+    if address is None:
+        raise InputError("endpoints.weight_sync: missing; give host:port")
     store = await open_store(run.store_url)
+    directory = Directory(store, run.run_id, named_addresses(config))
+    # The ranks of data-parallel rank 0.
+    senders = [directory.place(f"trainer-{rank}") for rank in range(config.trainer.tensor_parallel)]
     try:
         coordinator = await Coordinator.open(
             run.run_id,
             config.weight_sync,
             store,
             connect_senders=lambda caller: [
-                TrainerClient(address, caller, run.trust) for address in senders
+                TrainerClient(place, caller, run.trust) for place in senders
             ],
             connect_rollout=lambda replica, caller: RolloutClient(
                 replica.address, caller, run.trust

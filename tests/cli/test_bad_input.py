@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import WriteRun
 from tests.trimaran.test_model_folder import SMOLLM2
 from trimaran.cli.main import main
+from trimaran.run_context import RunContext
 
 Refused = Callable[..., str]
 
@@ -222,6 +223,16 @@ def test_a_service_alone_without_its_run_folder(
     assert f"{missing} is not a folder" in refused(
         *("serve", "reward", "--config", path, "--run-folder", missing)
     )
+
+
+def test_a_service_without_a_configuration_needs_a_run_with_one(
+    refused: Refused, tmp_path: Path
+) -> None:
+    message = refused("serve", "reward", "--run-folder", tmp_path)
+    assert f"{tmp_path} holds no context.json" in message
+    RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'store.sqlite'}").write()
+    message = refused("serve", "reward", "--run-folder", tmp_path)
+    assert "run sums-1: its store" in message and "holds no configuration" in message
 
 
 def test_ctrl_c_before_anything_is_started(

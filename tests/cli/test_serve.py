@@ -1,7 +1,19 @@
 """A service that fails with a thread that hangs: its process ends all the same, and says why."""
 
+import asyncio
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+from trimaran import rpc
+from trimaran.config import parse_config
+from trimaran.launch.registration import find_addresses
+from trimaran.launch.reports import Reports
+from trimaran.launch.service_records import ServiceRecord, read_services
+from trimaran.run_context import RunContext
+from trimaran.runs import launcher_lease, stop_key
+from trimaran.store import Store, open_store
 
 CODE = """
 import asyncio, sys, threading
@@ -18,7 +30,7 @@ async def fail(config, folder, index):
 service = sys.modules["services.rollout.server"] = ModuleType("services.rollout.server")
 service.serve = fail
 serve.STOP_SECONDS = 0.5
-serve._run("rollout", None, Path("."), 0)
+serve._Service("rollout", Path("."), 0).run(None)
 """
 
 
@@ -26,3 +38,56 @@ def test_a_thread_that_hangs_does_not_hold_a_service_that_has_failed():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60)
     assert done.returncode == 75  # it may pass: the launcher starts it again
     assert "ending now; it ends because of: the engine is gone" in done.stderr
+
+
+def test_a_service_finds_its_configuration_in_the_runs_store_and_registers_there(
+    tmp_path: Path,
+) -> None:
+    """Nothing but the context lies in its folder."""
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"train": "d"},
+            "reward": {"rules": {"exact_match": 1}, "workers": 1},
+        }
+    )
+    run = RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'elsewhere.sqlite'}")
+    run.write()
+    command = ("-m", "trimaran.cli", "serve", "reward", "--run-folder", str(tmp_path))
+
+    async def life(store: Store, end: str) -> ServiceRecord:
+        process = await asyncio.create_subprocess_exec(sys.executable, *command)
+        try:
+            async with asyncio.timeout(60):
+                (address,) = (await find_addresses(store, "sums-1", ["reward"], 60.0)).values()
+                await rpc.wait_until_serving(address, 60.0)
+                record, _ = (await read_services(store, "sums-1"))["reward"]
+                if end == "stop":
+                    await store.put(
+                        stop_key("sums-1", "reward"), {"incarnation": record.incarnation}
+                    )
+                else:
+                    process.terminate()
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+        ended, _ = (await read_services(store, "sums-1"))["reward"]
+        assert ended.incarnation == record.incarnation
+        assert ended.code == -signal.SIGTERM
+        return ended
+
+    async def start() -> None:
+        store = await open_store(run.store_url)
+        lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
+        assert lease
+        await Reports(store, run, lease).starting(config)
+        first = await life(store, "SIGTERM")
+        # What asked an earlier life to end does not end the next one.
+        await store.put(stop_key("sums-1", "reward"), {"incarnation": first.incarnation})
+        second = await life(store, "stop")
+        assert second.incarnation != first.incarnation
+        assert second.address == first.address  # who knew it finds it again
+        await store.close()
+
+    asyncio.run(start())

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 from tests.launch.services import make_services
-from trimaran.launch.children import Children
 from trimaran.launch.local import Processes, StopTimes
+from trimaran.launch.local_children import LocalChildren
 
 
 async def main(folder: Path, services: list[str]) -> None:
     made = make_services(folder, dict(s.split("=") for s in services))
     times = StopTimes(leader=1.0, running=1.0, loading=1.0)
-    async with Processes(made, times, children=Children(orphan_seconds=1.0)) as processes:
+    async with Processes(made, times, children=LocalChildren(orphan_seconds=1.0)) as processes:
         await processes.wait(print)
 
 

@@ -18,6 +18,9 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import holder_name
 from trimaran.launch.local import Processes, ServiceDiedError
+from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.service_process import ServiceProcess
+from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.runs import (
     EventKind,
@@ -55,6 +58,10 @@ def configure() -> RunConfig:
     )
 
 
+def no_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+    raise AssertionError("nobody wants more")
+
+
 @dataclass
 class Launched:
     """A launcher under way, and what a test does to it."""
@@ -67,7 +74,7 @@ class Launched:
     is_away: bool = False
     """The controller cannot be told its goal."""
 
-    async def set_goal(self, goal: Goal) -> None:
+    async def set_goal(self, address: str, goal: Goal) -> None:
         if self.is_away:
             raise UnavailableError("connection refused")
         self.told.append(goal)
@@ -77,7 +84,8 @@ class Launched:
             self.processes = processes
 
         services = make_services(self.folder, tasks)
-        return await launch(configure(), self.run, services, self.store, self.set_goal, on_start)
+        site = Site(services, no_replica, LocalChildren())
+        return await launch(configure(), self.run, site, self.store, self.set_goal, on_start)
 
     async def put_goal(self, goal: Goal) -> None:
         await self.store.put(goal_key(self.run.run_id), {"goal": goal.value})

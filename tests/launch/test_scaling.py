@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trimaran.config import RunConfig, parse_config
-from trimaran.launch.endpoints import fill_endpoints
+from trimaran.launch.endpoints import fill_endpoints, free_address
+from trimaran.launch.run_services import added_replica
 from trimaran.launch.scaling import Scaling
 from trimaran.launch.service_process import ServiceProcess
 
@@ -32,6 +33,10 @@ class FakeProcesses:
         self.services = {n: ServiceProcess(n, (), {}, Path(n)) for n in ("controller", *names)}
         self.added: list[ServiceProcess] = []
         self.removed: list[str] = []
+        self.absent: set[str] = set()
+
+    def can_add(self, name: str) -> bool:
+        return name not in self.absent
 
     async def add(self, service: ServiceProcess) -> None:
         self.services[service.name] = service
@@ -46,7 +51,10 @@ def scaled(
     config: RunConfig, processes: Any, notes: list[str], *wishes: dict[str, object]
 ) -> FakeProcesses:
     async def body() -> None:
-        scaling = Scaling(config, Path("/run"), processes, notes.append)
+        def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+            return added_replica(config, Path("/run"), index, free_address(set()), devices)
+
+        scaling = Scaling(config, make_replica, processes, notes.append)
         for wish in wishes:
             await scaling.scale(wish)
 

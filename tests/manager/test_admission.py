@@ -137,7 +137,6 @@ def test_what_hangs_a_reader_or_may_be_exchanged_is_refused(roots):
         "endpoints.reward=127.0.0.1:7001",
         "rollout.devices=[0]",
         "trainer.devices=[0]",
-        "weight_sync.address=10.0.0.1",
     ],
 )
 def test_the_managers_own_keys_are_refused(roots, override):

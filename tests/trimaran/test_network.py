@@ -53,7 +53,9 @@ def test_no_address_and_several_are_told_with_those_that_exist() -> None:
     twice = (*TWO_NETWORKS, Interface("eth1", "10.8.0.4"))
     with pytest.raises(InputError) as several:
         find_host(NetworkSection(subnet="10.0.0.0/8"), twice)
-    assert "holds several addresses of this host (eth1 10.8.0.4, ib0 10.7.0.4)" in str(several.value)
+    assert "holds several addresses of this host (eth1 10.8.0.4, ib0 10.7.0.4)" in str(
+        several.value
+    )
     with pytest.raises(InputError, match="no address in 0.0.0.0/0"):
         find_host(NetworkSection(subnet="0.0.0.0/0"), LO)
 

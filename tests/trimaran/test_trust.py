@@ -17,6 +17,7 @@ from services.trainer import server as trainer
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient
 from trimaran.config import parse_config
+from trimaran.network import Interface
 from trimaran.run_context import RunContext
 from trimaran.trust import LOCAL, ClientIdentity, Role, Trust, is_loopback, make_token, new_token
 from trimaran.types import Caller, Group, Message, Prompt
@@ -310,19 +311,21 @@ def test_beyond_loopback_a_service_needs_token_and_tls(address):
 
 
 @pytest.mark.parametrize("module", [rollout, trainer])
-def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path):
+def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path, monkeypatch):
     """TLS does not cover them."""
     tree = {
         "model": {"path": "m"},
         "data": {"train": "t"},
         "reward": {"rules": {"gsm8k": 1.0}},
-        "weight_sync": {"address": "192.0.2.1"},
+        "network": {"subnet": "198.51.100.0/24"},
         "endpoints": {"trainer": ["127.0.0.1:1"]},
     }
     run = RunContext("r", tmp_path, "sqlite:x", Trust(new_token()))
-    with pytest.raises(errors.InputError, match=r"weight_sync\.address: 192\.0\.2\.1 is beyond"):
+    there = Interface("eth7", "198.51.100.1")
+    monkeypatch.setattr("trimaran.network.read_interfaces", lambda: [there])
+    with pytest.raises(errors.InputError, match=r"network\.subnet: 198\.51\.100\.1 is beyond"):
         asyncio.run(module.serve(parse_config(tree), run))
-    Trust(is_network_trusted=True).check_plain("192.0.2.1", "weight_sync.address")
+    Trust(is_network_trusted=True).check_plain("198.51.100.1", "network.subnet")
 
 
 def test_a_token_does_not_leave_this_machine_in_plain_text():

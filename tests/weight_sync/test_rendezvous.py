@@ -15,7 +15,6 @@ from services.weight_sync.transports import rendezvous
 from services.weight_sync.transports.relay_wire import Connection, RelayStatus, introduce
 from services.weight_sync.transports.rendezvous import GroupStore, Rendezvous, max_value_bytes
 from tests.weight_sync.ends import (
-from trimaran.network import LOOPBACK
     ALL,
     LONG,
     group_of,
@@ -28,6 +27,7 @@ from trimaran.network import LOOPBACK
     threads_named,
     until,
 )
+from trimaran.network import LOOPBACK
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     monkeypatch.setattr(
         weight_sync,
         "TrainerClient",
-        lambda address, caller, trust: world.connect_senders(caller)[int(address[-1]) - 1],
+        lambda place, caller, trust: world.connect_senders(caller)[int(place.address[-1]) - 1],
     )
     monkeypatch.setattr(
         weight_sync,

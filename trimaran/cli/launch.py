@@ -10,22 +10,32 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trimaran.cli.preflight import check_run, show_errors
 from trimaran.clients import ControllerClient
-from trimaran.config import RunConfig
-from trimaran.errors import InputError
+from trimaran.config import Endpoints, RunConfig
+from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.devices import place
-from trimaran.launch.endpoints import fill_endpoints
+from trimaran.launch.endpoints import fill_endpoints, free_address
 from trimaran.launch.environment import is_of_bucket, plugin_variables
+from trimaran.launch.external_children import ExternalChildren
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
 from trimaran.launch.local import Processes, ServiceDiedError
+from trimaran.launch.local_children import LocalChildren
 from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
-from trimaran.launch.run_services import run_services
+from trimaran.launch.run_services import (
+    added_replica,
+    remote_service,
+    remote_services,
+    run_services,
+)
+from trimaran.launch.service_process import ServiceProcess
+from trimaran.launch.site import Site
 from trimaran.machine import read_machine
+from trimaran.network import find_host
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, launcher_lease
 from trimaran.store import Store, open_store
@@ -53,16 +63,19 @@ async def _launch(config: RunConfig, run: RunContext) -> int:
 
 async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     try:
-        check_run(config)
-        show_errors(config)
-        config = fill_endpoints(config, move_busy=True)
+        if run.launcher == "local":
+            check_run(config)
+            show_errors(config)
+            config = fill_endpoints(config, move_busy=True)
+        else:
+            config = config.model_copy(update={"endpoints": Endpoints()})
     except InputError as error:
         async with held_lease(store, launcher_lease(run.run_id)) as lease:
             await Reports(store, run, lease).refused(config, error)
         raise
     write_config(run.folder, config)
     try:
-        await launch_here(config, run, store, Signals().end)
+        await launch_here(config, run, store, Signals().end, run.launcher)
     except ServiceDiedError as error:
         logger.info("the run has failed: %s", error)
         return error.exit_code
@@ -72,22 +85,58 @@ async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
 
 
 async def launch_here(
-    config: RunConfig, run: RunContext, store: Store, on_start: Callable[[Processes], None]
+    config: RunConfig,
+    run: RunContext,
+    store: Store,
+    on_start: Callable[[Processes], None],
+    launcher: str = "local",
 ) -> Run | None:
-    """`trimaran.launch.launch.launch` of the processes that the configuration names, on this
-    machine."""
-    address = config.endpoints.controller
-    assert address, "endpoints are filled"
+    """`trimaran.launch.launch.launch` of the processes that the configuration names, wherever
+    `launcher` has them started."""
 
-    async def set_goal(goal: Goal) -> None:
+    async def set_goal(address: str, goal: Goal) -> None:
+        if not address:
+            raise UnavailableError("the controller has not said yet where it listens")
         async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 
-    services = run_services(config, run.folder, place(config, read_machine(os.environ)))
+    site = SITES[launcher](config, run, store)
     # The reward service and the controller have theirs; what else is started gets none.
     for name in [*plugin_variables(config), *filter(is_of_bucket, os.environ)]:
         os.environ.pop(name, None)
-    return await launch(config, run, services, store, set_goal, on_start)
+    return await launch(config, run, site, store, set_goal, on_start)
+
+
+def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
+    """Children of this process, on this machine."""
+
+    services = run_services(config, run.folder, place(config, read_machine(os.environ)))
+    taken = {service.address for service in services}  # also while one of them is dead
+    host = find_host(config.network)
+
+    def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+        address = free_address(taken, host)
+        taken.add(address)
+        return added_replica(config, run.folder, index, address, devices)
+
+    return Site(services, make_replica, LocalChildren())
+
+
+def _external_site(config: RunConfig, run: RunContext, store: Store) -> Site:
+    """Whatever a container engine has started, wherever that is."""
+
+    def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+        return remote_service(config, run.folder, "rollout", index)
+
+    children = ExternalChildren(store, run.run_id, config.start_timeout)
+    return Site(remote_services(config, run.folder), make_replica, children)
+
+
+SITES: Mapping[str, Callable[[RunConfig, RunContext, Store], Site]] = {
+    "local": _local_site,
+    "external": _external_site,
+}
+"""By `RunContext.launcher`."""
 
 
 class Signals:

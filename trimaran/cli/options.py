@@ -144,9 +144,13 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start one service alone, in this process")
     serve.add_argument("kind", choices=KINDS)
     serve.add_argument(
-        "--config", required=True, metavar="FILE", help="names every address under endpoints:"
+        "--config",
+        metavar="FILE",
+        help="names every address under endpoints: (default: what stands in the run's store)",
     )
-    serve.add_argument("--run-folder", required=True, metavar="DIR", help="shared by all services")
+    serve.add_argument(
+        "--run-folder", required=True, metavar="DIR", help="holds the run's context.json and token"
+    )
     serve.add_argument(
         "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
     )

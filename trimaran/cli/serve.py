@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
@@ -23,7 +24,9 @@ from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import process_name, serve_command, service_address
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
-from trimaran.run_context import RunContext
+from trimaran.launch.registered import Registered
+from trimaran.launch.run_folder import recorded_config
+from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
 
 STOP_SECONDS = 20.0
@@ -32,16 +35,23 @@ STOP_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-def serve(kind: str, config_path: str, run_folder: str, index: int, address: str = "") -> int:
-    config = load_config(config_path)
-    if address:
-        if kind != "rollout":
-            raise InputError("--address: only replicas join beyond those of the configuration")
-        config = with_replica(config, index, address)
-    service_address(config, kind, index)
+def serve(
+    kind: str, config_path: str | None, run_folder: str, index: int, address: str = ""
+) -> int:
+    """`config_path` None: the configuration stands in the run's store, and so do the addresses of
+    the run's services; this one registers there."""
     folder = Path(run_folder).resolve()
-    if not folder.is_dir():
-        raise InputError(f"--run-folder: {folder} is not a folder; make it first")
+    if config_path:
+        config = load_config(config_path)
+        if address:
+            if kind != "rollout":
+                raise InputError("--address: only replicas join beyond those of the configuration")
+            config = with_replica(config, index, address)
+        service_address(config, kind, index)
+        if not folder.is_dir():
+            raise InputError(f"--run-folder: {folder} is not a folder; make it first")
+    else:
+        config = _recorded_config(folder)
     environment = placed_environment(config, kind, index, os.environ)
     if any(os.environ.get(name) != value for name, value in environment.items()):
         command = serve_command(kind, config_path, run_folder, index, address)
@@ -50,14 +60,79 @@ def serve(kind: str, config_path: str, run_folder: str, index: int, address: str
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index))
-    return _run(kind, config, folder, index)
+    if config_path:
+        return _Service(kind, folder, index).run(config)
+    return _serve_registered(kind, config, folder, index)
 
 
-def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
-    # Late: this loads the service's libraries, and only now stands their environment.
-    module = importlib.import_module(f"services.{kind.replace('-', '_')}.server")
+def _recorded_config(folder: Path) -> RunConfig:
+    if not (folder / CONTEXT_NAME).is_file():
+        raise InputError(
+            f"--run-folder: {folder} holds no {CONTEXT_NAME}, which names the run's store; whoever"
+            " starts the service writes it there; or give --config FILE, or --store-file FILE"
+        )
+    return asyncio.run(recorded_config(RunContext.in_folder(folder)))
 
-    async def until_stopped() -> None:
+
+def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) -> int:
+    """Its end stands in the run's store as well: nobody else there sees its exit code."""
+    faults: list[Exception] = []
+
+    def end(fault: Exception | None) -> None:
+        """Called in the registration's thread; our own loop may stand still."""
+        code = exit_code(fault) if fault else 0
+        if fault:
+            faults.append(fault)
+            _tell(fault)
+        _cut_short_after(STOP_SECONDS, "; it was asked to end", code)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    registered = Registered(config, RunContext.in_folder(folder), kind, index, end)
+    service = _Service(kind, folder, index, registered.end)
+    # Until the service has an event loop, which takes signals itself.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        code = service.run(registered.start())
+    except SystemExit:
+        registered.end(-signal.SIGTERM)
+        code = 0
+    except TrimaranError as error:  # it never began
+        code = _tell(error)
+    return exit_code(faults[0]) if faults else code
+
+
+def _leave(number: int, frame: object) -> None:
+    sys.exit(0)
+
+
+class _Service:
+    """One service's work in this process."""
+
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        index: int,
+        on_end: Callable[[int, Collection[str]], None] = lambda code, lines: None,
+    ) -> None:
+        """`on_end`: told the exit code, or the signal that ended it, negative; and its last words."""
+        self._kind, self._folder, self._index, self._on_end = kind, folder, index, on_end
+
+    def run(self, config: RunConfig) -> int:
+        """Returns the exit code."""
+        # Late: this loads the service's libraries, and only now stands their environment.
+        module = importlib.import_module(f"services.{self._kind.replace('-', '_')}.server")
+        try:
+            asyncio.run(self._until_stopped(module, config))
+        except asyncio.CancelledError:
+            self._on_end(-signal.SIGTERM, ())
+            return 0
+        except Exception as error:
+            return self._fail(error)
+        self._on_end(0, ())
+        return 0
+
+    async def _until_stopped(self, module: Any, config: RunConfig) -> None:
         task = asyncio.current_task()
         assert task
         loop = asyncio.get_running_loop()
@@ -70,37 +145,44 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
         try:
-            await module.serve(config, RunContext.in_folder(folder), index)
+            await module.serve(config, RunContext.in_folder(self._folder), self._index)
         except Exception as error:
             # What has failed may have left a thread that hangs; it must not hold the process.
-            _cut_short_after(STOP_SECONDS, f"; it ends because of: {error}", exit_code(error))
+            code, words = exit_code(error), _words(error)
+            _cut_short_after(
+                *(STOP_SECONDS, f"; it ends because of: {error}", code),
+                before=lambda: self._on_end(code, words),
+            )
             raise
 
-    try:
-        asyncio.run(until_stopped())
-    except asyncio.CancelledError:
-        return 0
-    except TrimaranError as error:
-        return _tell(error)
-    except Exception as error:
-        logger.exception("the service failed")
-        if isinstance(error, ExceptionGroup):
-            group = cast(ExceptionGroup[Exception], error)
-            if ours := group.subgroup(TrimaranError):
-                return _tell(first_error(ours))
-        return FAILED
-    return 0
+    def _fail(self, error: Exception) -> int:
+        cause: BaseException = error
+        if not isinstance(error, TrimaranError):
+            logger.exception("the service failed")
+            if isinstance(error, ExceptionGroup):
+                group = cast(ExceptionGroup[Exception], error)
+                if ours := group.subgroup(TrimaranError):
+                    cause = first_error(ours)
+        code = _tell(cause) if isinstance(cause, TrimaranError) else FAILED
+        self._on_end(code, _words(cause))
+        return code
 
 
 def _tell(error: BaseException) -> int:
-    for line in str(error).splitlines():
-        print(f"error: {line}", file=sys.stderr)
+    print(*_words(error), sep="\n", file=sys.stderr)
     return exit_code(error)
 
 
-def _cut_short_after(seconds: float, cause: str, code: int = FAILED) -> None:
+def _words(error: BaseException) -> list[str]:
+    return [f"error: {line}" for line in str(error).splitlines()]
+
+
+def _cut_short_after(
+    seconds: float, cause: str, code: int = FAILED, before: Callable[[], None] = lambda: None
+) -> None:
     def cut_short() -> None:
         logger.error("still not stopped after %g s: ending now%s", seconds, cause)
+        before()
         os._exit(code)
 
     timer = threading.Timer(seconds, cut_short)

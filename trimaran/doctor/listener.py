@@ -109,7 +109,7 @@ class Listener:
         meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
         probe = subprocess.Popen(
             [sys.executable, "-m", PROBE, "--address", self.host, *meet],
-            stdin=subprocess.PIPE,  # it ends with us: nobody writes
+            stdin=subprocess.PIPE,  # nobody writes; it ends where this is closed, as with us
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -118,11 +118,12 @@ class Listener:
         timer = threading.Timer(PROBE_SECONDS, probe.kill)
         timer.start()
         try:
-            assert probe.stdout
+            assert probe.stdout and probe.stderr
             first = probe.stdout.readline()
             if not meet and first:
                 line.send(json.loads(first))
-            _, errors = probe.communicate()
+            errors = probe.stderr.read()
+            probe.wait()
         finally:
             timer.cancel()
             with suppress(OSError):

@@ -1,150 +1,93 @@
-"""Processes of this machine: start them, hear of their end, end them. It decides nothing.
+"""What starts the processes of a run: a port with an implementation for each place.
 
-Each service leads its own process group, so Ctrl-C reaches only the launcher and what a service
-started can be ended with it. When the launcher itself is killed, the kernel tells the services,
-and a guardian ends what is left of them.
+| implementation | who starts a process | who ends one that is frozen |
+|---|---|---|
+| `LocalChildren` (`local_children.py`) | the launcher, on its own machine | the launcher |
+| `ExternalChildren` (`external_children.py`) | a container engine; the process registers | the engine, by its probe |
+
+`Processes` (`local.py`) decides who is started again, when, and with whom; an implementation decides
+nothing. It says who lives, and puts into `exits` whoever has ended without having been asked to.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
-import sys
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from trimaran.launch import guardian
-from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.service_process import Exit, ServiceProcess
 
-KILLED_SECONDS = 15.0
-"""For a process to be gone that was killed, or that has nothing left to do."""
-ORPHAN_SECONDS = 5.0
-"""For the services' own orderly end after the launcher was killed."""
+
+class Child(Protocol):
+    """One life of a service's process, from its start to its end."""
+
+    @property
+    def service(self) -> ServiceProcess: ...
+
+    @property
+    def incarnation(self) -> str:
+        """Names this life among all of the run; empty while it is not known to have begun."""
+        ...
+
+    @property
+    def began(self) -> float:
+        """On this process's monotonic clock."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """host:port at which it answers; empty where it is not known (yet): its health is not asked."""
+        ...
+
+    def is_stopped(self) -> bool:
+        """The kernel lets it do nothing until it gets SIGCONT; False where nobody can say."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A service's process that lives."""
-
-    service: ServiceProcess
-    process: asyncio.subprocess.Process
-    log_start: int
-    began: float
-    """On the monotonic clock."""
-
-
-class Children:
+class Children(Protocol):
     """The services' processes that live, by name, and a queue of those that have ended.
 
     Example:
-        children = Children()
+        children: Children = LocalChildren()
         await children.open()
         await children.start(service)
         ended = await children.exits.get()
     """
 
-    def __init__(self, orphan_seconds: float = ORPHAN_SECONDS) -> None:
-        self.alive: dict[str, Child] = {}
-        self.exits: asyncio.Queue[Exit] = asyncio.Queue()
-        """Of those that ended by themselves; those that `end` ended do not stand here."""
-        self._orphan_seconds = orphan_seconds
-        self._ended: set[int] = set()
-        """Process ids that `end` was asked for."""
-        self._watchers: dict[int, asyncio.Task[None]] = {}
-        self._guardian: asyncio.subprocess.Process | None = None
+    exits: asyncio.Queue[Exit]
+    """Of those that ended by themselves, or could not come to life; those that `end` ended do not
+    stand here."""
+
+    @property
+    def alive(self) -> Mapping[str, Child]:
+        """Also those whose start is under way."""
+        ...
 
     async def open(self) -> None:
-        self._guardian = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", guardian.__file__, str(self._orphan_seconds)),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        """Before anything else."""
+        ...
 
     async def start(self, service: ServiceProcess) -> None:
-        """Raises OSError where it cannot be started."""
-        starting = asyncio.ensure_future(self._start(service))
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            await starting  # a process that nobody knows would be left behind
-            raise
+        """Returns once the start is under way and `alive` holds it: what the start then comes to is
+        seen there and in `exits`. Raises OSError where it cannot be started."""
+        ...
 
-    async def _start(self, service: ServiceProcess) -> None:
-        with service.log.open("ab") as log:
-            log_start = log.tell()
-            process = await asyncio.create_subprocess_exec(
-                *service.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**service.environment, PARENT_VARIABLE: str(os.getpid())},
-                start_new_session=True,
-            )
-        self._tell_guardian("+", process.pid)
-        child = Child(service, process, log_start, time.monotonic())
-        self.alive[service.name] = child
-        self._watchers[process.pid] = asyncio.create_task(self._watch(child))
+    def can_start(self, name: str) -> bool:
+        """Whether a replica beyond those that the run began with can be started now; where others
+        start processes, it has to have come first."""
+        ...
 
     async def end(self, names: Iterable[str], seconds: float) -> None:
-        """SIGTERM, `seconds` for an orderly end, SIGKILL. Returns when they are gone."""
-        children = [self.alive[name] for name in names if name in self.alive]
-        watchers = [self._watchers[child.process.pid] for child in children]
-        for child in children:
-            self._ended.add(child.process.pid)
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                child.process.send_signal(signal.SIGTERM)
-                child.process.send_signal(signal.SIGCONT)  # a stopped one would not hear it
-        if not watchers:
-            return
-        _, pending = await asyncio.wait(watchers, timeout=seconds)
-        for child in children if pending else ():
-            kill_group(child.process.pid)
-        if pending:
-            await asyncio.wait(pending, timeout=KILLED_SECONDS)
+        """Asks them for an orderly end, within `seconds`; who is left then is ended at once. Returns
+        when they are gone, or when nothing more can be done for it. Unknown names are left out."""
+        ...
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the process and what it started; it counts as a death of its own."""
-        if name in self.alive:
-            kill_group(self.alive[name].process.pid)
+        """Ends one at once, which counts as a death of its own; nothing where it is not alive."""
+        ...
 
-    def kill_all(self) -> None:
-        for name in list(self.alive):
-            self.kill(name)
+    def kill_all(self) -> None: ...
 
     async def close(self) -> None:
-        """Ends what is left at once."""
-        self.kill_all()
-        if self._watchers:
-            await asyncio.wait(self._watchers.values(), timeout=KILLED_SECONDS)
-        if self._guardian:
-            await _stop_guardian(self._guardian)
-
-    def _tell_guardian(self, sign: str, group: int) -> None:
-        assert self._guardian and self._guardian.stdin
-        self._guardian.stdin.write(f"{sign}{group}\n".encode())
-
-    async def _watch(self, child: Child) -> None:
-        pid = child.process.pid
-        code = await child.process.wait()
-        kill_group(pid)  # what the service itself started and did not end
-        self._tell_guardian("-", pid)
-        del self.alive[child.service.name], self._watchers[pid]
-        if pid in self._ended:
-            self._ended.discard(pid)
-        else:
-            lived = time.monotonic() - child.began
-            self.exits.put_nowait(Exit(child.service, code, lived, child.log_start))
-
-
-async def _stop_guardian(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin
-    process.stdin.close()  # it knows of no group any more, so it ends by itself
-    try:
-        async with asyncio.timeout(KILLED_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
+        """Ends what is left at once. Idempotent."""
+        ...

@@ -167,13 +167,14 @@ def _missing(key: str) -> InputError:
 
 
 def serve_command(
-    kind: str, config: str, run_folder: str, index: int, address: str = ""
+    kind: str, config: str | None, run_folder: str, index: int, address: str = ""
 ) -> tuple[str, ...]:
-    """What starts one service as a process. `address`: of a replica that the configuration does not
-    name."""
+    """What starts one service as a process. `config` None: it stands in the run's store. `address`:
+    of a replica that the configuration does not name."""
     return (
         *(sys.executable, "-m", "trimaran.cli", "serve", kind),
-        *("--config", config, "--run-folder", run_folder, "--index", str(index)),
+        *(("--config", config) if config else ()),
+        *("--run-folder", run_folder, "--index", str(index)),
         *(("--address", address) if address else ()),
     )
 

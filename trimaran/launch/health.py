@@ -1,4 +1,5 @@
-"""Finds processes that are frozen: alive, and silent. A frozen one is killed, and so becomes a death.
+"""Finds processes that are frozen: alive, and silent. A frozen one is killed, and so becomes a death;
+one that somebody else has started is asked to end, and its engine kills it where it cannot.
 
 A stopped process, a deadlock and an event loop that is held up look the same from outside: gRPC
 health is not answered. A process that loads a model answers nobody either. So who has not answered
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from trimaran import rpc
 from trimaran.launch.children import Child
@@ -43,10 +43,10 @@ class HealthWatch:
         self._processes, self._timeout, self._note = processes, timeout, note
         self._start_timeout, self._trust = start_timeout, trust
         self._pause, self._ask = min(pause, timeout / 4), ask
-        self._known: set[int] = set()
-        """Process ids of those that have answered."""
-        self._silences: dict[int, float] = {}
-        """Seconds for which each has been silent while we were listening, by process id."""
+        self._known: set[str] = set()
+        """Incarnations of those that have answered."""
+        self._silences: dict[str, float] = {}
+        """Seconds for which each has been silent while we were listening, by incarnation."""
 
     async def run(self) -> None:
         while True:
@@ -56,43 +56,33 @@ class HealthWatch:
             await asyncio.sleep(self._pause)
             # A longer round is one in which we stood still ourselves, and nobody could be heard.
             seconds = min(time.monotonic() - before, 2 * self._pause)
-            self._known &= {child.process.pid for child in children}
+            self._known &= {child.incarnation for child in children}
             self._silences = {
-                child.process.pid: self._silence(child, answers_now, seconds)
+                child.incarnation: self._silence(child, answers_now, seconds)
                 for child, answers_now in zip(children, answers, strict=True)
             }
             self._judge(children)
 
     async def _answers(self, child: Child) -> bool:
         """Always of a process whose health is not asked."""
-        address = child.service.address
-        return not address or await self._ask(address, self._pause, self._trust)
+        return not child.address or await self._ask(child.address, self._pause, self._trust)
 
     def _silence(self, child: Child, answers_now: bool, seconds: float) -> float:
         """After a round that took `seconds`."""
-        pid = child.process.pid
+        life = child.incarnation
         if answers_now:
-            self._known.add(pid)
-        starts = pid not in self._known and time.monotonic() - child.began < self._start_timeout
-        if answers_now or (starts and not is_stopped(pid)):
+            self._known.add(life)
+        starts = life not in self._known and time.monotonic() - child.began < self._start_timeout
+        if answers_now or (starts and not child.is_stopped()):
             return 0.0
-        return self._silences.get(pid, 0.0) + seconds
+        return self._silences.get(life, 0.0) + seconds
 
     def _judge(self, children: list[Child]) -> None:
         for child in children:
-            silence, name = self._silences[child.process.pid], child.service.name
+            silence, name = self._silences[child.incarnation], child.service.name
             if silence >= self._timeout and self._processes.alive.get(name) is child:
                 self._note(
                     f"{name} is frozen: it has not answered for {silence:.0f} s (frozen_timeout is"
-                    f" {self._timeout:g} s); it is killed"
+                    f" {self._timeout:g} s); it is ended"
                 )
                 self._processes.kill(name)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether the kernel does not let it run until it gets SIGCONT."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it has just ended
-        return False
-    return stat.rpartition(")")[2].split()[0] == "T"

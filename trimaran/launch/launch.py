@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.lease import held_lease
-from trimaran.launch.local import Processes, ServiceDiedError, ServiceProcess
+from trimaran.launch.local import Processes, ServiceDiedError
 from trimaran.launch.reports import Reports
 from trimaran.launch.scaling import Scaling
+from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, RunState, launcher_lease, replicas_key
 from trimaran.store import Store
@@ -25,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 
-SetGoal = Callable[[Goal], Awaitable[None]]
-"""Tells the controller; raises UnavailableError or DeadlineError while there is none."""
+SetGoal = Callable[[str, Goal], Awaitable[None]]
+"""Tells the controller at this address; raises UnavailableError or DeadlineError while there is none."""
 
 
 async def launch(
     config: RunConfig,
     run: RunContext,
-    services: Sequence[ServiceProcess],
+    site: Site,
     store: Store,
     set_goal: SetGoal,
     on_start: Callable[[Processes], None] = lambda processes: None,
@@ -47,12 +48,12 @@ async def launch(
         await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
-        processes = Processes(services)
+        processes = Processes(site.services, children=site.children)
         await reports.endpoints(processes.addresses)
         on_start(processes)
         try:
             async with processes:
-                ended = await _Watch(config, run, store, processes, reports, set_goal).run()
+                ended = await _Watch(config, run, site, store, processes, reports, set_goal).run()
         except ServiceDiedError as error:
             await _record_failure(reports, error)
             raise
@@ -68,6 +69,7 @@ class _Watch:
         self,
         config: RunConfig,
         run: RunContext,
+        site: Site,
         store: Store,
         processes: Processes,
         reports: Reports,
@@ -75,13 +77,13 @@ class _Watch:
     ) -> None:
         self._config, self._run, self._store = config, run, store
         self._processes, self._reports, self._set_goal = processes, reports, set_goal
-        self._scaling = Scaling(config, run.folder, processes, reports.note)
+        self._scaling = Scaling(config, site.make_replica, processes, reports.note)
         self._health = HealthWatch(
             processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust
         )
         self._step, self._addresses = -1, processes.addresses
-        self._told: tuple[Goal, int] | None = None
-        """Which goal the controller was told, by its process id."""
+        self._told: tuple[Goal, str] | None = None
+        """Which goal which incarnation of the controller was told."""
 
     async def run(self) -> RunState | None:
         """Returns when the controller has ended well; or how the run stands that was ended here,
@@ -130,14 +132,14 @@ class _Watch:
     async def _tell_goal(self, goal: Goal) -> None:
         """Once to each controller: one that starts later reads it in the store itself."""
         controller = self._processes.alive.get("controller")
-        if controller is None or self._told == (goal, controller.process.pid):
+        if controller is None or self._told == (goal, controller.incarnation):
             return
         try:
-            await self._set_goal(goal)
+            await self._set_goal(controller.address, goal)
         except TrimaranError as error:
             logger.info("the controller cannot be told to %s yet: %s", goal, error)
         else:
-            self._told = goal, controller.process.pid
+            self._told = goal, controller.incarnation
 
     async def _scale(self) -> None:
         while True:

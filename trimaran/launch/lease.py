@@ -22,18 +22,30 @@ RETRY_SECONDS = 0.5
 
 
 def holder_name(pid: int) -> str:
-    """Host, process id and when the process started: names one process for all time.
+    """Place, process id and when the process started: names one process for all time.
 
-    Example: holder_name(os.getpid()) == "gpu-7 4711 18234567"
+    Example: holder_name(os.getpid()) == "gpu-7/4f1c22d8/4026531836 4711 18234567"
     """
-    return f"{socket.gethostname()} {pid} {_start_time(pid)}"
+    return f"{place()} {pid} {_start_time(pid)}"
+
+
+def place() -> str:
+    """Host, boot and space of process ids: within it an id means one process. Containers may share
+    their host's name, and each has process ids of its own."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    space = os.stat("/proc/self/ns/pid").st_ino
+    return f"{socket.gethostname()}/{boot}/{space}"
+
+
+def is_elsewhere(holder: str) -> bool:
+    """A process of another place: nobody here can see whether it lives."""
+    return holder.partition(" ")[0] != place()
 
 
 def is_gone(holder: str) -> bool:
-    """Whether the holder is known to have ended: only of a process of this machine can that be."""
-    host, _, rest = holder.partition(" ")
-    pid, _, started = rest.partition(" ")
-    return host == socket.gethostname() and pid.isdecimal() and _start_time(int(pid)) != started
+    """Whether the holder is known to have ended: only of a process of this place can that be."""
+    pid, _, started = holder.partition(" ")[2].partition(" ")
+    return not is_elsewhere(holder) and pid.isdecimal() and _start_time(int(pid)) != started
 
 
 @asynccontextmanager
@@ -69,7 +81,7 @@ async def _acquire(store: Store, name: str) -> Lease:
             continue
         if other is not None and time.monotonic() > deadline:
             raise InputError(
-                f"{name}: this run is still going on ({other.holder}: host, process id, start);"
+                f"{name}: this run is still going on ({other.holder}: place, process id, start);"
                 " end it first"
             )
         await asyncio.sleep(RETRY_SECONDS)

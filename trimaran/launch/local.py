@@ -1,4 +1,4 @@
-"""The processes of a run on this machine: whoever dies is started again, with those it takes along.
+"""The processes of a run: whoever dies is started again, with those it takes along.
 
 A replica, the reward service, weight sync and the controller are started again alone. A trainer
 rank takes the other ranks and the controller along: the ranks no longer agree, and the controller
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trimaran.launch.children import Child, Children
 from trimaran.launch.exits import BAD_INPUT, FAILED, TRY_AGAIN
+from trimaran.launch.local_children import LocalChildren
 from trimaran.launch.restarts import Restarts
 from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
 
@@ -24,6 +25,7 @@ __all__ = ["Processes", "ServiceDiedError", "ServiceProcess", "StopTimes"]
 DEFAULT_STOP_TIMES = StopTimes()
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 NOT_STARTED = 127
 """As a shell says it."""
 
@@ -31,7 +33,7 @@ Note = Callable[[str], None]
 
 
 class Processes:
-    """Starts services as processes of this machine, keeps them alive, and ends all of them.
+    """Starts services, keeps them alive, and ends all of them.
 
     Example:
         async with Processes(run_services(config, config_path, folder, placement)) as processes:
@@ -45,10 +47,11 @@ class Processes:
         restarts: Callable[[], Restarts] = Restarts,
         children: Children | None = None,
     ) -> None:
-        """`restarts` makes what decides when one service is started again."""
+        """`restarts` makes what decides when one service is started again. `children`: what starts
+        processes; those of this machine where it is not given."""
         self._services = {service.name: service for service in services}
         self._stop_times = stop_times
-        self._children = children or Children()
+        self._children: Children = children or LocalChildren()
         self._restarts: defaultdict[str, Restarts] = defaultdict(restarts)
         self._given_up: set[str] = set()
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
@@ -67,9 +70,10 @@ class Processes:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Of those that are not given up, by name."""
+        """Of those that are not given up, by name; empty for who is not known to listen anywhere."""
+        alive = self._children.alive
         kept = self._services.keys() - self._given_up
-        return {name: self._services[name].address for name in sorted(kept)}
+        return {name: (alive.get(name) or self._services[name]).address for name in sorted(kept)}
 
     async def __aenter__(self) -> Processes:
         try:
@@ -93,8 +97,15 @@ class Processes:
             ended = await self._children.exits.get()
             if ended.service.leads and ended.code == 0:
                 return
+            if ended.left:
+                await self._leave(ended, note)
+                continue
             if ended.service.name in self._services and not self._revive(ended, note):
                 raise ServiceDiedError(await self._first_cause(ended), self.running)
+
+    def can_add(self, name: str) -> bool:
+        """Whether somebody can start it now."""
+        return self._children.can_start(name)
 
     async def add(self, service: ServiceProcess) -> None:
         """One more, from now on as if it had been there from the start. Raises OSError."""
@@ -134,13 +145,19 @@ class Processes:
         """SIGKILL to everything that is left, now."""
         self._children.kill_all()
 
+    async def _leave(self, ended: Exit, note: Note) -> None:
+        name = ended.service.name
+        if self._services.pop(name, None) is not None:
+            await self._cancel_revivals([name])
+            note(f"{name} has left ({ended.how}); groups under way go on elsewhere")
+
     def _revive(self, ended: Exit, note: Note) -> bool:
         """False when the run cannot outlive this death."""
         service = ended.service
         has_decided = ended.code == BAD_INPUT or (service.leads and ended.code == FAILED)
         # At the start only a kill is an accident, and who did not find the one that was killed; anything
         # else would happen again.
-        is_accident = ended.code == -signal.SIGKILL or (ended.code == TRY_AGAIN and self._restarts)
+        is_accident = ended.code in KILLED or (ended.code == TRY_AGAIN and self._restarts)
         if has_decided or not (self.running or is_accident):
             return False
         restarts = self._restarts[service.name]
@@ -159,7 +176,7 @@ class Processes:
         self._given_up.add(service.name)
         note(
             f"{service.name} died ({ended.how}), {restarts.num_in_a_row} times in a row; it is not"
-            f" started again and the run goes on without it; see {service.log}"
+            f" started again and the run goes on without it; see {ended.log}"
         )
         return True
 

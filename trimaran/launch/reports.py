@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trimaran.config import RunConfig
+from trimaran.config import RunConfig, config_to_tree
 from trimaran.errors import InputError, UnavailableError
 from trimaran.run_context import RunContext
 from trimaran.run_events import append_event, make_event
@@ -18,6 +18,7 @@ from trimaran.runs import (
     Replicas,
     Run,
     RunState,
+    config_key,
     endpoints_key,
     goal_key,
     run_from_tree,
@@ -54,6 +55,8 @@ class Reports:
         return Goal(record.value["goal"]) if record else Goal.RUN
 
     async def starting(self, config: RunConfig) -> None:
+        """Also puts the configuration where services find it that have no file of it."""
+        await self._put(config_key(self._context.run_id), config_to_tree(config))
         before = await self.run()
         run = before or Run(self._context.run_id, RunState.STARTING, 0, 0, created_at=time.time())
         await self._record(

@@ -10,11 +10,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trimaran.config import RunConfig, dump_config, load_config
+from trimaran.config import RunConfig, dump_config, load_config, parse_config
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
-from trimaran.runs import RunState
-from trimaran.store import find_store
+from trimaran.runs import RunState, config_key
+from trimaran.store import find_store, store_name
 from trimaran.trust import make_token
 
 CONFIG_NAME = "config.yaml"
@@ -59,6 +59,22 @@ async def has_succeeded(run: RunContext) -> bool:
     finally:
         await store.close()
     return record is not None and record.value["state"] == RunState.SUCCEEDED
+
+
+async def recorded_config(run: RunContext) -> RunConfig:
+    """As the run's launcher put it into the store. Raises InputError where nothing stands there."""
+    store = await find_store(run.store_url)
+    try:
+        record = await store.get(config_key(run.run_id)) if store else None
+    finally:
+        if store:
+            await store.close()
+    if record is None:
+        raise InputError(
+            f"run {run.run_id}: its store {store_name(run.store_url)} holds no configuration; its"
+            " launcher puts it there at its start; or give --config FILE"
+        )
+    return parse_config(record.value, source=f"run {run.run_id}, in its store")
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:

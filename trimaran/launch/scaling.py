@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.launch.endpoints import free_address
 from trimaran.launch.environment import process_name
 from trimaran.launch.local import Processes
-from trimaran.launch.run_services import added_replica
-from trimaran.network import find_host
+from trimaran.launch.site import MakeReplica
 
 
 class Scaling:
@@ -26,18 +23,18 @@ class Scaling:
     devices.
 
     Example:
-        scaling = Scaling(config, folder, processes, print)
+        scaling = Scaling(config, make_replica, processes, print)
         await scaling.scale({"wanted": 3})
     """
 
     def __init__(
         self,
         config: RunConfig,
-        folder: Path,
+        make_replica: MakeReplica,
         processes: Processes,
         note: Callable[[str], None],
     ) -> None:
-        self._config, self._folder = config, folder
+        self._config, self._make_replica = config, make_replica
         self._processes, self._note = processes, note
         self._refused = ""
         """What was told already."""
@@ -52,6 +49,8 @@ class Scaling:
             self._note(f"{', '.join(names)}: taken from the run; groups under way go on elsewhere")
             await asyncio.gather(*map(self._processes.remove, names))
         for index in sorted(target - there):
+            if not self._processes.can_add(process_name("rollout", index)):
+                continue
             if not await self._add(index, tuple(map(str, devices.get(str(index), ())))):
                 return
 
@@ -62,7 +61,10 @@ class Scaling:
             return named
         rollout = self._config.rollout
         wanted = max(rollout.replicas, min(wanted, rollout.max_replicas))
-        free = sorted(set(range(rollout.max_replicas)) - there)
+        free = sorted(
+            set(range(rollout.max_replicas)) - there,
+            key=lambda index: (not self._processes.can_add(process_name("rollout", index)), index),
+        )
         return set([*sorted(there), *free][:wanted])
 
     def _indices(self) -> set[int]:
@@ -71,10 +73,8 @@ class Scaling:
         return {int(name.removeprefix("rollout-")) for name in names}
 
     async def _add(self, index: int, devices: tuple[str, ...]) -> bool:
-        taken = {service.address for service in self._processes.services.values()}
         try:
-            address = free_address(taken, find_host(self._config.network))
-            service = added_replica(self._config, self._folder, index, address, devices)
+            service = self._make_replica(index, devices)
             await self._processes.add(service)
         except (InputError, OSError) as error:
             if str(error) != self._refused:

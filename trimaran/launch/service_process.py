@@ -50,7 +50,10 @@ class ServiceProcess:
     expendable: bool = False
     """When it dies again and again, the run goes on without it while another such lives."""
     address: str = ""
-    """host:port at which its health is asked; empty: it is not asked."""
+    """host:port at which its health is asked; empty: it is not asked, or known only once it runs."""
+    kind: str = ""
+    """As `trimaran serve` takes it, with `index`."""
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +66,40 @@ class Exit:
     lived_seconds: float
     log_start: int = 0
     """Where in its log its own lines begin."""
+    why: str = ""
+    """How it ended, where nobody here saw its exit code."""
+    lines: tuple[str, ...] | None = None
+    """Its last ones, where its log is on another host."""
+    left: bool = False
+    """A replica that went in order: no death. It is out of the run until it is added again."""
 
     @property
     def how(self) -> str:
+        if self.why:
+            return self.why
         if self.code >= 0:
             return f"exit code {self.code}"
         return f"killed by {signal.Signals(-self.code).name}"
 
+    @property
+    def log(self) -> str:
+        """Where its whole log is, in words."""
+        if self.lines is None:
+            return str(self.service.log)
+        return f"that of {self.service.name} on its host"
+
     def last_lines(self) -> list[str]:
-        with self.service.log.open("rb") as log:
-            log.seek(self.log_start)
-            text = log.read().decode(errors="replace")
+        text = "\n".join(self.lines) if self.lines is not None else self._own_log()
         lines = [line.rstrip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
         lines = lines[-NUM_LAST_LINES:]
         if self.code == BAD_INPUT:  # it has said what is wrong: what stands before only distracts
             return [*dropwhile(lambda line: not line.startswith("error: "), lines)] or lines
         return lines
+
+    def _own_log(self) -> str:
+        with self.service.log.open("rb") as log:
+            log.seek(self.log_start)
+            return log.read().decode(errors="replace")
 
 
 class ServiceDiedError(TrimaranError):
@@ -93,7 +114,7 @@ class ServiceDiedError(TrimaranError):
                 [
                     f"{service.name} {when} ({died.how}). Its last lines:",
                     *(f"  {line}" for line in died.last_lines() or ["(it wrote nothing)"]),
-                    f"its whole log: {service.log}",
+                    f"its whole log: {died.log}",
                 ]
             )
         )

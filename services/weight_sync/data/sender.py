@@ -100,9 +100,7 @@ class WeightSender:
                 if end.group.nonce != group.nonce:
                     self._ends.pop(group_id).close()
             self._newest = group.group_id
-            end = Collective.host(
-                self._device, self._index, self._host, group, timeout, self._turn
-            )
+            end = Collective.host(self._device, self._index, self._host, group, timeout, self._turn)
             self._ends[group.group_id] = end
             return end.group
 
