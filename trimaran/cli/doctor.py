@@ -74,7 +74,8 @@ async def _report(
     system = System(os.environ)
     findings = examine(system, config, has_redis=store is not None)
     if config is not None:
-        findings.extend(or_fine(runs.CHECK, runs.check_run_by(check_run, config)))
+        known = {finding.what for finding in findings}
+        findings.extend(or_fine(runs.CHECK, runs.check_run_by(check_run, config, known)))
     if store is not None:
         findings.extend(or_fine(stores.CHECK, stores.check_store(await stores.read_store(store))))
     here = facts_for_others(system, config)

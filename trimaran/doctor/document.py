@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trimaran.doctor import (
@@ -123,7 +124,7 @@ def _fault(check: Check, fault: Fault) -> Iterator[str]:
         yield f"- Else seen as: {_plain(fault.symptom)}"
     yield "- Mend:"
     yield ""
-    yield "  ```sh"
+    yield "  ```text"
     yield from (f"  {line}" for line in _plain(fault.mend).splitlines())
     yield "  ```"
 
@@ -137,11 +138,15 @@ def _matrix() -> Iterator[str]:
         yield f"| {when} | {needs} | {row.source} |"
 
 
+WHOLE = {
+    "{what}": "the finding names it",
+    "{mend}": "the finding gives it",
+    "{store}: {said}": "STORE: why it does not answer",
+    "{host}: {said}": "HOST: why it does not answer",
+}
+"""Texts that come as they are from another check, or from the system."""
+
+
 def _plain(text: str) -> str:
-    """Format's places as names in angle brackets would be HTML: capitals stand for them."""
-    words = text.replace(":.0f", "").replace(":.3g", "").replace(":.1g", "").replace(":g", "")
-    words = words.replace("found!r", "found")
-    parts = words.split("{")
-    return parts[0] + "".join(
-        part.partition("}")[0].upper() + part.partition("}")[2] for part in parts[1:]
-    )
+    """Places in capitals: in angle brackets they would be HTML."""
+    return WHOLE.get(text) or re.sub(r"{(\w+)[^}]*}", lambda place: place[1].upper(), text)

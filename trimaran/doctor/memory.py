@@ -70,19 +70,20 @@ def model_bytes(config: RunConfig) -> int:
 
 
 def needs_of(config: RunConfig, kind: Kind) -> Mapping[str, float]:
-    """What for -> bytes, at least; the sizes of the model's files, and nothing else, are read."""
-    rollout, replicas = config.rollout, config.rollout.replicas
-    model = model_bytes(config)
-    needs: dict[str, float] = {
-        "the replicas' copies of a version that is on its way": model * replicas,
-        "the trainer's copy of it": model,
-    }
+    """What for -> bytes, at least, on this host; the sizes of the model's files, and nothing else,
+    are read. Of a run over several hosts nobody knows yet what comes here: one replica counts."""
+    is_spread = config.network.subnet is not None
+    model, replicas = model_bytes(config), 1 if is_spread else config.rollout.replicas
+    needs: dict[str, float] = {"replicas' copies of a version on its way": model * replicas}
     if kind == "cpu":
-        needs["the replicas' weights"] = model * replicas
+        needs["replicas' weights"] = model * replicas
+        needs["keys and values"] = config.rollout.kv_cache_gib * replicas * GIB
+    if is_spread:
+        return needs
+    needs["the trainer's copy of the version"] = model
+    if kind == "cpu":
         needs["the trainer's weights, gradients and moments"] = model * (1 + MAIN_STATE + GRADIENTS)
-        needs["keys and values"] = rollout.kv_cache_gib * replicas * GIB
-    workers = host_memory_gib(config, 0) * GIB
-    return needs | {"reward workers, at their limit": workers}
+    return needs | {"reward workers at their limit": host_memory_gib(config, 0) * GIB}
 
 
 def check_memory(facts: Memory, needs: Mapping[str, float]) -> Iterator[Finding]:

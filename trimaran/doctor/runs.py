@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from trimaran.config import RunConfig
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
@@ -23,10 +23,13 @@ CHECK = Check(
 )
 
 
-def check_run_by(check: Callable[[RunConfig], None], config: RunConfig) -> Iterator[Finding]:
-    """`check`: raises InputError with a line for each fault."""
+def check_run_by(
+    check: Callable[[RunConfig], None], config: RunConfig, known: Collection[str] = ()
+) -> Iterator[Finding]:
+    """`check`: raises InputError with a line for each fault. `known`: lines that are findings already."""
     try:
         check(config)
     except InputError as error:
         for line in str(error).splitlines():
-            yield CHECK.found(REFUSED, what=line)
+            if line not in known:
+                yield CHECK.found(REFUSED, what=line)
