@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.doctor.made import config
+from tests.tiny_model import write_tiny_model
 from trimaran.cli.main import main
 from trimaran.cli.preflight import show_errors
 from trimaran.doctor.document import CHECKS
@@ -109,3 +111,33 @@ def test_before_a_start_each_error_is_one_line(
     assert line.startswith("doctor: GLOO_SOCKET_IFNAME=eth99: there is no such interface")
     assert "export GLOO_SOCKET_IFNAME=" in line
     assert not said.out
+
+
+def test_a_manager_says_so_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["up", "--folder", str(tmp_path), "--address", address]) != 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("doctor: GLOO_SOCKET_IFNAME=eth99")
+
+
+@pytest.mark.e2e
+def test_a_run_says_so_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on then; here it ends because a port is taken."""
+    write_tiny_model(tmp_path / "model")
+    capsys.readouterr()  # what its writing says
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1 + 2", "answer": "3"}\n')
+    sections = {"rollout": {"engine": "transformers", "max_tokens": 8, "max_prompt_tokens": 64}}
+    run = {"model": {"path": "model"}, "data": {"train": "train.jsonl"}, **sections}
+    (tmp_path / "run.yaml").write_text(json.dumps({**run, "reward": {"rules": {"gsm8k": 1.0}}}))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"endpoints.reward=127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["train", str(tmp_path / "run.yaml"), endpoint]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in told] == ["doctor", "error"], told

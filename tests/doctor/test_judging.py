@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.doctor.host_cases import INTERFACES, devices_of
-from tests.doctor.made import config
+from tests.doctor.made import config, cpu_host, npu_host
 from trimaran.doctor.addresses import Addresses, check_addresses
+from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Finding, Severity
 from trimaran.doctor.preloads import Preloads, check_preloads
 
@@ -62,3 +63,20 @@ def test_jemalloc_is_asked_for_on_npus_only() -> None:
     facts = Preloads("x86_64", (), {}, (), ())
     assert not list(check_preloads(facts, "cpu"))
     assert [one.fault for one in check_preloads(facts, "npu")] == ["no-allocator"]
+
+
+def test_what_a_placement_says_as_well_is_told_once(tmp_path: Path) -> None:
+    pools = {"rollout": {"device": "npu"}, "trainer": {"device": "npu"}}
+    findings = devices_of(tmp_path, "npu", {"RANK_TABLE_FILE": "x"}, **pools)
+    told = [one.fault for one in findings if "RANK_TABLE_FILE" in one.what]
+    assert told == ["harmful-variable"]
+    assert "refused" in {one.fault for one in findings}  # there are no dies
+
+
+def test_the_allocator_is_named(tmp_path: Path) -> None:
+    for system, words in (
+        (cpu_host(tmp_path / "a"), "glibc"),
+        (npu_host(tmp_path / "b"), "jemalloc"),
+    ):
+        (finding,) = [one for one in examine(system, None) if one.check == "preloads"]
+        assert words in finding.what

@@ -34,7 +34,7 @@ def examine(
     machine = read_machine(system.variables, str(system.path(NPU_NODES)))
     kind = kind_of(config, machine)
     network = config.network if config is not None else NetworkSection()
-    rows = versions.load_matrix()
+    rows, seen = versions.load_matrix(), dict[str, str]()
     found: list[tuple[Check, Iterable[Finding]]] = [
         (versions.CHECK, versions.check_versions(versions.read_versions(system, rows), rows)),
         (
@@ -51,16 +51,22 @@ def examine(
     if not is_start:
         found.append((tools.CHECK, tools.check_tools(tools.read_tools(system, kind), kind)))
         loaded = preloads.read_preloads(system)
+        seen[preloads.CHECK.name] = f"allocator: {' '.join(loaded.allocators) or 'glibc'}"
         found.append((preloads.CHECK, preloads.check_preloads(loaded, kind)))
     if config is not None and not is_start:
         places = disks.read_places(system, config)
         found.append((disks.CHECK, disks.check_places(places, has_redis)))
-    return [finding for check, findings in found for finding in or_fine(check, findings)]
+    return [
+        finding
+        for check, findings in found
+        for finding in or_fine(check, findings, seen.get(check.name, ""))
+    ]
 
 
-def or_fine(check: Check, findings: Iterable[Finding]) -> Iterator[Finding]:
+def or_fine(check: Check, findings: Iterable[Finding], seen: str = "") -> Iterator[Finding]:
+    """`seen`: what there is to say where nothing is wrong."""
     listed = list(findings)
-    yield from listed or [check.fine("nothing found")]
+    yield from listed or [check.fine(seen)]
 
 
 def kind_of(config: RunConfig | None, machine: Machine) -> Kind:

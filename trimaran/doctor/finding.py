@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+NOTHING = "nothing found"
+
 
 class Severity(StrEnum):
     """Example: Severity("error").rank > Severity.WARNING.rank"""
@@ -85,5 +87,5 @@ class Check:
         what, why, mend = (text.format(**places) for text in (fault.what, fault.why, fault.mend))
         return Finding(self.name, fault.name, fault.severity, what, why, mend)
 
-    def fine(self, what: str) -> Finding:
-        return Finding(self.name, "", Severity.FINE, what)
+    def fine(self, seen: str = "") -> Finding:
+        return Finding(self.name, "", Severity.FINE, seen or NOTHING)

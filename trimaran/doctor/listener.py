@@ -7,6 +7,7 @@ bytes to a third host, and starts one end of a Gloo group. It changes nothing.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -20,8 +21,10 @@ from typing import Any
 from trimaran.doctor.examine import examine, facts_for_others
 from trimaran.doctor.system import System
 from trimaran.doctor.wire import CALL_SECONDS, CHUNK, Line, dial, greet
-from trimaran.errors import TrimaranError, UnavailableError
+from trimaran.errors import TrimaranError, UnauthenticatedError, UnavailableError
 from trimaran.network import family_of, split
+
+logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 90.0
 """torch's import takes seconds on a busy host."""
@@ -64,8 +67,12 @@ class Listener:
         connection.settimeout(CALL_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with Line(connection) as line, suppress(OSError, TrimaranError):
-            greet(line, self._token)
-            while True:
+            try:
+                greet(line, self._token)
+            except UnauthenticatedError as error:
+                logger.warning("%s: %s", connection.getpeername(), error)
+                return
+            while True:  # until the caller breaks off
                 asked = line.receive()
                 try:
                     answer = self._asks[asked["ask"]](line, asked)

@@ -93,6 +93,11 @@ class Preloads:
     refused: tuple[str, ...]
     """Of those: which the loader refuses for want of static TLS."""
 
+    @property
+    def allocators(self) -> list[str]:
+        """That are there, the serving one first."""
+        return [name for name in self.built_for if any(word in name for word in ALLOCATORS)]
+
 
 def read_preloads(system: System) -> Preloads:
     names = tuple(filter(None, re.split(r"[:\s]+", system.variables.get("LD_PRELOAD", ""))))
@@ -115,7 +120,7 @@ def check_preloads(facts: Preloads, kind: Kind) -> Iterator[Finding]:
             built_for = facts.built_for[name]
             places = {"machine": facts.machine, "jemalloc": jemalloc}
             yield CHECK.found(FOREIGN, name=name, built_for=built_for, **places)
-    allocators = [name for name in facts.built_for if any(word in name for word in ALLOCATORS)]
+    allocators = facts.allocators
     if len(allocators) > 1:
         yield CHECK.found(SEVERAL, names=", ".join(allocators), first=allocators[0])
     serving = [name for name in allocators if facts.built_for.get(name) in ("", facts.machine)]

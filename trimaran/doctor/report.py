@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran.doctor.finding import Finding, Severity
+from trimaran.doctor.finding import NOTHING, Finding, Severity
 from trimaran.doctor.links import Link
 
 FORM = 1
@@ -65,8 +65,12 @@ class Report:
                     first, *others = finding.mend.splitlines() or [""]
                     yield f"    mend: {first}"
                     yield from (f"          {line}" for line in others)
-            if fine := [one.check for one in ordered if one.severity is Severity.FINE]:
-                yield f"  fine: {', '.join(fine)}"
+            if fine := [one for one in ordered if one.severity is Severity.FINE]:
+                words = (
+                    one.check if one.what == NOTHING else f"{one.check} ({one.what})"
+                    for one in fine
+                )
+                yield f"  fine: {', '.join(words)}"
         for link in self.links:
             if not link.said:
                 ways = f"{link.start} to {link.end} by {link.transport}"
