@@ -97,7 +97,8 @@ def static_tls(root: Path) -> Made:
 
 def late_libgomp(root: Path) -> Made:
     system = npu_host(root, "aarch64")
-    write(root, "site/scikit_learn.libs/libgomp-947d5fa1.so.1.0.0", "")
+    for folder in ("scikit_learn.libs", "torch.libs"):
+        write(root, f"site/{folder}/libgomp-947d5fa1.so.1.0.0", "")
     return looked(system)
 
 

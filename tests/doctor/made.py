@@ -124,7 +124,7 @@ def write_meminfo(root: Path, total: int = 64 << 20, free: int = 60 << 20, pages
     write(root, "proc/meminfo", MEMINFO.format(total=total, free=free, pages=pages))
 
 
-def config(root: Path, size: int = 1 << 20, **sections: Mapping[str, object]) -> RunConfig:
+def config(root: Path, size: int = 1000, **sections: Mapping[str, object]) -> RunConfig:
     """Of a run whose model has so many bytes of weights; sparse, so they take no room."""
     (root / "model").mkdir(exist_ok=True)
     with (root / "model/model.safetensors").open("wb") as file:

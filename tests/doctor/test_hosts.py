@@ -38,9 +38,9 @@ def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
     other, findings = ask_host(listen(), TOKEN, config(tmp_path))
     assert not other.said
     assert other.versions and other.versions["trimaran"]
-    assert other.model_bytes == 1 << 20
+    assert other.model_bytes == 1000
     assert {"memory", "disks", "tools"} <= {one.check for one in findings}
-    assert not list(check_other(other, other.versions, "model", 1 << 20))
+    assert not list(check_other(other, other.versions, "model", 1000))
 
 
 @pytest.mark.parametrize(("ahead", "side"), [(90.0, "90 s ahead"), (-90.0, "90 s behind")])

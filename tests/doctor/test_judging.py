@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.doctor.host_cases import INTERFACES, devices_of
@@ -9,6 +10,8 @@ from tests.doctor.made import config, cpu_host, npu_host
 from trimaran.doctor.addresses import Addresses, check_addresses
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Finding, Severity
+from trimaran.doctor.limits import GIB, check_limits, read_limits
+from trimaran.doctor.memory import needs_of
 from trimaran.doctor.preloads import Preloads, check_preloads
 
 
@@ -80,3 +83,18 @@ def test_the_allocator_is_named(tmp_path: Path) -> None:
     ):
         (finding,) = [one for one in examine(system, None) if one.check == "preloads"]
         assert words in finding.what
+
+
+def test_files_grow_with_the_run(tmp_path: Path) -> None:
+    facts = replace(read_limits(cpu_host(tmp_path)), files=1024, shared=1 << 40)
+    assert not list(check_limits(facts, "cpu", config(tmp_path, rollout={"replicas": 4})))
+    large = config(tmp_path, rollout={"replicas": 64, "tensor_parallel": 4})
+    (finding,) = check_limits(facts, "cpu", large)
+    assert finding.mend.startswith("ulimit -n 2592")
+
+
+def test_of_a_run_over_several_hosts_one_replica_counts_here(tmp_path: Path) -> None:
+    alone = needs_of(config(tmp_path, 10, rollout={"replicas": 4}), "cuda")
+    spread = config(tmp_path, 10, rollout={"replicas": 4}, network={"subnet": "10.0.0.0/8"})
+    assert sum(alone.values()) == 10 * 4 + 10 + GIB  # and a reward worker
+    assert sum(needs_of(spread, "cuda").values()) == 10

@@ -15,8 +15,8 @@ from trimaran.doctor.system import System
 
 MIB, GIB = 1 << 20, 1 << 30
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
-FILES_BASE, FILES_EACH = 256, 128
-"""A process keeps a few channels to each other one, with their logs and libraries."""
+FILES_BASE, FILES_EACH = 512, 8
+"""Of one process: its own, and its connections to each other one."""
 FILES_ON_NPU = 32768
 """What the launch scripts of MindSpeed-RL set."""
 THREADS_EACH = 256
