@@ -78,15 +78,19 @@ def test_warnings_alone_are_no_failure(
     [
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["--host", "10.0.0.2:7990"], "give --token-file FILE"),
+        (["--host", "nowhere", "--token-file", "TOKEN"], "--host nowhere: give HOST:PORT"),
         (["--listen", "10.0.0.2:7990"], "is beyond loopback"),
         (["--listen", "nowhere"], "--listen nowhere"),
         (["--store", "sqlite:x"], "give redis://HOST:PORT/DB"),
     ],
 )
 def test_what_is_given_wrongly_is_told(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", *arguments]) == 2
+    (tmp_path / "token").write_text("a-token-of-a-test")
+    (tmp_path / "token").chmod(0o600)
+    given = [str(tmp_path / "token") if word == "TOKEN" else word for word in arguments]
+    assert main(["doctor", *given]) == 2
     assert words in capsys.readouterr().err
 
 

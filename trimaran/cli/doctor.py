@@ -46,7 +46,7 @@ def doctor(
             " (trimaran doctor --listen)"
         )
     token = read_token(Path(token_file)) if token_file else new_token()
-    report = asyncio.run(_report(config, hosts, token, store))
+    report = _report(config, hosts, token, store)
     if as_json:
         print(json.dumps(report.to_tree(), indent=2))
     else:
@@ -68,7 +68,7 @@ def listen(address: str, token_file: str | None) -> int:
     return 0
 
 
-async def _report(
+def _report(
     config: RunConfig | None, hosts: Sequence[str], token: str, store: str | None
 ) -> Report:
     system = System(os.environ)
@@ -77,7 +77,8 @@ async def _report(
         known = {finding.what for finding in findings}
         findings.extend(or_fine(runs.CHECK, runs.check_run_by(check_run, config, known)))
     if store is not None:
-        findings.extend(or_fine(stores.CHECK, stores.check_store(await stores.read_store(store))))
+        facts = asyncio.run(stores.read_store(store))
+        findings.extend(or_fine(stores.CHECK, stores.check_store(facts)))
     here = facts_for_others(system, config)
     reports: list[HostReport] = []
     members: list[str] = []  # those that answer
@@ -98,11 +99,11 @@ async def _report(
 
 def _measure(config: RunConfig | None, hosts: Sequence[str], token: str) -> list[links.Link]:
     """With a listener of this host's own, so that it is a member as every other."""
-    own = own_address(hosts)
+    address = join(own_address(hosts), 0)
     if config is not None and config.network.subnet is not None:
         with suppress(InputError):  # a finding of its own says so
-            own = find_host(config.network).address
-    listener = Listener(join(own, 0), token)
+            address = find_host(config.network).free_address()  # where a firewall lets others in
+    listener = Listener(address, token)
     threading.Thread(target=listener.serve, args=(LISTEN_SECONDS,), daemon=True).start()
     members = [join(listener.host, listener.port), *hosts]
     return measure_pairs(members, token, _has_gloo(config, len(members)))
@@ -114,8 +115,6 @@ def _has_gloo(config: RunConfig | None, num_hosts: int) -> bool:
         return False
     if config is None:
         return num_hosts > 1
-    transport, on_host = (
-        config.weight_sync.transport,
-        kind_of(config, read_machine(os.environ)) == "cpu",
-    )
-    return transport == "collective" or (transport == "auto" and on_host and num_hosts > 1)
+    on_host = kind_of(config, read_machine(os.environ)) == "cpu"
+    chosen = config.weight_sync.transport
+    return chosen == "collective" or (chosen == "auto" and on_host and num_hosts > 1)

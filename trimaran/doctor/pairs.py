@@ -14,12 +14,15 @@ from trimaran.doctor.links import Link
 from trimaran.doctor.listener import PROBE_SECONDS
 from trimaran.doctor.others import Other
 from trimaran.doctor.wire import CALL_SECONDS, Line, clock_offset, dial
-from trimaran.errors import TrimaranError
+from trimaran.errors import InputError, TrimaranError
 from trimaran.network import split
 
 
 def ask_host(address: str, token: str, config: RunConfig | None) -> tuple[Other, list[Finding]]:
-    """What a doctor at host:port says of its own host, and of its clock."""
+    """What a doctor at host:port says of its own host, and of its clock.
+
+    Raises InputError for what is no host:port.
+    """
     tree = json.loads(config.model_dump_json()) if config is not None else None
     try:
         with dial(address, token) as line:
@@ -28,7 +31,9 @@ def ask_host(address: str, token: str, config: RunConfig | None) -> tuple[Other,
             told = line.ask({"ask": "examine", "config": tree})
         found = [Finding.from_tree(finding) for finding in told["findings"]]
         return Other(address, "", ahead, within, told["versions"], told["model_bytes"]), found
-    except (TrimaranError, OSError) as error:
+    except InputError:
+        raise
+    except (TrimaranError, OSError, KeyError) as error:
         return Other(address, str(error)), []
 
 
