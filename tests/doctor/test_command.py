@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,15 +120,19 @@ def test_before_a_start_each_error_is_one_line(
     assert not said.out
 
 
-def test_a_manager_says_so_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+def test_a_manager_says_so_before_it_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert main(["up", "--folder", str(tmp_path), "--address", address]) != 0
-    first, *_ = capsys.readouterr().err.splitlines()
-    assert first.startswith("doctor: GLOO_SOCKET_IFNAME=eth99")
+        command = [sys.executable, "-m", "trimaran.cli", "up", "--address", address]
+        asked = subprocess.run(
+            [*command, "--folder", str(tmp_path)],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "eth99"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert asked.returncode != 0  # the port is taken
+    assert asked.stderr.startswith("doctor: GLOO_SOCKET_IFNAME=eth99")
 
 
 @pytest.mark.e2e
