@@ -197,17 +197,29 @@ def new_token() -> str:
 def make_token(folder: Path) -> str:
     """The token of the run in this folder; made where there is none. Raises InputError."""
     path = folder / TOKEN_NAME
-    partial = folder / f"{TOKEN_NAME}.{os.getpid()}.partial"
     if not path.exists():
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(partial, flags, 0o600), "w", encoding="ascii") as file:
-            file.write(new_token() + "\n")
+        partial = _write_beside(path, new_token())
         try:
             with suppress(FileExistsError):  # another process was first: its token counts
                 os.link(partial, path)
         finally:
             partial.unlink()
     return read_token(path)
+
+
+def write_token(folder: Path, token: str) -> str:
+    """Makes it the token of the run in this folder. Raises InputError where it is none."""
+    path = folder / TOKEN_NAME
+    _write_beside(path, token).replace(path)
+    return read_token(path)
+
+
+def _write_beside(path: Path, token: str) -> Path:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(partial, flags, 0o600), "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return partial
 
 
 def read_token(path: Path) -> str:
@@ -221,4 +233,21 @@ def read_token(path: Path) -> str:
         raise InputError(f"{path}: others can read this token; make a new one, and chmod 600 it")
     if not TOKEN.fullmatch(text):
         raise InputError(f"{path}: not a token; it is one line of 16 to 256 characters")
+    return text
+
+
+def read_secret(path: str | Path, option: str) -> str:
+    """One line of a file that an engine shows to its container, whoever owns it there.
+
+    Raises InputError for one that everybody may write.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{option}: {path} cannot be read ({error})") from None
+    if mode & 0o002:
+        raise InputError(f"{option}: {path}: everybody may write it; chmod 600 it")
+    if not text or "\n" in text:
+        raise InputError(f"{option}: {path} must hold one line")
     return text

@@ -185,7 +185,7 @@ async def _conduct(
         await _train_and_validate(loop, run.run_id, store)
     if goals.goal is Goal.PAUSE and state.step < config.run.steps:
         return RunState.PAUSED
-    target, timeout = str(run.folder / "model"), config.trainer.step_timeout
+    target, timeout = "model", config.trainer.step_timeout  # in the folder of rank 0
     await room.until_written(lambda: loop.trainer.export_model(target, timeout))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)

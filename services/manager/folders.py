@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,25 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
-from trimaran.trust import NO_TRUST, Trust, make_token
+from trimaran.store import is_shared, run_store_url
+from trimaran.trust import NO_TRUST, Trust, make_token, write_token
 
 
-def prepare(run: Managed, trust: Trust = NO_TRUST) -> None:
-    """The run's folder with its context; nothing where it is there. Raises InputError.
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Example: Deployment("external", Trust(read_token(path), is_network_trusted=True))"""
 
-    `trust`: as the operator wants it of all runs; each has a token of its own.
-    """
+    launcher: str = "local"
+    """What starts the processes of runs."""
+    trust: Trust = NO_TRUST
+    """What the services of every run show each other; without a token each run has one of its own."""
+
+
+LOCAL = Deployment()
+
+
+def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
+    """The run's folder with its context; nothing where it is there. Raises InputError."""
     folder = Path(run.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,34 +40,39 @@ def prepare(run: Managed, trust: Trust = NO_TRUST) -> None:
             f"run {run.run_id}: {folder} cannot be made ({error.strerror}); name a folder that can"
             " when you start the manager"
         ) from None
-    if not (folder / CONTEXT_NAME).exists() and any(folder.iterdir()):
+    is_new = not (folder / CONTEXT_NAME).exists()
+    if is_new and any(folder.iterdir()):
         raise InputError(f"run {run.run_id}: {folder} is somebody else's; submit the run again")
     if RunContext.in_folder(folder).run_id != run.run_id:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
-    if not (folder / CONTEXT_NAME).exists():
-        _write_context(run, trust)
+    if is_new:
+        _write_context(run, deployment)
 
 
-def _write_context(run: Managed, trust: Trust) -> None:
-    folder = Path(run.folder)
-    trust = replace(trust, token=make_token(folder))
-    RunContext(run.run_id, folder, run.store_url, trust).write()
+def _write_context(run: Managed, deployment: Deployment) -> None:
+    folder, trust = Path(run.folder), deployment.trust
+    if trust.token:
+        write_token(folder, trust.token)
+    else:
+        trust = replace(trust, token=make_token(folder))
+    RunContext(run.run_id, folder, run.store_url, trust, deployment.launcher).write()
 
 
-def write_run_files(run: Managed, trust: Trust = NO_TRUST) -> RunConfig:
+def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:
     """What the launcher reads: the configuration, with the devices that the run has, and how its
-    services trust each other from now on."""
-    prepare(run, trust)
-    _write_context(run, trust)
-    config = granted_config(run)
+    services are started and trust each other from now on."""
+    prepare(run, deployment)
+    _write_context(run, deployment)
+    config = granted_config(run, has_devices=deployment.launcher == "local")
     write_config(Path(run.folder), config)
     return config
 
 
-def granted_config(run: Managed) -> RunConfig:
+def granted_config(run: Managed, has_devices: bool = True) -> RunConfig:
     """Names the devices of the trainer and of the replicas that the run starts with; those beyond
-    come by the record of its replicas."""
+    come by the record of its replicas. `has_devices`: of this machine; elsewhere they are only
+    counted, and each process takes those that it is shown."""
     tree: dict[str, Any] = {**run.config}
     num_replicas = min(run.min_replicas, len(run.grant.replicas))
     tree["trainer"] = {**run.config["trainer"], "device": run.trainer.kind}
@@ -66,9 +82,9 @@ def granted_config(run: Managed) -> RunConfig:
         "replicas": num_replicas,
         "max_replicas": run.max_replicas,
     }
-    if run.trainer.kind != "cpu":
+    if has_devices and run.trainer.kind != "cpu":
         tree["trainer"]["devices"] = [_name(device) for device in run.grant.trainer]
-    if run.replica.kind != "cpu":
+    if has_devices and run.replica.kind != "cpu":
         tree["rollout"]["devices"] = [
             _name(device) for i in range(num_replicas) for device in run.grant.replicas[i]
         ]
@@ -90,3 +106,14 @@ def remove_folder(folder: Path, run_id: str) -> None:
     if (folder / CONTEXT_NAME).exists() and RunContext.in_folder(folder).run_id == run_id:
         assert shutil.rmtree.avoids_symlink_attacks
         shutil.rmtree(folder)
+
+
+def own_folder(run: Managed, folder: Path, store_url: str) -> Managed:
+    """The run as a manager has it that may stand on another host than the one before: with a folder
+    here, and reached at our store's address. A run with a store of its own stays where it is."""
+    if not is_shared(store_url) or run.is_deleted:
+        return run
+    place = Path(run.folder)
+    if place.parent != folder and not place.is_dir():
+        place = folder / run.run_id
+    return replace(run, folder=str(place), store_url=run_store_url(store_url, run.run_id))

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from services.manager.folders import prepare, remove_folder, write_run_files
+from services.manager.calls import Calls
+from services.manager.folders import LOCAL, Deployment, prepare, remove_folder, write_run_files
 from services.manager.log_files import last_words
 from services.manager.pools import Grant, Pool
 from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
@@ -33,10 +34,10 @@ from trimaran.errors import (
 )
 from trimaran.launch.environment import plugin_variables
 from trimaran.launch.launchers import Launcher, Presence
+from trimaran.launch.lease import is_elsewhere
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Goal, RunState
 from trimaran.store import ConflictError, Lease, StoreError, StoreFullError
-from trimaran.trust import NO_TRUST, Trust
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +66,18 @@ class Manager:
         policy: Policy = POLICY,
         times: Times = TIMES,
         secrets: Mapping[str, str] = MappingProxyType({}),
-        trust: Trust = NO_TRUST,
+        deployment: Deployment = LOCAL,
     ) -> None:
         """`secrets`: environment variables with tokens of reward plugins. A run gets those that it
-        names. `trust`: of the runs' services; each run has a token of its own."""
+        names."""
         self.records, self.stores, self.pools = records, stores, pools
         self.links = RunLinks(stores)
         self.troubles: dict[str, str] = {}
         """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
         self._scheduler, self._times = Scheduler(pools, policy), times
-        self._secrets, self._trust = secrets, trust
+        self._secrets, self._deployment = secrets, deployment
+        self._calls = Calls(records.store) if deployment.launcher == "external" else None
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -139,6 +141,8 @@ class Manager:
         for run_id in [run_id for run_id, task in self._looks.items() if task.done()]:
             self._settle(run_id, self._looks.pop(run_id))
         await self._share_out()
+        if self._calls:
+            await self._calls.follow(self.records.all())
         self.stores.close_idle()
         self.is_ready = True
 
@@ -196,6 +200,8 @@ class Manager:
             await self._prepare(run)
         if not run.state.has_processes:
             return
+        if presence is Presence.GONE and await self._is_elsewhere(run):
+            presence = Presence.THERE
         reported, version = await self.links.reported(run)
         seen = Seen(
             presence,
@@ -228,10 +234,15 @@ class Manager:
             if after.state.has_processes:
                 await self.links.tell(after)
 
+    async def _is_elsewhere(self, run: Managed) -> bool:
+        """A launcher that a manager on another host has started: by its lease alone is it seen."""
+        holder = await self.links.launcher(run)
+        return bool(holder) and is_elsewhere(holder)
+
     async def _has_lease(self, run: Managed) -> bool:
         """Or had no time to renew it: an outage of the store is no fault of the launchers."""
         try:
-            has_lease = await self.links.has_lease(run)
+            has_lease = bool(await self.links.launcher(run))
         except UnavailableError:
             self._lapsed.pop(run.run_id, None)
             raise
@@ -285,7 +296,7 @@ class Manager:
 
     async def _start_launcher(self, run: Managed) -> None:
         await self.links.say_once(run)
-        config = await asyncio.to_thread(write_run_files, run, self._trust)
+        config = await asyncio.to_thread(write_run_files, run, self._deployment)
         own = plugin_variables(config)
         secrets = {name: value for name, value in self._secrets.items() if name in own}
         await self.links.tell(run, again=True)
@@ -305,7 +316,7 @@ class Manager:
     async def _prepare(self, run: Managed) -> None:
         """What creation does, also where a manager died in its middle."""
         try:
-            await asyncio.to_thread(prepare, run, self._trust)
+            await asyncio.to_thread(prepare, run, self._deployment)
         except InputError as error:
             text = str(error)
 

@@ -35,10 +35,11 @@ class RunLinks:
         self._stores = stores
         self._told: dict[str, Any] = {}
 
-    async def has_lease(self, run: Managed) -> bool:
-        """Its launcher has renewed its lease in time."""
+    async def launcher(self, run: Managed) -> str:
+        """Which launcher has renewed its lease in time, as `holder_name` calls it; empty: none."""
         async with self._stores.of(run.store_url, make=True) as store:
-            return await store.holder(launcher_lease(run.run_id)) is not None
+            lease = await store.holder(launcher_lease(run.run_id))
+        return lease.holder if lease else ""
 
     async def reported(self, run: Managed) -> tuple[Run | None, int]:
         """What its processes have written since it was started, and the record's version."""

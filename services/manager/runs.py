@@ -36,6 +36,7 @@ from trimaran.errors import (
     StateError,
     UnavailableError,
 )
+from trimaran.launch.launchers import LOG_NAME
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import (
@@ -314,6 +315,11 @@ class Runs:
             raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
         _check_sequence("after_position", after or 0)
         folder = Path(run.folder)
+        if self._settings.launcher == "external" and process not in ("", Path(LOG_NAME).stem):
+            raise NotFoundError(
+                f"run {run_id}: {process} writes its log where its engine keeps it: docker compose"
+                " logs, kubectl logs; the launcher's alone is here"
+            )
         secrets = await asyncio.to_thread(_secrets, folder)
         log = await asyncio.to_thread(LogFile.of, folder, process, secrets)
         if after is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
+from services.manager.folders import Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
@@ -30,7 +31,7 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
 from trimaran.tls import read_pem
-from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
+from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
@@ -70,6 +71,7 @@ async def serving(
     async with AsyncExitStack() as stack:
         settings.check_submissions()
         settings.check_services()
+        settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
         store = await _open(settings.store_url, say)
         stack.push_async_callback(store.close)
@@ -78,6 +80,9 @@ async def serving(
         stores = RunStores()
         stack.push_async_callback(stores.close)
         records = await Records.load(store, lease)
+        for run in records.all():
+            if (own := own_folder(run, settings.folder, settings.store_url)) != run:
+                await records.change(run.run_id, lambda now, own=own: own)
         manager = Manager(
             records,
             lease,
@@ -87,7 +92,7 @@ async def serving(
             settings.policy,
             times,
             _secrets(settings),
-            service_trust(settings),
+            _deployment(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
@@ -205,14 +210,14 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def service_trust(settings: ManagerSettings) -> Trust:
-    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
-    tls = settings.services.tls
-    files = None
+def _deployment(settings: ManagerSettings) -> Deployment:
+    """Raises InputError for TLS files that cannot be used."""
+    token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
+    tls, files = settings.services.tls, None
     if tls is not None:
         files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
         read_pem(files)
-    return Trust(tls=files, is_network_trusted=settings.network == "trusted")
+    return Deployment(settings.launcher, Trust(token, files, settings.network == "trusted"))
 
 
 def _tls(settings: ManagerSettings) -> TlsFiles | None:

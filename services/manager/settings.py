@@ -37,6 +37,7 @@ from trimaran.device import Kind, find_hidden, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.launch.devices import describe_sight
 from trimaran.machine import Machine, read_machine
+from trimaran.store import is_shared
 from trimaran.trust import is_loopback
 
 ADDRESS = "127.0.0.1:7900"
@@ -65,7 +66,8 @@ class PoolSection(Section):
     devices: Annotated[tuple[int | str, ...], BeforeValidator(_check_names)] = ()
     """Numbers or, of GPUs, UUIDs, as `trainer.devices` in a run has them."""
     slots: NonNegative = 0
-    """Of a CPU: how many trainer ranks and replicas it computes at a time."""
+    """Of a CPU: how many trainer ranks and replicas it computes at a time. Of accelerators that are
+    elsewhere (`launcher: external`): how many there are."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """What runs choose pools by."""
 
@@ -74,7 +76,7 @@ class PoolSection(Section):
         given, wanted = ("slots", "devices") if self.devices else ("devices", "slots")
         if self.device == "cpu" and not (self.slots and not self.devices):
             raise ValueError(f"a cpu pool counts slots; give slots, not {wanted}")
-        if self.device != "cpu" and not (self.devices and not self.slots):
+        if self.device != "cpu" and bool(self.devices) == bool(self.slots):
             raise ValueError(f"a pool of {self.device} lists devices; give devices, not {given}")
         if self.device == "npu" and not all(isinstance(name, int) for name in self.devices):
             raise ValueError(
@@ -248,6 +250,12 @@ class ManagerSettings(Section):
     """How the services of runs reach and trust each other."""
     allow: AllowSection | None = None
     """Without it runs may name what the manager's own user may read; that is for loopback only."""
+    launcher: Literal["local", "external"] = "local"
+    """What starts the processes of runs: the launcher on this machine, or a container engine, whose
+    processes are `trimaran serve KIND --store-file FILE`."""
+    service_token: Path | None = None
+    """Holds what services that others start show each other, and their launcher; they have the same
+    file, because they are there before their run."""
     limits: LimitsSection = LimitsSection()
     queue: FairShareSection = FairShareSection()
 
@@ -309,8 +317,34 @@ class ManagerSettings(Section):
                 " (certificate, key, authorities), or say network: trusted"
             )
 
+    def check_launcher(self) -> None:
+        """Raises InputError where external services could not work for this manager, or slots stand
+        for devices of this machine."""
+        if self.launcher == "local":
+            for name, section in self.pools.items():
+                if section.device != "cpu" and section.slots:
+                    raise InputError(
+                        f"pools.{name}: slots of {section.device} are for launcher: external; give"
+                        " devices"
+                    )
+            return
+        faults: list[str] = []
+        if not is_shared(self.store_url):
+            faults.append("store: a file of this machine; give redis://…, which services can reach")
+        if self.service_token is None:
+            faults.append("service_token: missing; name the file that the services have, too")
+        if not self.pools:
+            faults.append(
+                "pools: missing; say what the services compute on, such as"
+                " pools: {cluster: {device: npu, slots: 16}}"
+            )
+        if faults:
+            raise InputError("\n".join(f"launcher: external: {fault}" for fault in faults))
+
     def check_in_sight(self, machine: Machine) -> None:
         """Raises InputError, with a line for each declared pool that this machine does not have."""
+        if self.launcher != "local":
+            return
         faults: list[str] = []
         for name, section in self.pools.items():
             if section.device == "cpu":
@@ -392,6 +426,7 @@ def _absolute(settings: ManagerSettings, here: Path) -> ManagerSettings:
         update={
             "folder": here / settings.folder,
             "clients": here / settings.clients if settings.clients else None,
+            "service_token": here / settings.service_token if settings.service_token else None,
             "allow": allow,
             "tls": _absolute_files(tls, here) if tls else None,
             "services": services,

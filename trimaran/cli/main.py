@@ -57,7 +57,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "up":
         from trimaran.cli.up import up
 
-        return up(options.config, options.folder, options.store, options.address, options.http)
+        return up(options)
     if options.command == "doctor":
         return _doctor(options)
     if options.command in RUN_COMMANDS:
@@ -76,6 +76,16 @@ def _dispatch(options: argparse.Namespace) -> int:
         return replay(options.run, options.start)
     if options.command == "reward":
         return _reward(options)
+    return _serve(options)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    if options.store_file is not None:
+        from trimaran.cli.serve_joined import serve_joined
+
+        return serve_joined(options)
+    if options.index is None:
+        raise InputError("--index auto: needs the manager's store; give --store-file FILE")
     from trimaran.cli.serve import serve
 
     return serve(options.kind, options.config, options.run_folder, options.index, options.address)

@@ -54,6 +54,15 @@ SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them
 exit codes: 0 after a signal, 2 for bad input or where another manager has the store
 """
 
+SERVE_EXAMPLES = """\
+examples:
+  trimaran serve reward --config run.yaml --run-folder runs/mine        by hand, at its address there
+  trimaran serve rollout --index 1 --run-folder runs/addition-20260101-120000
+  trimaran serve rollout --index auto --run-folder /var/lib/trimaran \\
+      --store-file /run/secrets/store --token-file /run/secrets/token   what a container runs
+exit codes: 0 at its end, 75 for what may pass, 2 for bad input, 1 for any other failure
+"""
+
 LEDGER_EXAMPLES = """\
 RUN is a run's folder or its id; without one, or as `latest`, it is the run in runs/ that was started
 last. A run that is not here is asked of the manager; with --manager or TRIMARAN_MANAGER every RUN is,
@@ -141,7 +150,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_allow(train)
 
-    serve = commands.add_parser("serve", help="start one service alone, in this process")
+    serve = commands.add_parser(
+        "serve",
+        help="start one service alone, in this process",
+        epilog=SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     serve.add_argument("kind", choices=KINDS)
     serve.add_argument(
         "--config",
@@ -149,10 +163,35 @@ def _parser() -> argparse.ArgumentParser:
         help="names every address under endpoints: (default: what stands in the run's store)",
     )
     serve.add_argument(
-        "--run-folder", required=True, metavar="DIR", help="holds the run's context.json and token"
+        "--run-folder",
+        required=True,
+        metavar="DIR",
+        help="holds the run's context.json and token; with --store-file runs' folders are made in it",
     )
     serve.add_argument(
-        "--index", type=int, default=0, metavar="N", help="which replica or rank (default 0)"
+        "--index",
+        type=_index,
+        default=0,
+        metavar="N",
+        help="which replica or rank (default 0); with --store-file also auto, the lowest free one",
+    )
+    serve.add_argument(
+        "--store-file",
+        metavar="FILE",
+        help="holds the URL of the manager's store: waits for a run that needs this service",
+    )
+    serve.add_argument("--token-file", metavar="FILE", help="what the services of runs show")
+    serve.add_argument("--run", default="", metavar="RUN", help="its id (default: any run)")
+    serve.add_argument(
+        "--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key"
+    )
+    serve.add_argument("--tls-key", metavar="FILE", help="its private key")
+    serve.add_argument("--tls-ca", metavar="FILE", help="who signed those of the others")
+    serve.add_argument(
+        "--network",
+        choices=("loopback", "trusted"),
+        default="loopback",
+        help="trusted: everybody on it may read what travels, in place of TLS",
     )
     serve.add_argument(
         "--address",
@@ -177,6 +216,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_reward(commands)
     return parser
+
+
+def _index(text: str) -> int | None:
+    """None: any."""
+    return None if text == "auto" else int(text)
 
 
 def _add_allow(command: argparse.ArgumentParser) -> None:
@@ -217,6 +261,11 @@ def _add_up(commands: Any) -> None:
     up.add_argument("--store", metavar="URL", help="redis://...; default: files in the folders")
     up.add_argument("--address", metavar="HOST:PORT", help="of RunService (default 127.0.0.1:7900)")
     up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
+    up.add_argument(
+        "--launcher",
+        choices=("local", "external"),
+        help="what starts runs' processes (default local: this machine)",
+    )
 
 
 def _add_doctor(commands: Any) -> None:

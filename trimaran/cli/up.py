@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -19,10 +20,9 @@ from trimaran.telemetry import setup_logging
 from trimaran.watchdog import watched
 
 
-def up(
-    config: str | None, folder: str | None, store: str | None, address: str | None, http: str | None
-) -> int:
+def up(options: argparse.Namespace) -> int:
     """Raises InputError for what was given, or where another manager is at work."""
+    store: str | None = options.store
     if store and urlsplit(store).password:
         raise InputError(
             "--store: a password on the command line can be read by everybody on this machine; put"
@@ -30,13 +30,15 @@ def up(
             " password's file with ?password_file=FILE"
         )
     given: dict[str, Any] = {
-        "folder": Path(folder).resolve() if folder else None,
-        "store": store,
-        "address": address,
-        "http_address": http,
+        "folder": Path(options.folder).resolve() if options.folder else None,
+        "store": options.store,
+        "address": options.address,
+        "http_address": options.http,
+        "launcher": options.launcher,
     }
     settings = load_settings(
-        Path(config) if config else None, {key: value for key, value in given.items() if value}
+        Path(options.config) if options.config else None,
+        {key: value for key, value in given.items() if value},
     )
     settings.check_in_sight(read_machine(os.environ))
     show_errors(None)

@@ -72,10 +72,15 @@ async def read_store(url: str) -> StoreFacts:
         )
     import redis.asyncio
     from redis import exceptions
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
 
     parsed = RedisUrl.parse(url)
     client: Any = redis.asyncio.Redis(
-        **parsed.connection, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS
+        **parsed.connection,
+        socket_timeout=CONNECT_SECONDS,
+        socket_connect_timeout=CONNECT_SECONDS,
+        retry=Retry(NoBackoff(), 0),
     )
     try:
         await client.ping()

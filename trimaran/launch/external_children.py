@@ -167,7 +167,7 @@ class ExternalChildren:
             return
         own = record.find(child.incarnation) if record else None
         if own is None or (own is not record and not own.has_ended):
-            self._lose(child, self._lost(child, "another process has taken its name"))
+            self._lose(child, self._lost(child, "its engine has started another in its place"))
         elif own.has_ended:
             self._lose(child, _exit_of(child, own))
         elif self._sightings.is_lost(name):
@@ -209,4 +209,5 @@ def _exit_of(child: ExternalChild, record: ServiceRecord) -> Exit:
     lived = time.monotonic() - child.began
     # Its engine takes a replica away, or to another host: both are in order.
     left = child.service.expendable and record.code == -signal.SIGTERM
-    return Exit(child.service, record.code, lived, lines=record.lines, left=left)
+    why = "its engine has taken it away" if left else ""
+    return Exit(child.service, record.code, lived, why=why, lines=record.lines, left=left)

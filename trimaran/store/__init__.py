@@ -4,7 +4,14 @@
 the processes of one machine, or a Redis server. Nothing outside this package knows which it is.
 """
 
-from trimaran.store.open import OPEN_SECONDS, find_store, open_store, run_store_url, store_name
+from trimaran.store.open import (
+    OPEN_SECONDS,
+    find_store,
+    is_shared,
+    open_store,
+    run_store_url,
+    store_name,
+)
 from trimaran.store.port import (
     ConflictError,
     Entry,
@@ -31,6 +38,7 @@ __all__ = [
     "TrimmedError",
     "entries",
     "find_store",
+    "is_shared",
     "open_store",
     "run_store_url",
     "store_name",

@@ -22,6 +22,11 @@ def store_name(url: str) -> str:
     return RedisUrl.parse(url).name if is_redis(url) else url.removeprefix(SQLITE)
 
 
+def is_shared(url: str) -> bool:
+    """Processes of several hosts may use it."""
+    return is_redis(url)
+
+
 async def open_store(url: str) -> Store:
     """The store, made where there is none yet: `sqlite:PATH` or `redis://HOST:PORT/DB?prefix=NAME`.
 
@@ -40,9 +45,10 @@ async def find_store(url: str) -> Store | None:
     return await _open(url, make=False)
 
 
-def run_store_url(url: str, run_id: str, folder: Path) -> str:
+def run_store_url(url: str, run_id: str, folder: Path = Path()) -> str:
     """The store of a run of a manager whose own is at `url`: a file in the run's folder, or a prefix
-    within the manager's on the same Redis server, on which several managers may have runs."""
+    within the manager's on the same Redis server, on which several managers may have runs. There
+    the folder says nothing."""
     if is_redis(url):
         return inside(url, f"run/{run_id}")
     return f"{SQLITE}{folder / RUN_STORE_NAME}"

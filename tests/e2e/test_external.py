@@ -1,0 +1,153 @@
+"""Services that a container engine starts, each with a disk of its own: a run comes, is disturbed, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e import runs
+from tests.e2e.engines import Engine
+from tests.e2e.test_managed_runs import tree_of, until
+from tests.redis_server import RedisServer
+from trimaran.clients import AsyncRunClient
+from trimaran.errors import NotFoundError
+from trimaran.runs import EventKind, RunState
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+SECONDS = 200.0
+KINDS = {
+    "reward": "reward",
+    "weight-sync": "weight-sync",
+    "trainer": "trainer",
+    "controller": "controller",
+    "rollout-a": "rollout",
+    "rollout-b": "rollout",
+}
+
+
+@pytest.fixture
+def engines(redis_server: RedisServer, tmp_path: Path) -> Generator[dict[str, Engine]]:
+    """Before there is a manager; one rollout fewer than the run may have."""
+    store, token = tmp_path / "store-url", tmp_path / "service-token"
+    store.write_text(redis_server.url("managed") + "\n")
+    token.write_text("d" * 32 + "\n")
+    token.chmod(0o600)
+    made = {
+        name: Engine(tmp_path / "hosts", kind, name, store, token, tmp_path)
+        for name, kind in KINDS.items()
+    }
+    for name, engine in made.items():
+        if name != "rollout-b":
+            engine.start()
+    yield made
+    for engine in made.values():
+        if engine.host.exists():
+            engine.kill()
+    for process in runs.processes(tmp_path):
+        process.kill()
+
+
+@contextmanager
+def manager(tmp_path: Path, folder: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """On a host with this folder: the process and its address."""
+    settings = {
+        "folder": str(tmp_path / folder),
+        "store": (tmp_path / "store-url").read_text().strip(),
+        "launcher": "external",
+        "service_token": str(tmp_path / "service-token"),
+        "pools": {"cluster": {"device": "cpu", "slots": 3}},
+        "address": "127.0.0.1:0",
+        "http_address": "127.0.0.1:0",
+    }
+    path = tmp_path / f"{folder}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    process = runs.start("up", "--config", path, run_folder_parent=tmp_path)
+    lines = runs.listen(process)
+    try:
+        runs.wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
+        [line] = [line for line in lines if "listens on" in line]
+        yield process, line.split("listens on ")[1].split(",")[0]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, "".join(lines)
+    finally:
+        process.kill()
+
+
+async def wait_for(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.1)
+
+
+def process_of(tmp_path: Path, kind: str, index: int = 0):
+    [found] = runs.processes(tmp_path, "serve", kind, "--index", str(index), "--run-folder")
+    return found
+
+
+async def notes_of(client: AsyncRunClient, run_id: str) -> str:
+    texts: list[str] = []
+    async for event in client.watch_run(run_id, until_now=True):
+        if event.kind is EventKind.PROCESS:
+            texts.append(event.text)
+    return "\n".join(texts)
+
+
+def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
+    write_run: Callable[..., Path], engines: dict[str, Engine], tmp_path: Path
+) -> None:
+    path = write_run(run={"max_lag": 1, "checkpoint_every": 20}, rollout={"max_replicas": 2})
+    stays = set(KINDS) - {"rollout-b"}
+
+    async def all_wait() -> None:
+        """For the next run, after an end that was in order."""
+        await wait_for(
+            lambda: all(engines[name].log.rstrip().endswith("3600 s") for name in stays),
+            "all of them to wait for the next run",
+        )
+        assert {name: engines[name].codes[-1] for name in stays} == dict.fromkeys(stays, 0)
+
+    async def body(address: str) -> None:
+        async with AsyncRunClient(address) as client:
+            run_id = (await client.create_run(tree_of(path, run={"steps": 100_000}))).run_id
+            await until(client, run_id, RunState.RUNNING, step=1)
+
+            engines["rollout-b"].start()  # one more than the run began with
+            await wait_for(
+                lambda: "rollout-1 is registered" in engines["rollout-b"].log, "the second replica"
+            )
+            for kind in ("rollout", "trainer", "controller"):
+                process_of(tmp_path, kind).send_signal(signal.SIGKILL)
+                before = (await client.get_run(run_id)).step
+                await until(client, run_id, RunState.RUNNING, step=before + 3)
+
+            engines["rollout-b"].stop()  # scaled down: SIGTERM
+            assert engines["rollout-b"].codes[-1] == 0
+            with pytest.raises(NotFoundError, match="where its engine keeps it"):
+                [line async for line in client.get_logs(run_id, "trainer-0")]
+            await client.cancel_run(run_id)
+            await until(client, run_id, RunState.CANCELLED)
+            notes = await notes_of(client, run_id)
+            assert "rollout-1 is added to the run" in notes
+            assert "rollout-0 died (its engine has started another in its place)" in notes
+            assert "trainer-0 died" in notes and "with controller in 1 s" in notes
+            assert "controller died" in notes
+            assert "rollout-1 has left (its engine has taken it away)" in notes
+            assert "rollout-1 died" not in notes
+            await all_wait()
+
+            run_id = (await client.create_run(tree_of(path, run={"steps": 3}))).run_id
+            await until(client, run_id, RunState.SUCCEEDED)
+            await all_wait()
+
+    with manager(tmp_path, "managed") as (_, address):
+        asyncio.run(body(address))
+    for name in stays:
+        engines[name].stop()
+    assert runs.survivors(tmp_path) == []

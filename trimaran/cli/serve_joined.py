@@ -1,0 +1,79 @@
+"""`trimaran serve KIND --store-file FILE --token-file FILE`: what a container engine starts.
+
+Waits for a run that needs such a service, makes this host's folder of the run, and goes on there as
+`trimaran serve KIND --run-folder FOLDER --index N`. No secret is in a command line or an environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from trimaran.errors import InputError
+from trimaran.launch.devices import PLACED
+from trimaran.launch.environment import process_name, serve_command
+from trimaran.launch.joining import WAIT_SECONDS, Place, join_run
+from trimaran.run_context import RunContext
+from trimaran.telemetry import setup_logging
+from trimaran.trust import TlsFiles, Trust, read_secret, write_token
+
+
+def serve_joined(options: argparse.Namespace) -> int:
+    """Does not return once the process serves a run."""
+    kind: str = options.kind
+    setup_logging(kind)
+    store_url = read_secret(options.store_file, "--store-file")
+    token = read_secret(options.token_file, "--token-file") if options.token_file else ""
+    trust = Trust(token, _tls(options), options.network == "trusted")
+    place = asyncio.run(_join(store_url, kind, options.index, options.run))
+    if place is None:
+        return 0
+    folder = _make_folder(Path(options.run_folder), place, trust)
+    command = serve_command(kind, None, str(folder), place.index)
+    # The engine has given this process its devices: it takes those that it sees.
+    os.execve(command[0], command, {**os.environ, PLACED: process_name(kind, place.index)})
+
+
+def _tls(options: argparse.Namespace) -> TlsFiles | None:
+    given = [options.tls_cert, options.tls_key, options.tls_ca]
+    if not any(given):
+        return None
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InputError("--tls-cert and --tls-key: one is missing; give both")
+    certificate, key, authorities = [Path(path).resolve() if path else None for path in given]
+    return TlsFiles(certificate, key, authorities)
+
+
+def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:
+    """This host's folder of the run, with what its service reads there."""
+    folder = parent.resolve() / place.run_id
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / "logs").mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--run-folder: {folder} cannot be made ({error.strerror})") from None
+    if trust.token:
+        write_token(folder, trust.token)
+    RunContext(place.run_id, folder, place.store_url, trust, "external").write()
+    return folder
+
+
+async def _join(
+    store_url: str, kind: str, index: int | None, run_id: str, seconds: float = WAIT_SECONDS
+) -> Place | None:
+    """None where a signal ends the wait."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    which = f"run {run_id}" if run_id else "a run"
+    print(f"{kind}: waits for {which} that needs it, for at most {seconds:g} s", flush=True)
+    try:
+        place = await join_run(store_url, kind, index, run_id, seconds)
+    except asyncio.CancelledError:
+        return None
+    print(f"{process_name(kind, place.index)} of run {place.run_id}", flush=True)
+    return place
