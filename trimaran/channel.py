@@ -18,6 +18,8 @@ from trimaran.trust import Trust, is_loopback
 
 Options = Sequence[tuple[str, Any]]
 
+DIRECT = ("grpc.enable_http_proxy", 0)
+"""gRPC would send calls, with their tokens, to the proxy that the shell names, even those to 127.0.0.1."""
 AWAY = [
     # On one machine the kernel tells of a peer's death. A host that is gone says nothing: calls under
     # way end within the sum of the first two, new connections are given up after the last.
@@ -113,7 +115,7 @@ class TrustedChannel(grpc.aio.Channel):
     def _open(self, pem: Pem | None) -> grpc.aio.Channel:
         if self._trust.token:
             self._trust.check_address(self._address)
-        options = [*self._options, *([] if is_loopback(self._address) else AWAY)]
+        options = [DIRECT, *self._options, *([] if is_loopback(self._address) else AWAY)]
         if pem is None:
             return grpc.aio.insecure_channel(self._address, options=options)
         if self._trust.tls and (name := self._trust.tls.server_name):

@@ -19,7 +19,7 @@ def up(stack: Stack) -> None:
     for service in LISTED:
         stack.wait_for(
             f"{service} healthy", lambda: stack.health(service) == {"healthy"}, START_SECONDS
-        )  # noqa: B023
+        )
     stack.wait_for("a run", lambda: stack.run().get("state") == "running", START_SECONDS)
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-from trimaran.cli.preflight import check_run
+from trimaran.cli.preflight import check_run, show_errors
 from trimaran.clients import ControllerClient
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError, UnavailableError
@@ -66,6 +66,7 @@ async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     try:
         if run.launcher == "local":
             check_run(config)
+            show_errors(config)
             config = fill_endpoints(config, move_busy=True)
         else:
             config = config.model_copy(update={"endpoints": Endpoints()})

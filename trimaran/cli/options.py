@@ -57,6 +57,16 @@ examples:
 exit codes: 0 when it serves, or starts in good time; 1 when it does not; 2 where nothing is noted
 """
 
+DOCTOR_EXAMPLES = """\
+Each finding says what is wrong, why it matters and how to mend it; docs/doctor.md lists them all.
+examples:
+  trimaran doctor                                        this host
+  trimaran doctor run.yaml --store redis://10.0.0.9      and what this run needs of it
+  trimaran doctor --listen 10.0.0.2:7990 --token-file F  on every other host, then on one of them:
+  trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file F
+exit codes: 1 when there is an error among the findings, 2 for bad input
+"""
+
 UP_EXAMPLES = """\
 examples:
   trimaran up                                        this machine, on loopback
@@ -235,6 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(commands)
     add_run_commands(commands)
     _add_up(commands)
+    _add_doctor(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
@@ -324,6 +335,25 @@ def _add_up(commands: Any) -> None:
         help="what starts runs' processes (default local: this machine)",
     )
     _add_ray_address(up)
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is wrong with this host, other hosts and the links between them",
+        epilog=DOCTOR_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
+    doctor.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+    )
+    add = doctor.add_argument
+    add("--host", action="append", default=[], metavar="HOST:PORT", help="where one listens")
+    add("--listen", metavar="HOST:PORT", help="answer doctors of other hosts, for an hour")
+    add("--token-file", metavar="FILE", help="the same token on every host; only you can read it")
+    add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
+    add("--json", action="store_true", help="for machines")
 
 
 def _add_weights(commands: Any) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from services.manager.serve import Serving, own_tls, serving
 from services.manager.settings import ManagerSettings, load_settings
+from trimaran.cli.preflight import show_errors
 from trimaran.errors import InputError
 from trimaran.health_note import Notes
 from trimaran.machine import read_machine
@@ -44,6 +45,7 @@ def up(options: argparse.Namespace) -> int:
         {key: value for key, value in given.items() if value},
     )
     settings.check_in_sight(read_machine(os.environ))
+    show_errors(None)
     setup_logging("manager")
     notes = Notes.claim("manager", os.environ)
     notes.wait("starts", START_SECONDS)
