@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from trimaran.metrics import find_metric
-from trimaran.series import RPC_CALLS, RPC_OPEN, RPC_SECONDS, Series
+from trimaran.series import RPC_CALLS, RPC_OPEN, RPC_SECONDS, STORE_SECONDS, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
@@ -50,9 +50,28 @@ class Exposition:
         """The metrics of a step, by their keys in `trimaran/metrics.py`."""
         self._registry.register(_ShownStep(read))
 
+    def show_store(self, seconds: StoreSeconds) -> None:
+        self._registry.register(seconds.histogram)
+
     def text(self) -> bytes:
         """In Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class StoreSeconds:
+    """How long the calls of a store took: it is there before the server that shows it.
+
+    Example:
+        seconds = StoreSeconds()
+        store = timed(await open_store(url), seconds)
+        server.metrics.show_store(seconds)
+    """
+
+    def __init__(self) -> None:
+        self.histogram = Histogram(*_described(STORE_SECONDS), registry=None, buckets=BUCKETS)
+
+    def __call__(self, call: str, seconds: float) -> None:
+        self.histogram.labels(call).observe(seconds)
 
 
 class _Shown(Collector):

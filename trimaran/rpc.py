@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
@@ -25,6 +26,7 @@ from trimaran.exposition import Exposition
 from trimaran.fence import EpochFence, Issued, nobody_knows
 from trimaran.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.rpc_metrics import CallMetrics, MetricsServicer
+from trimaran.scrape import Scrape
 from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
 from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
@@ -234,6 +236,8 @@ class Server:
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
         self.metrics = Exposition()
+        self.scrape = Scrape.from_environment(os.environ, trust, self.metrics.text)
+        """What Prometheus asks over HTTP; None unless the environment names an address."""
         self._server = grpc.aio.server(
             interceptors=[CallMetrics(self.metrics), boundary], options=options
         )
@@ -262,6 +266,8 @@ class Server:
         self.address = f"{address.rpartition(':')[0]}:{port}"
 
     async def start(self) -> None:
+        if self.scrape:
+            await self.scrape.start()
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -269,6 +275,8 @@ class Server:
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(STOP_GRACE_SECONDS)
+        if self.scrape:
+            await self.scrape.stop()
 
 
 def connect(

@@ -25,6 +25,12 @@ class TargetGroup(BaseModel):
     labels: dict[str, str]
 
 
+def _kind_and_index(process: str) -> dict[str, str]:
+    """Example: _kind_and_index("rollout-3") == {"kind": "rollout", "index": "3"}"""
+    kind, _, index = process.rpartition("-")
+    return {"kind": kind, "index": index} if index.isdigit() else {"kind": process, "index": "0"}
+
+
 class MetricsRoutes:
     """`runs`: what the gRPC service asks, too. `own`: the manager's numbers."""
 
@@ -60,6 +66,8 @@ class MetricsRoutes:
                             "__metrics_path__": f"/metrics/runs/{run.run_id}/{process}",
                             "run": run.run_id,
                             "process": process,
+                            "owner": run.owner,
+                            **_kind_and_index(process),
                         },
                     )
                     for process in sorted(await self._runs.processes(client, run.run_id))

@@ -27,8 +27,9 @@ from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.launchers import Launcher, LocalLauncher
-from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
@@ -69,7 +70,8 @@ async def serving(
     async with AsyncExitStack() as stack:
         settings.check_submissions()
         settings.folder.mkdir(parents=True, exist_ok=True)
-        store = await _open(settings.store_url, say)
+        store_seconds = StoreSeconds()
+        store = timed(await _open(settings.store_url, say), store_seconds)
         stack.push_async_callback(store.close)
         lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
@@ -103,6 +105,7 @@ async def serving(
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
         numbers.show(server.metrics, manager)
+        server.metrics.show_store(store_seconds)
         hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
         app = make_app(
             runs,

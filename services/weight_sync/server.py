@@ -12,10 +12,10 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
-from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP
+from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP, SYNC_UNROUTABLE
 from trimaran.store import Store, open_store
 from trimaran.trust import NO_TRUST, Trust
-from trimaran.types import VersionId
+from trimaran.types import Routing, VersionId
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -134,6 +134,11 @@ async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Tr
         await coordinator.close()
 
 
+def _count_unroutable(routing: Routing) -> dict[str, float]:
+    num_faulty = len(routing.faults)
+    return {"faulty": num_faulty, "behind": len(routing.unroutable) - num_faulty}
+
+
 def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     def live() -> VersionId | None:
         policy = coordinator.routing().live
@@ -142,4 +147,5 @@ def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     metrics.show(SYNC_STEP, lambda: version.step if (version := live()) else None)
     metrics.show(SYNC_LINEAGE, lambda: version.lineage if (version := live()) else None)
     metrics.show(SYNC_ROUTABLE, lambda: len(coordinator.routing().routable))
+    metrics.show(SYNC_UNROUTABLE, lambda: _count_unroutable(coordinator.routing()))
     metrics.show(SYNC_PAUSE, lambda: coordinator.last_pause)

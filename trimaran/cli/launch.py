@@ -28,6 +28,7 @@ from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, launcher_lease
+from trimaran.scrape import ADDRESS_VARIABLE
 from trimaran.store import Store, open_store
 from trimaran.telemetry import setup_logging
 
@@ -82,6 +83,8 @@ async def launch_here(
         async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 
+    # An address for one process; of those that we start the manager tells.
+    os.environ.pop(ADDRESS_VARIABLE, None)
     services = run_services(config, run.folder, place(config, read_machine(os.environ)))
     # The reward service and the controller have theirs; what else is started gets none.
     for name in [*plugin_variables(config), *filter(is_of_bucket, os.environ)]:
