@@ -153,7 +153,8 @@ def test_probes_tell_life_from_readiness() -> None:
 def test_prometheus_finds_every_process_and_its_numbers() -> None:
     async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         runs.add("ended", RunState.SUCCEEDED)
-        runs.add("young", RunState.STARTING, owner="ada")
+        runs.add("run", owner="ada")
+        runs.add("young", RunState.STARTING)
         targets = (await client.get("/metrics/targets")).json()
         assert targets == [
             {
