@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from trimaran import scope, tracing
 from trimaran.reread import Reread
 from trimaran.tls import LAST_CALLS_SECONDS, Pem, channel_credentials, read_pem
 from trimaran.trust import Trust
@@ -77,7 +78,10 @@ class TrustedChannel(grpc.aio.Channel):
             channel = self._current()
             if channel is not made_by:
                 made_by, made = channel, getattr(channel, kind)(*arguments, **options)
-            return made(*requests, metadata=(*self._metadata, *(metadata or ())), **settings)
+            told = (*self._metadata, *(metadata or ()))
+            if scope.process.travels:
+                told = (*told, *scope.headers(), *tracing.headers())
+            return made(*requests, metadata=told, **settings)
 
         return call
 

@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors, rpc_metrics
+from trimaran import errors, rpc_metrics, scope, tracing
 from trimaran.channel import TrustedChannel
-from trimaran.exposition import Exposition
+from trimaran.exposition import Exposition, process_labels
 from trimaran.fence import EpochFence, Issued, nobody_knows
 from trimaran.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.rpc_metrics import CallMetrics, MetricsServicer
@@ -236,7 +236,7 @@ class Server:
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
         self.metrics = Exposition()
-        self.scrape = Scrape.from_environment(os.environ, trust, self.metrics.text)
+        self.scrape = Scrape.from_environment(os.environ, trust, self._text)
         """What Prometheus asks over HTTP; None unless the environment names an address."""
         self._server = grpc.aio.server(
             interceptors=[CallMetrics(self.metrics), boundary], options=options
@@ -265,7 +265,13 @@ class Server:
             )
         self.address = f"{address.rpartition(':')[0]}:{port}"
 
+    def _text(self) -> bytes:
+        """For a Prometheus that does not know what it scrapes."""
+        me = scope.process
+        return self.metrics.text(process_labels(me.run_id, me.name) if me.run_id else None)
+
     async def start(self) -> None:
+        tracing.start()
         if self.scrape:
             await self.scrape.start()
         await self._server.start()

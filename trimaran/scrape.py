@@ -53,7 +53,9 @@ class Scrape:
         """None where nothing is to listen. Raises InputError."""
         address = environment.get(ADDRESS_VARIABLE, "")
         file = environment.get(TOKEN_VARIABLE, "")
-        return cls(address, trust, read_token(Path(file)) if file else "", text) if address else None
+        return (
+            cls(address, trust, read_token(Path(file)) if file else "", text) if address else None
+        )
 
     async def start(self) -> None:
         """Raises InputError for an address that cannot be bound."""

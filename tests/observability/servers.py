@@ -84,5 +84,3 @@ def _is_ready(address: str) -> bool:
         return httpx.get(f"http://{address}/-/ready").status_code == 200
     except httpx.TransportError:
         return False
-
-

@@ -70,7 +70,9 @@ CASES = (
     Case("PublishFails", False, {PUBLISHED % "UNAVAILABLE": "1x200"}),
     Case("PublishFails", False, {PUBLISHED % "OK": "1+1x200"}),
     Case("PublishFails", False, {PUBLISHED % "CANCELLED": "1+1x200"}),
-    Case("StoreSlow", True, {STORE % "1": "0x200", STORE % "3": "0+9x200", STORE % "+Inf": "0+9x200"}),
+    Case(
+        "StoreSlow", True, {STORE % "1": "0x200", STORE % "3": "0+9x200", STORE % "+Inf": "0+9x200"}
+    ),
     Case("StoreSlow", False, {STORE % "0.1": "0+9x200", STORE % "+Inf": "0+9x200"}),
     Case("QueueWaits", True, {WAIT: "0+60x200"}),
     Case("QueueWaits", False, {WAIT: "0+60x50 0x100"}),

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from tests.certificates import Authority
-from trimaran import rpc
+from trimaran import rpc, scope
 from trimaran.errors import InputError
 from trimaran.scrape import ADDRESS_VARIABLE, TOKEN_VARIABLE, Scrape
-from trimaran.series import ROLLOUT_TOKENS
+from trimaran.series import REWARD_WORKERS, ROLLOUT_TOKENS
 from trimaran.trust import NO_TRUST, Trust, make_token
 
 TOKEN = "a-token-of-the-test"
@@ -51,6 +51,23 @@ def test_a_server_is_scraped_where_the_environment_names_an_address(
         assert "trimaran_rollout_tokens_total 10.0" in answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert other.status_code == 404
+
+    while_served(body)
+
+
+def test_a_process_of_a_run_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
+    monkeypatch.setattr(scope.process, "name", "rollout-3")
+    monkeypatch.setattr(scope.process, "run_id", "addition-1")
+
+    async def body(server: rpc.Server) -> None:
+        server.metrics.show(REWARD_WORKERS, lambda: {"busy": 2.0})
+        async with httpx.AsyncClient() as client:
+            told = (await client.get(f"http://{address_of(server)}/metrics")).text
+        labels = 'index="3",kind="rollout",process="rollout-3",run="addition-1"'
+        assert f"trimaran_rollout_tokens_total{{{labels}}} 10.0" in told
+        assert f'trimaran_reward_workers{{{labels},state="busy"}} 2.0' in told
+        assert told.count("# TYPE trimaran_reward_workers gauge") == 1
 
     while_served(body)
 

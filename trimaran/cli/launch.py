@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from trimaran import scope
 from trimaran.cli.preflight import check_run
 from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig
@@ -40,6 +41,7 @@ def launch_run(run_folder: str) -> int:
     setup_logging("launcher")
     folder, config = open_run_folder(run_folder)
     run = RunContext.in_folder(folder)
+    scope.process.run_id = run.run_id
     with locked(folder):
         return asyncio.run(_launch(config, run))
 

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import cast
 
+from trimaran import tracing
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
 from trimaran.launch.devices import placed_environment
@@ -49,7 +50,8 @@ def serve(kind: str, config_path: str, run_folder: str, index: int, address: str
     parent = os.environ.get(PARENT_VARIABLE)
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
-    setup_logging(process_name(kind, index))
+    setup_logging(process_name(kind, index), RunContext.in_folder(folder).run_id)
+    tracing.configure(os.environ)
     return _run(kind, config, folder, index)
 
 
@@ -89,6 +91,8 @@ def _run(kind: str, config: RunConfig, folder: Path, index: int) -> int:
             if ours := group.subgroup(TrimaranError):
                 return _tell(first_error(ours))
         return FAILED
+    finally:
+        tracing.stop()
     return 0
 
 
