@@ -33,7 +33,7 @@ from trimaran import scope
 Attributes = Mapping[str, int | str]
 SEND_SECONDS = 5
 """For one package to the collector."""
-CLOSE_SECONDS = 3.0
+CLOSE_SECONDS = 2.0
 MOST_WAITING = 16_384
 """Spans. A step of 512 groups ends 2,000 at a time; beyond it they are dropped."""
 NOTHING = Context()

@@ -65,7 +65,9 @@ def about(**more: int | str) -> Generator[None]:
 
 def headers() -> tuple[tuple[str, str], ...]:
     """Metadata for a call."""
-    known = _facts.get() if process.travels else {}
+    if not process.travels:
+        return ()
+    known = _facts.get()
     told = ",".join(f"{PREFIX}{key}={known[key]}" for key in KEYS if key in known)
     return ((HEADER, told),) if told else ()
 

@@ -134,7 +134,8 @@ async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Tr
         await coordinator.close()
 
 
-def _count_unroutable(routing: Routing) -> dict[str, float]:
+def count_unroutable(routing: Routing) -> dict[str, float]:
+    """By why they may make no tokens now."""
     num_faulty = len(routing.faults)
     return {"faulty": num_faulty, "behind": len(routing.unroutable) - num_faulty}
 
@@ -147,5 +148,5 @@ def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     metrics.show(SYNC_STEP, lambda: version.step if (version := live()) else None)
     metrics.show(SYNC_LINEAGE, lambda: version.lineage if (version := live()) else None)
     metrics.show(SYNC_ROUTABLE, lambda: len(coordinator.routing().routable))
-    metrics.show(SYNC_UNROUTABLE, lambda: _count_unroutable(coordinator.routing()))
+    metrics.show(SYNC_UNROUTABLE, lambda: count_unroutable(coordinator.routing()))
     metrics.show(SYNC_PAUSE, lambda: coordinator.last_pause)

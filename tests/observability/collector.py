@@ -23,6 +23,9 @@ AGENT = Path(_found.origin).parent / "rotel-agent" if _found and _found.origin e
 HAS_SDK = all(find_spec(package.partition(".")[0]) and find_spec(package) for package in PACKAGES)
 WHY_SKIPPED = "needs a collector and OpenTelemetry's SDK: pip install rotel 'trimaran[traces]'"
 
+QUIET_SECONDS = 3.0
+"""Longer than the collector gathers spans before it hands them on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -85,8 +88,7 @@ def collector(folder: Path) -> Generator[Collected]:
                 *(str(AGENT), "start", "--pid-file", str(folder / "pid")),
                 *("--otlp-grpc-endpoint", address),
                 *("--otlp-http-endpoint", free_address({address})),
-                *("--exporter", "otlp", "--batch-timeout", "200ms"),
-                *("--otlp-exporter-endpoint", f"http://127.0.0.1:{port}"),
+                *("--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{port}"),
             ],
             stdout=log,
             stderr=log,
@@ -105,12 +107,14 @@ def collector(folder: Path) -> Generator[Collected]:
         sink.stop(0)
 
 
-def wait_for_spans(collected: Collected, name: str, number: int = 1) -> list[Span]:
-    deadline = time.monotonic() + SECONDS
-    while len(found := collected.named(name)) < number:
-        assert time.monotonic() < deadline, f"{name}: {sorted({s.name for s in collected.spans})}"
+def wait_for_last(collected: Collected, *names: str) -> None:
+    """Until spans of these names have come, and no further ones for a while."""
+    deadline, seen, since = time.monotonic() + SECONDS, 0, time.monotonic()
+    while time.monotonic() < since + QUIET_SECONDS or not all(map(collected.named, names)):
+        assert time.monotonic() < deadline, sorted({span.name for span in collected.spans})
+        if len(collected.spans) != seen:
+            seen, since = len(collected.spans), time.monotonic()
         time.sleep(0.1)
-    return found
 
 
 def _span(span: Any, resource: dict[str, Any]) -> Span:

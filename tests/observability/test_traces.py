@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 
 from tests.e2e import runs
 from tests.e2e.conftest import tiny_model, write_run
-from tests.observability.collector import AGENT, HAS_SDK, WHY_SKIPPED, Collected, collector
+from tests.observability.collector import (
+    AGENT,
+    HAS_SDK,
+    WHY_SKIPPED,
+    Collected,
+    collector,
+    wait_for_last,
+)
 from trimaran.telemetry import LOG_VARIABLE
 from trimaran.tracing import ENDPOINTS, HEADERS
 
@@ -38,6 +46,7 @@ def test_a_group_is_one_trace_and_its_log_lines_are_found_by_its_number(
         code, output = runs.train(path, run_folder_parent=tmp_path)
         assert code == 0, output
         folder = runs.only_run(tmp_path / "runs")
+        wait_for_last(collected, f"group {STEPS * GROUPS_PER_STEP - 1}")
         for number in range(STEPS * GROUPS_PER_STEP):
             see_group(collected, folder.name, number)
         see_steps(collected)
@@ -69,9 +78,7 @@ def see_group(collected: Collected, run_id: str, number: int) -> None:
     assert processes["RewardService/ScoreGroup"] == "reward"
     assert processes["train"] == "trainer-0"
     order = [spans[name] for name in ("generate", "score", "wait", "train", "publish")]
-    assert all(
-        a.begin <= b.begin and a.begin <= a.end for a, b in zip(order, order[1:], strict=False)
-    )
+    assert all(a.begin <= b.begin and a.begin <= a.end for a, b in pairwise(order))
     whole = spans[f"group {number}"]
     assert whole.begin <= order[0].end and order[-1].end <= whole.end
     assert whole.attributes["trimaran.outcome"] == "committed"
