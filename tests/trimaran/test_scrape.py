@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,7 @@ from trimaran import rpc, scope
 from trimaran.errors import InputError
 from trimaran.scrape import ADDRESS_VARIABLE, TOKEN_VARIABLE, Scrape
 from trimaran.series import REWARD_WORKERS, ROLLOUT_TOKENS
-from trimaran.trust import NO_TRUST, Trust, make_token
+from trimaran.trust import NO_TRUST, TlsFiles, Trust, make_token
 
 TOKEN = "a-token-of-the-test"
 TRUSTED = Trust(TOKEN, is_network_trusted=True)
@@ -102,11 +103,20 @@ def test_a_token_of_its_own_and_the_tls_of_the_run(
 
 
 @pytest.mark.parametrize("trust", [NO_TRUST, Trust(TOKEN)], ids=["none", "token"])
-def test_beyond_loopback_a_token_and_tls_or_a_trusted_network_are_needed(trust: Trust) -> None:
-    environment = {ADDRESS_VARIABLE: "0.0.0.0:9100"}
+def test_beyond_loopback_a_token_and_tls_or_a_trusted_network_are_needed(
+    trust: Trust, tmp_path: Path
+) -> None:
+    make_token(tmp_path)
+    address = {ADDRESS_VARIABLE: "0.0.0.0:9100"}
+    token = {TOKEN_VARIABLE: str(tmp_path / "token")}
+    for environment in (address, address | token):
+        with pytest.raises(InputError, match="beyond loopback"):
+            Scrape.from_environment(environment, trust, bytes)
+        assert Scrape.from_environment(environment, TRUSTED, bytes)
+    encrypted = replace(trust, tls=TlsFiles(Path("certificate"), Path("key")))
     with pytest.raises(InputError, match="beyond loopback"):
-        Scrape.from_environment(environment, trust, bytes)
-    assert Scrape.from_environment(environment, TRUSTED, bytes)
+        Scrape.from_environment(address, encrypted, bytes)
+    assert Scrape.from_environment(address | token, encrypted, bytes)
 
 
 def test_an_address_that_cannot_be_bound_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
