@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from trimaran import scope, tracing
 from trimaran.directory import Place
 from trimaran.errors import UnreachableError
 from trimaran.reread import Reread
@@ -144,4 +145,7 @@ class Method:
         if channel is not self._made_by:
             kind, arguments, options = self._making
             self._made_by, self._made = channel, getattr(channel, kind)(*arguments, **options)
-        return self._made(*requests, metadata=(*self._metadata, *(metadata or ())), **settings)
+        told = (*self._metadata, *(metadata or ()))
+        if scope.process.travels:
+            told = (*told, *scope.headers(), *tracing.headers())
+        return self._made(*requests, metadata=told, **settings)

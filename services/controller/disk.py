@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+import shutil
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +19,7 @@ Result = TypeVar("Result")
 DISK_SECONDS = 60.0
 """For one piece of work, with those that stand before it."""
 CLOSE_SECONDS = 5.0
+LOOK_SECONDS = 10.0
 
 
 class NoRoomError(UnavailableError):
@@ -59,6 +62,40 @@ class Disk:
     def close(self) -> None:
         """What was asked for is done before; a disk that hangs is left alone."""
         self._thread.stop(lambda: None, CLOSE_SECONDS)
+
+
+class FreeDisk:
+    """How much room a folder's disk has, asked now and then: a disk that hangs holds nobody up.
+
+    Example:
+        async with FreeDisk(run.folder).watched() as disk:
+            metrics.show(CONTROLLER_DISK, lambda: disk.free_bytes)
+    """
+
+    def __init__(self, folder: Path, every: float = LOOK_SECONDS) -> None:
+        """`every`: seconds between two questions."""
+        self._folder, self._every = folder, every
+        self.free_bytes: float | None = None
+        """None while the disk does not answer."""
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[FreeDisk]:
+        disk = Disk(self._folder)
+        task = asyncio.create_task(self._watch(disk))
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            disk.close()
+
+    async def _watch(self, disk: Disk) -> None:
+        while True:
+            try:
+                self.free_bytes = await disk.do(lambda: shutil.disk_usage(self._folder).free)
+            except (OSError, UnavailableError):
+                self.free_bytes = None
+            await asyncio.sleep(self._every)
 
 
 def write_durably(files: Mapping[Path, bytes]) -> None:

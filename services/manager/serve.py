@@ -29,9 +29,10 @@ from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.launch.ray.cluster import Cluster, ray_address
-from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
 from trimaran.tls import read_pem
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
@@ -75,7 +76,8 @@ async def serving(
         settings.check_services()
         settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
-        store = await _open(settings.store_url, say)
+        store_seconds = StoreSeconds()
+        store = timed(await _open(settings.store_url, say), store_seconds)
         stack.push_async_callback(store.close)
         lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
@@ -118,6 +120,7 @@ async def serving(
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
         numbers.show(server.metrics, manager)
+        server.metrics.show_store(store_seconds)
         hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
         app = make_app(
             runs,

@@ -15,7 +15,7 @@ from services.trainer.history import VersionHistory
 from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.sender import WeightSender
-from trimaran import rpc, wire
+from trimaran import rpc, tracing, wire
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick
 from trimaran.directory import Directory, Place, named_addresses
@@ -118,9 +118,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if self._rank.rank == 0:
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
             self._rank.check_proofs(batch, proofs, self._history.roots)
-        answer = await self._together(
-            "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
-        )
+        numbers = [scored.group.number for scored in batch.groups] if not self._rank.rank else []
+        with tracing.in_groups("train", numbers):
+            answer = await self._together(
+                "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
+            )
+        tracing.annotate(step=batch.step, version=str(answer.version.version))
         if self._rank.rank == 0:
             # Before anybody hears of it. Where the store is away, the same step is asked for again.
             await self._history.add(answer.version)

@@ -18,7 +18,9 @@ def up(stack: Stack) -> None:
     stack.compose("up", "--detach", "--no-build")
     for service in LISTED:
         stack.wait_for(
-            f"{service} healthy", lambda: stack.health(service) == {"healthy"}, START_SECONDS
+            f"{service} healthy",
+            lambda service=service: stack.health(service) == {"healthy"},
+            START_SECONDS,
         )
     stack.wait_for("a run", lambda: stack.run().get("state") == "running", START_SECONDS)
 

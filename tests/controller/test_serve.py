@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.exits import exit_code
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
 from trimaran.run_context import RunContext
@@ -371,7 +373,8 @@ def test_a_store_that_is_away_under_way_costs_no_start_of_the_controller(tmp_pat
         store = AwayStore(tmp_path / "run" / "store.sqlite")
         config = configure(tmp_path, endpoints)
         try:
-            await controller._serve(config, endpoints["controller"], run, store)
+            seconds = StoreSeconds()
+            await controller._serve(config, endpoints["controller"], run, store, seconds)
         finally:
             await store.close()
             await pool.stop()
@@ -437,7 +440,7 @@ def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
 
 
 def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
-    pool, told = Pool(), {}
+    pool, told, began = Pool(), {}, time.time()
 
     async def body() -> None:
         (tmp_path / "run").mkdir()
@@ -457,6 +460,10 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
     assert told[2]["trimaran_controller_wanted_steps",] == 2
     assert told[2]["trimaran_controller_held",] == 0
     assert told[2]["trimaran_controller_groups", "consumed"] > 0
+    progress = ("trimaran_controller_progress_time_seconds",)
+    assert began < told[1][progress] < told[2][progress]
+    assert told[1]["trimaran_controller_disk_free_bytes",] > 0
+    assert told[1]["trimaran_store_duration_seconds_count", "extend"] > 0
     assert ("trimaran_step_reward_completion_mean",) not in told[1]
     assert told[2]["trimaran_step_reward_completion_mean",] >= 0
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
+from trimaran import tracing
 from trimaran.cli.host_checks import prepare_host
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
@@ -66,7 +67,8 @@ def serve(
     parent = os.environ.get(PARENT_VARIABLE)
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
-    setup_logging(process_name(kind, index))
+    setup_logging(process_name(kind, index), RunContext.in_folder(folder).run_id)
+    tracing.configure(os.environ)
     Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
     if config_path:
         return _Service(kind, folder, index).run(config)
@@ -138,6 +140,8 @@ class _Service:
             return 0
         except Exception as error:
             return self._fail(error)
+        finally:
+            tracing.stop()
         self._on_end(0, ())
         return 0
 
