@@ -49,7 +49,7 @@ class AnchorFile:
     async def write(self, anchor: LedgerEnd) -> None:
         """On the disk when it returns. A crash may leave the one before, which is true as well."""
         data = (json.dumps(asdict(anchor)) + "\n").encode()
-        await self._disk.do(lambda: write_durably({self.path: data}))
+        await self._disk.do(lambda: write_durably(self.path, data))
 
     def close(self) -> None:
         self._disk.close()
