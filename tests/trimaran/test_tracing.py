@@ -48,7 +48,7 @@ def test_a_missing_package_is_named_and_harms_nothing(caplog: pytest.LogCaptureF
 
 
 def test_the_collectors_token_is_not_inherited() -> None:
-    environment = {**ENDPOINT, **dict.fromkeys(HEADERS, "authorization=secret")}
+    environment: dict[str, str] = {**ENDPOINT, **dict.fromkeys(HEADERS, "authorization=secret")}
     tracing.configure(environment)
     assert environment == ENDPOINT
     environment = dict.fromkeys(HEADERS, "authorization=secret")
