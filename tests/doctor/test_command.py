@@ -120,6 +120,7 @@ def test_before_a_start_each_error_is_one_line(
     assert not said.out
 
 
+@pytest.mark.e2e
 def test_a_manager_says_so_before_it_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

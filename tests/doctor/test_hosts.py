@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,8 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
     other, _ = ask_host(listen(ahead=0.4), TOKEN, None)
     assert other.ahead == pytest.approx(0.4, abs=other.within + 0.05)
     assert not list(check_other(other, other.versions or {}))
+    assert not list(check_other(replace(other, ahead=1.9, within=1.0), other.versions or {}))
+    assert list(check_other(replace(other, ahead=1.9, within=0.1), other.versions or {}))
 
 
 def test_another_token_is_refused_on_both_sides() -> None:
@@ -230,9 +233,12 @@ def test_two_hosts_measure_their_link(hosts: Hosts, listener: str, token: Path) 
 @pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [40.0], indirect=True)
 def test_a_far_host_and_one_that_is_gone_are_found(
-    hosts: Hosts, listener: str, token: Path
+    hosts: Hosts, listener: str, token: Path, tmp_path: Path
 ) -> None:
-    arguments = ("--host", listener, "--token-file", str(token))
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(config(tmp_path).model_dump_json())
+    relay = (str(run_file), "weight_sync.transport=relay")
+    arguments = (*relay, "--host", listener, "--token-file", str(token))
     _, report = ask(hosts.names[0], *arguments)
     assert "links/far" in named(report, 0)
     hosts.cut()
