@@ -91,3 +91,34 @@ def test_a_service_finds_its_configuration_in_the_runs_store_and_registers_there
         await store.close()
 
     asyncio.run(start())
+
+
+def test_a_service_that_waits_for_others_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    config = parse_config(
+        {"model": {"path": "m"}, "data": {"train": "d"}, "reward": {"rules": {"exact_match": 1}}}
+    )
+    run = RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'run.sqlite'}")
+    run.write()
+    command = ("-m", "trimaran.cli", "serve", "weight-sync", "--run-folder", str(tmp_path))
+
+    async def start() -> None:
+        store = await open_store(run.store_url)
+        lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
+        assert lease
+        await Reports(store, run, lease).starting(config)
+        process = await asyncio.create_subprocess_exec(sys.executable, *command)
+        try:
+            async with asyncio.timeout(60):
+                while not (await read_services(store, "sums-1")):
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)  # no trainer comes
+                process.terminate()
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+        ended, _ = (await read_services(store, "sums-1"))["weight-sync"]
+        assert ended.code == -signal.SIGTERM
+        await store.close()
+
+    asyncio.run(start())
