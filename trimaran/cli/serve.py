@@ -86,7 +86,7 @@ def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) ->
         code = exit_code(fault) if fault else 0
         if fault:
             faults.append(fault)
-            _tell(fault)
+            tell_error(fault)
         _cut_short_after(STOP_SECONDS, "; it was asked to end", code)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -104,7 +104,7 @@ def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) ->
         tell_end(-signal.SIGTERM)
         code = 0
     except TrimaranError as error:  # it never began
-        code = _tell(error)
+        code = tell_error(error)
     return exit_code(faults[0]) if faults else code
 
 
@@ -170,12 +170,13 @@ class _Service:
                 group = cast(ExceptionGroup[Exception], error)
                 if ours := group.subgroup(TrimaranError):
                     cause = first_error(ours)
-        code = _tell(cause) if isinstance(cause, TrimaranError) else FAILED
+        code = tell_error(cause) if isinstance(cause, TrimaranError) else FAILED
         self._on_end(code, _words(cause))
         return code
 
 
-def _tell(error: BaseException) -> int:
+def tell_error(error: BaseException) -> int:
+    """On standard error. Returns the exit code."""
     print(*_words(error), sep="\n", file=sys.stderr)
     return exit_code(error)
 
