@@ -14,14 +14,14 @@ import yaml
 
 from tests.e2e import runs
 from tests.e2e.engines import Engine
-from tests.e2e.test_managed_runs import tree_of, until
+from tests.e2e.test_managed_runs import tree_of
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.errors import NotFoundError
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, Run, RunState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-SECONDS = 200.0
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+SECONDS = 240.0
 KINDS = {
     "reward": "reward",
     "weight-sync": "weight-sync",
@@ -87,6 +87,14 @@ async def wait_for(condition: Callable[[], object], what: str) -> None:
             await asyncio.sleep(0.1)
 
 
+async def until(client: AsyncRunClient, run_id: str, state: RunState, step: int = 0) -> Run:
+    async with asyncio.timeout(SECONDS):
+        while (run := await client.get_run(run_id)).state is not state or run.step < step:
+            assert run.state is state or not run.state.has_ended, run
+            await asyncio.sleep(0.2)
+    return run
+
+
 def process_of(tmp_path: Path, kind: str, index: int = 0):
     [found] = runs.processes(tmp_path, "serve", kind, "--index", str(index), "--run-folder")
     return found
@@ -140,6 +148,11 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
             run = await until(client, run_id, RunState.RUNNING, step=step + 3)
             assert (run.folder, run.starts) == (str(tmp_path / "second" / run_id), 2)
             assert {kind: process_of(tmp_path, kind).pid for kind in pids} == pids
+            await client.pause_run(run_id)
+            await until(client, run_id, RunState.PAUSED)
+            await all_wait()
+            step = (await client.resume_run(run_id)).step
+            await until(client, run_id, RunState.RUNNING, step=step + 3)
             await client.cancel_run(run_id)
             await until(client, run_id, RunState.CANCELLED)
             notes = await notes_of(client, run_id)

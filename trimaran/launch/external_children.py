@@ -19,6 +19,7 @@ from trimaran.errors import UnavailableError
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.launch.service_records import (
     LOST_SECONDS,
+    STARTING_SECONDS,
     ServiceRecord,
     Sightings,
     read_services,
@@ -71,7 +72,9 @@ class ExternalChildren:
         """As last read."""
         self._sightings = Sightings()
         self._refused: set[str] = set()
-        """Incarnations that `end` was asked for: they are not taken in again."""
+        """Incarnations that are not taken in again: `end` was asked for them, or they were lost."""
+        self._asked: set[str] = set()
+        """Incarnations that were asked to end."""
         self._met: set[str] = set()
         """Names that have registered once."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,6 +133,18 @@ class ExternalChildren:
         for name, incarnation in lives.items():
             key = stop_key(self._run_id, name)
             await self._store.put(key, {"incarnation": incarnation})
+            self._asked.add(incarnation)
+
+    async def _ask_refused(self) -> None:
+        """Who was taken for dead and is heard again keeps its name from the one after it."""
+        back = {
+            name: record.incarnation
+            for name, record in self._found.items()
+            if record.incarnation in self._refused - self._asked
+            and not record.has_ended
+            and self._sightings.is_beating(name)
+        }
+        await self._ask(back)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -145,13 +160,13 @@ class ExternalChildren:
         while True:
             try:
                 found = await read_services(self._store, self._run_id)
-            except UnavailableError as error:
-                logger.warning("the run's services cannot be seen: %s", error)
-            else:
                 self._sightings.note(found)
                 self._found = {name: record for name, (record, _) in found.items()}
                 for child in list(self.alive.values()):
                     self._judge(child)
+                await self._ask_refused()
+            except UnavailableError as error:
+                logger.warning("the run's services cannot be seen or asked: %s", error)
             await asyncio.sleep(self._look)
 
     def _judge(self, child: ExternalChild) -> None:
@@ -162,7 +177,7 @@ class ExternalChildren:
                 life = record.incarnation
                 self._met.add(name)
                 self.alive[name] = replace(
-                    child, incarnation=life, began=time.monotonic(), address=record.address
+                    child, incarnation=life, began=time.monotonic(), address=_address(record)
                 )
             elif time.monotonic() - child.began > self._start_timeout:
                 self._lose(child, self._never_came(child))
@@ -173,9 +188,10 @@ class ExternalChildren:
         elif own.has_ended:
             self._lose(child, _exit_of(child, own))
         elif self._sightings.is_lost(name):
-            self._lose(child, self._lost(child, f"it was not heard for {LOST_SECONDS:g} s"))
-        elif own.address != child.address:
-            self.alive[name] = replace(child, address=own.address)
+            seconds = LOST_SECONDS if own.is_up else STARTING_SECONDS
+            self._lose(child, self._lost(child, f"it was not heard for {seconds:g} s"))
+        elif _address(own) != child.address:
+            self.alive[name] = replace(child, address=_address(own))
 
     def _is_here(self, record: ServiceRecord) -> bool:
         return (
@@ -210,6 +226,10 @@ class ExternalChildren:
         if child.incarnation:
             self._refused.add(child.incarnation)
         self.exits.put_nowait(ended)
+
+
+def _address(record: ServiceRecord) -> str:
+    return record.address if record.is_up else ""
 
 
 def _exit_of(child: ExternalChild, record: ServiceRecord) -> Exit:
