@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import marked
+from tests.certificates import Authority
 from tests.e2e import runs
 from tests.namespaces import NamespaceHost, hosts
 from tests.redis_server import DURABLE, PROGRAM, WHY_SKIPPED
@@ -29,6 +30,7 @@ from trimaran.trust import Trust, make_token
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SECONDS = 300.0
+TRUSTED = Trust(is_network_trusted=True)
 ADDED = ("reward", "weight-sync", "trainer", "controller")
 
 
@@ -54,14 +56,14 @@ class TwoHosts:
         settings = ("--protected-mode", "no", "--save", "", *DURABLE)
         self.start(0, PROGRAM, *place, *settings, log="redis")
 
-    def prepare(self, trust: Trust) -> None:
-        """The run's folder on the first host, and what the second one gets of it."""
+    def prepare(self, *trusts: Trust) -> None:
+        """The run's folder on the first host, and what the second one gets of it. `trusts`: of each."""
         first, second = self.folders
         for folder in self.folders:
             (folder / "logs").mkdir(parents=True)
         make_token(first)
         shutil.copy(first / "token", second / "token")  # as a secret is handed out
-        for folder in self.folders:
+        for folder, trust in zip(self.folders, trusts, strict=True):
             RunContext("run", folder, self.url, trust, launcher="external").write()
         write_config(first, self.config)
 
@@ -129,10 +131,38 @@ def test_a_run_on_two_hosts_reaches_the_weights_of_one_on_loopback(
     config = load_config(write_run(**sections, network={"subnet": "10.77.0.0/24"}))
     with ExitStack() as stack:
         there = TwoHosts(pair, tmp_path / "hosts", config, stack)
-        there.prepare(Trust(is_network_trusted=True))
+        there.prepare(TRUSTED, TRUSTED)
         run_there(there)
         assert weights(there.folders[0]) == weights(alone)
         # Nothing of the run lies on the second host but what it was handed.
         left = {file.name for file in there.folders[1].iterdir()}
         assert left <= {"context.json", "token", "logs"}
     assert runs.survivors(tmp_path / "hosts") == []
+
+
+def test_a_run_on_two_hosts_that_trusts_nobody_but_by_tls(pair, write_run, tmp_path):
+    """Each host has a certificate of its own, which names its address."""
+    authority = Authority("services")
+    files = [authority.write(tmp_path / host.name, addresses=(host.address,)) for host in pair]
+    sections = {"run": {"deterministic": True, "steps": 2}, "weight_sync": {"transport": "relay"}}
+    config = load_config(write_run(**sections, network={"subnet": "10.77.0.0/24"}))
+    with ExitStack() as stack:
+        there = TwoHosts(pair, tmp_path / "hosts", config, stack)
+        there.prepare(*(Trust(tls=tls) for tls in files))
+        run_there(there)
+        assert len(runs.rows(there.folders[0], "step")) == 2
+    assert runs.survivors(tmp_path / "hosts") == []
+
+
+def test_beyond_loopback_nothing_starts_without_tls_or_the_word(pair, write_run, tmp_path):
+    config = load_config(write_run(network={"subnet": "10.77.0.0/24"}))
+    with ExitStack() as stack:
+        there = TwoHosts(pair, tmp_path / "hosts", config, stack)
+        there.prepare(Trust(), Trust())
+        there.trimaran(0, "launch", str(there.folders[0]), log="launcher")
+        time.sleep(2.0)
+        for kind in ("reward", "rollout"):
+            assert there.serve(0, kind).wait(60) == 2
+            said = (there.folder / f"{kind}.log").read_text()
+            assert f"error: {pair[0].address}" in said or "error: network.subnet" in said, said
+            assert "beyond loopback" in said and "Traceback" not in said

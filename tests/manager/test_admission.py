@@ -13,6 +13,7 @@ from services.manager.admission import Allow, PluginCredentials, admit, check_re
 from services.manager.costs import Limits, check_kept, check_owner, costs_of
 from services.manager.roots import InRoots
 from services.manager.specification import MAX_CONFIG_BYTES, MAX_NODES
+from trimaran.config import NetworkSection
 from trimaran.errors import ForbiddenError, InputError, LimitError, TrimaranError
 
 NO_LIMITS = Limits()
@@ -484,3 +485,14 @@ def test_whatever_comes_it_is_admitted_or_refused_with_a_field(tmp_path_factory,
 def test_whatever_text_comes_it_is_no_unforeseen_error(text):
     with pytest.raises((InputError, ForbiddenError, LimitError)):
         admit(text, (), Allow(), Limits())
+
+
+def test_the_operators_network_is_that_of_every_run(roots):
+    operators = NetworkSection(subnet="10.0.0.0/8", ports="30000-30999")
+    for own in ({}, {"network": {"subnet": "10.0.0.0/8", "ports": "30000-30999"}}):
+        config, _ = admit(specify(**own), (), allow(roots), NO_LIMITS, operators)
+        assert config.network == operators
+    other = {"network": {"subnet": "192.168.0.0/16"}}
+    with pytest.raises(ForbiddenError, match=r"network: the operator has said it .*10\.0\.0\.0/8"):
+        admit(specify(**other), (), allow(roots), NO_LIMITS, operators)
+    assert admit(specify(**other), (), allow(roots), NO_LIMITS)[0].network.subnet

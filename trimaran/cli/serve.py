@@ -34,6 +34,7 @@ from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.launch.registered import Registered
 from trimaran.launch.run_folder import recorded_config
+from trimaran.network import find_host, join
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
 
@@ -60,6 +61,9 @@ def serve(
             raise InputError(f"--run-folder: {folder} is not a folder; make it first")
     else:
         config = _recorded_config(folder)
+    # At once, and not when it has waited for others.
+    trust = RunContext.in_folder(folder).trust
+    trust.check_address(join(find_host(config.network).address, 0))
     environment = placed_environment(config, kind, index, os.environ)
     if environment != os.environ:
         command = serve_command(kind, config_path, run_folder, index, address)

@@ -49,7 +49,7 @@ def _tls(options: argparse.Namespace) -> TlsFiles | None:
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key: one is missing; give both")
     certificate, key, authorities = [Path(path).resolve() if path else None for path in given]
-    return TlsFiles(certificate, key, authorities)
+    return TlsFiles(certificate, key, authorities, server_name=options.tls_name)
 
 
 def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:
