@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -98,9 +97,8 @@ class _Fetch:
         free = shutil.disk_usage(self._folder).free
         if free < needed + RESERVE_BYTES:
             raise InputError(
-                f"{self._folder}: on {socket.gethostname()}, the model needs {needed / 1e9:,.1f} GB more"
-                f" and its disk has {free / 1e9:,.1f}; make room there, or let {CACHE_VARIABLE} name a"
-                " larger disk"
+                f"{self._folder}: the model needs {needed / 1e9:,.1f} GB more, and the disk has"
+                f" {free / 1e9:,.1f}; make room there, or let {CACHE_VARIABLE} name a larger disk"
             )
 
     def _fetch(self) -> None:

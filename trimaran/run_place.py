@@ -29,7 +29,7 @@ STATE = re.compile(r"(checkpoints/step-\d+)/state\.json")
 def place_url(config: RunConfig, run_id: str) -> str:
     """Where `run.checkpoints` is named."""
     assert config.run.checkpoints
-    return f"{config.run.checkpoints.rstrip('/')}/{run_id}"
+    return f"{config.run.checkpoints.removeprefix('file://').rstrip('/')}/{run_id}"
 
 
 def run_place(config: RunConfig, run_id: str) -> Place | None:

@@ -77,7 +77,7 @@ def shared_folder(config: RunConfig, run: RunContext) -> Path:
     """Where this run's checkpoints and its model go, or are put together before they go to a bucket."""
     if config.run.checkpoints is None or is_bucket(config.run.checkpoints):
         return run.folder
-    return Path(place_url(config, run.run_id).removeprefix("file://"))
+    return Path(place_url(config, run.run_id))
 
 
 class FolderCheckpoints:

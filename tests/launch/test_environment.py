@@ -178,3 +178,22 @@ def test_credentials_of_buckets_are_for_the_controller_alone(config: RunConfig) 
     found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
     assert {kind for kind, names in found.items() if names} == {"controller"}
     assert found["controller"] == shell.keys()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "place", "kinds"),
+    [
+        ("run", "checkpoints", "s3://b/runs", {"controller", "trainer"}),
+        ("model", "source", "s3://b/model", {"controller", "trainer", "rollout"}),
+        ("run", "checkpoints", "/shared/runs", {"controller"}),
+        ("run", "payloads", "s3://b/payloads", {"controller"}),
+    ],
+)
+def test_who_uses_a_bucket_has_its_credentials(
+    config: RunConfig, section: str, key: str, place: str, kinds: set[str]
+) -> None:
+    changed = getattr(config, section).model_copy(update={key: place})
+    config = config.model_copy(update={section: changed})
+    shell = {"AWS_SECRET_ACCESS_KEY": "s"}
+    found = {kind for kind in KINDS if service_environment(config, kind, shell).keys() & shell}
+    assert found == kinds

@@ -167,7 +167,7 @@ def test_a_model_that_does_not_fit_is_refused_before_a_byte_comes(
         {"model.safetensors": ModelFile(1 << 50, ("0" * 64,) * (1 << 14))}, 1 << 36
     )
     FolderPlace(tmp_path / "shared", "").write(manifest.dump(), MANIFEST)
-    with pytest.raises(InputError, match=r"needs 1,125,899\.9 GB more .* TRIMARAN_CACHE"):
+    with pytest.raises(InputError, match=r"needs 1,125,899\.9 GB more, .* TRIMARAN_CACHE"):
         find_model(section(tmp_path / "shared"), 1, tmp_path / "cache")
 
 

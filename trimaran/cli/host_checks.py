@@ -19,7 +19,7 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import process_name
 from trimaran.launch.lifetime import PARENT_VARIABLE
 from trimaran.model_fetch import find_model
-from trimaran.model_folder import count_parameters
+from trimaran.model_folder import read_model_folder
 from trimaran.places import is_bucket, open_place
 from trimaran.run_context import RunContext
 from trimaran.run_place import claim_place, place_url, run_place
@@ -106,7 +106,8 @@ def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
     folder = run.folder if url is None or is_bucket(url) else Path(url)
     kept = 2 if is_bucket(url) else config.run.keep_checkpoints + 1
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
-    share = STATE_BYTES * count_parameters(config.model.path) // config.trainer.tensor_parallel
+    facts = read_model_folder(config.model.path)
+    share = STATE_BYTES * facts.num_parameters // config.trainer.tensor_parallel
     have = sum(map(_size, folder.glob(f"checkpoints/*/tensor-rank-{rank}*.safetensors")))
     needed = kept * share + (weights if rank == 0 else 0) - have
     if (free := shutil.disk_usage(folder).free) < needed:
