@@ -59,6 +59,10 @@ class Host:
         """Of the process that holds its namespaces, as the machine sees it."""
         return self._holder.pid
 
+    @property
+    def subnet(self) -> str:
+        return f"{SUBNET}.0/24"
+
     def command(self, *words: str | Path) -> list[str]:
         """What runs `words` on this host."""
         child = _only_child(self.pid)
@@ -109,8 +113,11 @@ class Host:
         """A signal to each process whose command line holds the words; how many there were."""
         found = self.processes(*words)
         for pid in found:
-            self._sh(f"kill -{int(number)} {pid} || true")
+            self.kill_process(number, pid)
         return len(found)
+
+    def kill_process(self, number: signal.Signals, pid: int) -> None:
+        self._sh(f"kill -{int(number)} {pid} || true")
 
     def lose(self) -> None:
         """The power fails."""
