@@ -60,7 +60,8 @@ class Engine:
 
     @property
     def log(self) -> str:
-        return (self.host / "log").read_text()
+        path = self.host / "log"
+        return path.read_text() if path.exists() else ""
 
     @property
     def codes(self) -> list[int]:

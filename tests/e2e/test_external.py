@@ -74,8 +74,9 @@ def manager(tmp_path: Path, folder: str) -> Generator[tuple[subprocess.Popen[str
         runs.wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
         [line] = [line for line in lines if "listens on" in line]
         yield process, line.split("listens on ")[1].split(",")[0]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, "".join(lines)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, "".join(lines)
     finally:
         process.kill()
 
@@ -102,12 +103,21 @@ async def notes_of(client: AsyncRunClient, run_id: str) -> str:
 def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
     write_run: Callable[..., Path], engines: dict[str, Engine], tmp_path: Path
 ) -> None:
-    path = write_run(run={"max_lag": 1}, rollout={"max_replicas": 2})
+    path = write_run(run={"max_lag": 1, "checkpoint_every": 20}, rollout={"max_replicas": 2})
+    stays = set(KINDS) - {"rollout-b"}
 
-    async def body(address: str) -> None:
+    async def all_wait() -> None:
+        """For the next run, after an end that was in order."""
+        await wait_for(
+            lambda: all(engines[name].log.rstrip().endswith("3600 s") for name in stays),
+            "all of them to wait for the next run",
+        )
+        assert {name: engines[name].codes[-1] for name in stays} == dict.fromkeys(stays, 0)
+
+    async def body(address: str) -> str:
         async with AsyncRunClient(address) as client:
-            run_id = (await client.create_run(tree_of(path, run={"steps": 30}))).run_id
-            run = await until(client, run_id, RunState.RUNNING, step=1)
+            run_id = (await client.create_run(tree_of(path, run={"steps": 100_000}))).run_id
+            await until(client, run_id, RunState.RUNNING, step=1)
 
             engines["rollout-b"].start()  # one more than the run began with
             await wait_for(
@@ -116,30 +126,45 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
             for kind in ("rollout", "trainer", "controller"):
                 process_of(tmp_path, kind).send_signal(signal.SIGKILL)
                 before = (await client.get_run(run_id)).step
-                run = await until(client, run_id, RunState.RUNNING, step=before + 3)
+                await until(client, run_id, RunState.RUNNING, step=before + 3)
 
             engines["rollout-b"].stop()  # scaled down: SIGTERM
             assert engines["rollout-b"].codes[-1] == 0
             with pytest.raises(NotFoundError, match="where its engine keeps it"):
                 [line async for line in client.get_logs(run_id, "trainer-0")]
-            run = await until(client, run_id, RunState.SUCCEEDED)
-            assert run.step == 30
+            return run_id
+
+    async def elsewhere(address: str, run_id: str, pids: dict[str, int]) -> None:
+        async with AsyncRunClient(address) as client:
+            step = (await client.get_run(run_id)).step
+            run = await until(client, run_id, RunState.RUNNING, step=step + 3)
+            assert (run.folder, run.starts) == (str(tmp_path / "second" / run_id), 2)
+            assert {kind: process_of(tmp_path, kind).pid for kind in pids} == pids
+            await client.cancel_run(run_id)
+            await until(client, run_id, RunState.CANCELLED)
             notes = await notes_of(client, run_id)
             assert "rollout-1 is added to the run" in notes
-            assert "rollout-0 died (it was not heard for 8 s)" in notes
+            assert "rollout-0 died (its engine has started another in its place)" in notes
             assert "trainer-0 died" in notes and "with controller in 1 s" in notes
             assert "controller died" in notes
-            assert "rollout-1 has left" in notes
+            assert "rollout-1 has left (its engine has taken it away)" in notes
             assert "rollout-1 died" not in notes
-            left = {name for name in engines if name != "rollout-b"}
-            await wait_for(
-                lambda: all(engines[name].log.rstrip().endswith("3600 s") for name in left),
-                "all of them to wait for the next run",
-            )
-            assert {name: engines[name].codes[-1] for name in left} == dict.fromkeys(left, 0)
+            await all_wait()
 
-    with manager(tmp_path, "managed") as (_, address):
-        asyncio.run(body(address))
-    for name in ("reward", "weight-sync", "trainer", "controller", "rollout-a"):
+            run_id = (await client.create_run(tree_of(path, run={"steps": 3}))).run_id
+            await until(client, run_id, RunState.SUCCEEDED)
+            await all_wait()
+
+    with manager(tmp_path, "first") as (process, address):
+        run_id = asyncio.run(body(address))
+        # The manager's host is lost, with its launcher and its disk.
+        pids = {kind: process_of(tmp_path, kind).pid for kind in ("trainer", "controller")}
+        for lost in (process, *runs.processes(tmp_path, "launch")):
+            lost.send_signal(signal.SIGKILL)
+        process.wait()
+    (tmp_path / "first").rename(tmp_path / "lost")
+    with manager(tmp_path, "second") as (_, address):
+        asyncio.run(elsewhere(address, run_id, pids))
+    for name in stays:
         engines[name].stop()
     assert runs.survivors(tmp_path) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from services.manager.reconcile import Times
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings
 from trimaran.launch.launchers import Presence
+from trimaran.launch.lease import holder_name
 from trimaran.run_context import RunContext
 from trimaran.runs import (
     EventKind,
@@ -72,6 +74,7 @@ class FakeProcesses:
     def __init__(self, store: Store, run: RunContext) -> None:
         self.store, self.run = store, run
         self.lease: Lease | None = None
+        self.holder = holder_name(os.getpid())
 
     async def report(self, state: RunState, step: int = 0, **more: Any) -> None:
         run = Run(self.run.run_id, state, step, 20, **more)
@@ -87,7 +90,7 @@ class FakeProcesses:
 
     async def take_lease(self, seconds: float = 60.0) -> None:
         name = f"launcher/{self.run.run_id}"
-        self.lease = await self.store.acquire(name, "host, process 1", seconds)
+        self.lease = await self.store.acquire(name, self.holder, seconds)
 
     async def listen(self, *replicas: int) -> None:
         endpoints = {f"rollout-{i}": f"127.0.0.1:{21000 + i}" for i in replicas}
@@ -109,14 +112,14 @@ async def processes_of(run: RunContext) -> AsyncGenerator[FakeProcesses]:
 
 @asynccontextmanager
 async def managing(
-    folder: Path, launcher: FakeLauncher | None = None, times: Times = FAST, **settings: Any
+    folder: Path, fake: FakeLauncher | None = None, times: Times = FAST, **settings: Any
 ) -> AsyncGenerator[Serving]:
     """A manager whose loop runs."""
     settings = {"pools": {"gpu": {"device": "cuda", "devices": list(range(8))}}} | settings
     plain = ManagerSettings.model_validate(
         {"folder": folder, "address": "127.0.0.1:0", "http_address": "127.0.0.1:0"} | settings
     )
-    async with serving(plain, launcher or FakeLauncher(), times, wait_seconds=1.0) as served:
+    async with serving(plain, fake or FakeLauncher(), times, wait_seconds=1.0) as served:
         loop = asyncio.create_task(served.manager.run())
         try:
             yield served

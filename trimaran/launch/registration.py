@@ -37,6 +37,8 @@ from trimaran.store import ConflictError, Store
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+LIVES = 4
+"""That a record tells of besides the last one: more than end between two looks of a launcher."""
 ABANDONED_SECONDS = 30.0
 """Without a launcher, for a service whose run shall not go on."""
 
@@ -171,7 +173,12 @@ def _next_life(name: str, incarnation: str, former: ServiceRecord | None) -> Ser
         return ServiceRecord(name, incarnation)
     if former.incarnation == incarnation:  # the same process, which has executed itself anew
         return former
-    return ServiceRecord(name, incarnation, former.address, former=replace(former, former=None))
+    return ServiceRecord(name, incarnation, former.address, former=_newest_lives(former, LIVES))
+
+
+def _newest_lives(record: ServiceRecord, count: int) -> ServiceRecord | None:
+    former = _newest_lives(record.former, count - 1) if record.former else None
+    return replace(record, former=former) if count else None
 
 
 async def find_addresses(

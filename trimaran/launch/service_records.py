@@ -36,7 +36,7 @@ class ServiceRecord:
     lines: tuple[str, ...] = ()
     """What it said at its end."""
     former: ServiceRecord | None = None
-    """Of the life before this one, whose end may not have been seen by everybody yet."""
+    """The life before this one, whose end may not have been seen by everybody yet."""
 
     @property
     def has_ended(self) -> bool:

@@ -1,0 +1,114 @@
+"""What holds wherever processes are started: on this machine, and by an engine of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.launch.stages import ExternalStage, LocalStage, Stage, kill
+from trimaran.launch.children import Child, Children
+
+SECONDS = 60.0
+Body = Callable[[Stage, Children], Awaitable[None]]
+
+
+@pytest.fixture(params=[LocalStage, ExternalStage])
+def hold(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Body], None]:
+    """hold(body): runs it on a stage of each kind."""
+
+    async def run(body: Body) -> None:
+        async with asyncio.timeout(SECONDS), opened(request.param(tmp_path)) as (stage, children):
+            await body(stage, children)
+
+    return lambda body: asyncio.run(run(body))
+
+
+@asynccontextmanager
+async def opened(stage: Stage) -> AsyncGenerator[tuple[Stage, Children]]:
+    children = await stage.open()
+    await children.open()
+    try:
+        yield stage, children
+    finally:
+        await children.close()
+        await children.close()  # idempotent
+        await stage.close()
+
+
+async def begun(stage: Stage, children: Children, name: str) -> Child:
+    """Once it does what it shall."""
+    while not ((stage.folder / name).exists() and children.alive[name].incarnation):
+        await asyncio.sleep(0.02)
+    return children.alive[name]
+
+
+def test_who_is_asked_to_end_is_gone_and_leaves_no_exit(hold: Callable[[Body], None]) -> None:
+    async def body(stage: Stage, children: Children) -> None:
+        await children.start(stage.make("reward", "run"))
+        assert set(children.alive) == {"reward"}
+        child = await begun(stage, children, "reward")
+        assert child.service.name == "reward" and not child.is_stopped()
+        await children.end(["reward", "nobody"], 20.0)
+        assert not children.alive and children.exits.empty()
+
+    hold(body)
+
+
+def test_who_ends_by_itself_tells_how(hold: Callable[[Body], None]) -> None:
+    async def body(stage: Stage, children: Children) -> None:
+        await children.start(stage.make("controller", "finish3"))
+        await begun(stage, children, "controller")
+        (stage.folder / "controller-may-finish").touch()
+        ended = await children.exits.get()
+        assert (ended.service.name, ended.code, ended.how) == ("controller", 3, "exit code 3")
+        assert "controller" not in children.alive
+
+    hold(body)
+
+
+def test_who_is_killed_has_died_and_lives_again_as_another(hold: Callable[[Body], None]) -> None:
+    async def body(stage: Stage, children: Children) -> None:
+        service = stage.make("trainer-0", "run")
+        await children.start(service)
+        first = await begun(stage, children, "trainer-0")
+        kill(stage, "trainer-0")
+        (stage.folder / "trainer-0").unlink()
+        ended = await children.exits.get()
+        assert (ended.service, ended.code) == (service, -9)
+        assert ended.lived_seconds > 0
+        await children.start(service)
+        again = await begun(stage, children, "trainer-0")
+        assert again.incarnation != first.incarnation and again.began > first.began
+
+    hold(body)
+
+
+def test_whoever_the_launcher_ends_for_silence_has_died(hold: Callable[[Body], None]) -> None:
+    async def body(stage: Stage, children: Children) -> None:
+        await children.start(stage.make("reward", "run"))
+        await begun(stage, children, "reward")
+        children.kill("reward")
+        children.kill("nobody")
+        ended = await children.exits.get()
+        assert ended.service.name == "reward"
+
+    hold(body)
+
+
+def test_one_is_started_again_after_it_was_ended(hold: Callable[[Body], None]) -> None:
+    async def body(stage: Stage, children: Children) -> None:
+        service = stage.make("trainer-0", "run")
+        await children.start(service)
+        first = await begun(stage, children, "trainer-0")
+        await children.end(["trainer-0"], 20.0)
+        (stage.folder / "trainer-0").unlink(missing_ok=True)
+        await children.start(service)
+        again = await begun(stage, children, "trainer-0")
+        assert again.incarnation != first.incarnation
+        assert children.exits.empty()
+
+    hold(body)

@@ -1,0 +1,207 @@
+"""Names of a run's services: each has one holder, who is known to be gone by its silence alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trimaran.config import parse_config
+from trimaran.errors import UnavailableError
+from trimaran.launch.lease import holder_name, is_elsewhere, is_gone, place
+from trimaran.launch.registered import called_names, with_addresses
+from trimaran.launch.registration import NameTakenError, Registration, find_addresses
+from trimaran.launch.service_records import (
+    BEAT_SECONDS,
+    LOST_SECONDS,
+    ServiceRecord,
+    Sightings,
+    read_services,
+)
+from trimaran.runs import service_key
+from trimaran.store import Store, open_store
+
+RUN = "demo-1"
+OTHER = "gpu-8/00000000/4026531836 4711 182345"
+"""A process of another host."""
+
+
+@pytest.fixture
+def on_store(tmp_path: Path) -> Callable[[Callable[[Store], Awaitable[None]]], None]:
+    async def run(body: Callable[[Store], Awaitable[None]]) -> None:
+        store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
+        try:
+            async with asyncio.timeout(30):
+                await body(store)
+        finally:
+            await store.close()
+
+    return lambda body: asyncio.run(run(body))
+
+
+OnStore = Callable[[Callable[[Store], Awaitable[None]]], None]
+
+
+async def put(store: Store, record: ServiceRecord) -> None:
+    await store.put(service_key(RUN, record.name), record.to_tree())
+
+
+def test_a_record_comes_back_with_the_lives_before_it() -> None:
+    first = ServiceRecord("reward", "a", "10.0.0.7:1", 2, ("error: no rule",))
+    second = ServiceRecord("reward", "b", "10.0.0.7:2", former=first)
+    assert ServiceRecord.from_tree(second.to_tree()) == second
+    assert second.find("a") == first and second.find("b") == second
+    assert second.find("c") is None
+
+
+def test_a_name_has_one_holder(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        for index in (0, 1):
+            await put(store, ServiceRecord(f"rollout-{index}", OTHER))
+        names = [f"rollout-{index}" for index in range(3)]
+        claimed = await Registration.claim(store, RUN, names, 5.0)
+        assert claimed.record.name == "rollout-2"  # the lowest that is free
+        with pytest.raises(UnavailableError, match=r"others still have rollout-0 \(gpu-8"):
+            await Registration.claim(store, RUN, ["rollout-0"], 0.0)
+
+    on_store(body)
+
+
+def test_what_has_ended_is_free_and_its_end_is_still_told(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        await put(store, ServiceRecord("controller", OTHER, "10.0.0.7:1", 1, ("error: no",)))
+        claimed = await Registration.claim(store, RUN, ["controller"], 0.0)
+        assert claimed.record.address == "10.0.0.7:1"  # where it may listen again
+        known, _ = (await read_services(store, RUN))["controller"]
+        ended = known.find(OTHER)
+        assert ended and (ended.code, ended.lines) == (1, ("error: no",))
+
+    on_store(body)
+
+
+def test_a_process_of_this_place_that_is_gone_is_not_waited_for(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        gone = f"{place()} 4194304 1"  # no process has this id
+        await put(store, ServiceRecord("rollout-1", gone))
+        names = ["rollout-0", "rollout-1"]
+        claimed = await Registration.claim(store, RUN, names, 0.0)
+        assert claimed.record.name == "rollout-1"  # it is most likely ours
+
+    on_store(body)
+
+
+def test_who_executes_itself_anew_keeps_its_name(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        first = await Registration.claim(store, RUN, ["reward"], 0.0)
+        await first.move("10.0.0.7:1")
+        again = await Registration.claim(store, RUN, ["reward"], 0.0)
+        assert again.record == first.record
+        with pytest.raises(NameTakenError, match="reward"):
+            # Not its own any more: another process has written the record.
+            await put(store, replace(first.record, incarnation=OTHER))
+            await again.move("10.0.0.7:2")
+
+    on_store(body)
+
+
+def test_a_write_that_was_done_and_not_answered_is_no_conflict(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        claimed = await Registration.claim(store, RUN, ["reward"], 0.0)
+        await put(store, claimed.record)  # as the store did it
+        await claimed.end(0)
+        known, _ = (await read_services(store, RUN))["reward"]
+        assert known.code == 0
+
+    on_store(body)
+
+
+def test_a_run_that_is_deleted_ends_its_services(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        claimed = await Registration.claim(store, RUN, ["reward"], 0.0)
+        await store.delete_all()
+        with pytest.raises(NameTakenError, match="deleted"):
+            await claimed.keep()
+
+    on_store(body)
+
+
+def found(version: int, incarnation: str = "a") -> dict[str, tuple[ServiceRecord, int]]:
+    return {"reward": (ServiceRecord("reward", incarnation), version)}
+
+
+def test_who_stood_there_before_we_came_is_heard_once_it_writes() -> None:
+    sightings = Sightings()
+    sightings.note(found(7), now=100.0)
+    assert not sightings.is_beating("reward")
+    sightings.note(found(8), now=101.0)
+    assert sightings.is_beating("reward")
+
+
+def test_silence_counts_while_we_listen() -> None:
+    sightings = Sightings()
+    sightings.note({}, now=100.0)
+    sightings.note(found(1), now=101.0)
+    assert sightings.is_beating("reward")  # it came while we listened
+    now = 101.0
+    while now < 101.0 + LOST_SECONDS - 1:
+        now += 1.0
+        sightings.note(found(1), now)
+        assert sightings.is_beating("reward")
+    sightings.note(found(1), now + 1.0)
+    assert sightings.is_lost("reward") and not sightings.is_beating("reward")
+
+
+def test_an_outage_in_which_we_heard_nobody_blames_nobody() -> None:
+    sightings = Sightings()
+    sightings.note({}, now=100.0)
+    sightings.note(found(1), now=101.0)
+    sightings.note(found(1), now=101.0 + 100 * LOST_SECONDS)
+    assert sightings.is_beating("reward")
+    sightings.note(found(1), now=101.0 + 101 * LOST_SECONDS - BEAT_SECONDS)
+    assert not sightings.is_lost("reward")
+
+
+def test_addresses_are_those_of_services_that_are_heard(on_store: OnStore) -> None:
+    async def body(store: Store) -> None:
+        await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1"))
+        with pytest.raises(UnavailableError, match="reward, trainer-0 did not register"):
+            await find_addresses(store, RUN, ["reward", "trainer-0"], 0.0)
+        finding = asyncio.create_task(find_addresses(store, RUN, ["reward"], 20.0))
+        await asyncio.sleep(1.0)
+        await put(store, ServiceRecord("reward", OTHER, "10.0.0.8:1"))  # it has moved, and lives
+        assert await finding == {"reward": "10.0.0.8:1"}
+
+    on_store(body)
+
+
+def test_each_kind_waits_for_those_that_it_calls() -> None:
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"train": "d"},
+            "reward": {"rules": {"exact_match": 1}},
+            "trainer": {"data_parallel": 2},
+        }
+    )
+    ranks = {"trainer-0", "trainer-1"}
+    assert called_names(config, "controller", 0) == {"reward", "weight-sync"} | ranks
+    assert called_names(config, "weight-sync", 0) == ranks
+    assert called_names(config, "rollout", 1) == {"weight-sync"}
+    assert called_names(config, "trainer", 1) == {"trainer-0"}
+    assert called_names(config, "reward", 0) == set()
+    own = with_addresses(config, "rollout", 1, {"weight-sync": "w:1", "rollout-1": "r:1"})
+    assert own.endpoints.weight_sync == "w:1" and own.endpoints.rollout[1] == "r:1"
+    rank = with_addresses(config, "trainer", 0, {"trainer-0": "a:1", "trainer-1": "b:1"})
+    assert rank.endpoints.trainer == ("a:1", "b:1")
+
+
+def test_a_process_of_another_place_is_never_taken_for_gone() -> None:
+    mine = holder_name(1)
+    assert not is_elsewhere(mine) and not is_gone(mine)
+    # Containers of one host may share its name and have ids of their own.
+    host, boot, space = place().split("/")
+    for other in (f"{host}/{boot}/1{space}", f"other/{boot}/{space}", f"{host}/0/{space}"):
+        assert is_elsewhere(f"{other} 4194304 1") and not is_gone(f"{other} 4194304 1")
