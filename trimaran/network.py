@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from trimaran.config import NetworkSection
+from trimaran.config import NetworkSection, RunConfig
 from trimaran.errors import InputError
+from trimaran.trust import Trust
 
 BACKLOG = 64
 
@@ -134,6 +135,29 @@ def _from_anywhere(ports: range) -> Iterator[int]:
     start = random.randrange(len(ports))
     yield from ports[start:]
     yield from ports[:start]
+
+
+def check_tensors(config: RunConfig, trust: Trust, host: Host) -> None:
+    """Raises InputError where tensors would leave this machine and be read by whoever listens: of
+    what carries them only the relay has TLS. The operator's word `trusted` allows all of it."""
+    if host.is_loopback or trust.is_network_trusted:
+        return
+    trusted = "or say that everybody on the network may read it (network: trusted)"
+    if trust.tls is None:
+        raise InputError(
+            f"network.subnet: {host.address} is beyond loopback, and nothing there is encrypted; give"
+            f" the services TLS, {trusted}"
+        )
+    if config.weight_sync.transport != "relay":
+        raise InputError(
+            f"weight_sync.transport: {config.weight_sync.transport} sends weights without TLS; set"
+            f" relay, {trusted}"
+        )
+    if config.num_trainer_ranks > 1:
+        raise InputError(
+            f"trainer: {config.num_trainer_ranks} ranks exchange gradients without TLS; use one"
+            f" rank, {trusted}"
+        )
 
 
 def join(host: str, port: int) -> str:

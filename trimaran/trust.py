@@ -129,14 +129,6 @@ class Trust:
                 " 127.0.0.1:PORT, or give both (the word `network: trusted` stands for TLS)"
             )
 
-    def check_plain(self, host: str, key: str) -> None:
-        """For what has no TLS. Raises InputError for an interface beyond loopback that is not trusted."""
-        if not is_loopback(host) and not self.is_network_trusted:
-            raise InputError(
-                f"{key}: {host} is beyond loopback, and what travels there is not encrypted; use"
-                " 127.0.0.1, or say that everybody may read it (--network trusted)"
-            )
-
     def identify(self, method: str, token: str) -> ClientIdentity:
         """The services' own check, of every method alike. Raises UnauthenticatedError."""
         if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):

@@ -24,7 +24,7 @@ class Deployment:
     launcher: str = "local"
     """What starts the processes of runs."""
     trust: Trust = NO_TRUST
-    """What the services of every run show each other. Without a token each run has one of its own."""
+    """What the services of every run show each other; without a token each run has one of its own."""
 
 
 LOCAL = Deployment()
@@ -47,9 +47,11 @@ def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
     if context.run_id != run.run_id:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
-    if deployment.trust.token:
-        write_token(folder, deployment.trust.token)
-    trust = replace(deployment.trust, token=make_token(folder))
+    trust = deployment.trust
+    if trust.token:
+        write_token(folder, trust.token)
+    else:
+        trust = replace(trust, token=make_token(folder))
     wanted = RunContext(run.run_id, folder, run.store_url, trust, deployment.launcher)
     if is_new or wanted != context:
         wanted.write()

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from services.manager import numbers
 from services.manager.admission import admit
@@ -96,7 +96,7 @@ async def serving(
             settings.policy,
             times,
             _secrets(settings),
-            deployment_of(settings),
+            _deployment(settings),
         )
         if ray:
             following = asyncio.create_task(ray.follow(manager.use_pools))
@@ -217,20 +217,14 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def deployment_of(settings: ManagerSettings) -> Deployment:
-    """Raises InputError for files that cannot be used."""
+def _deployment(settings: ManagerSettings) -> Deployment:
+    """Raises InputError for TLS files that cannot be used."""
     token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
-    return Deployment(settings.launcher, replace(service_trust(settings), token=token))
-
-
-def service_trust(settings: ManagerSettings) -> Trust:
-    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
-    tls = settings.services.tls
-    files = None
+    tls, files = settings.services.tls, None
     if tls is not None:
         files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
         read_pem(files)
-    return Trust(tls=files, is_network_trusted=settings.network == "trusted")
+    return Deployment(settings.launcher, Trust(token, files, settings.network == "trusted"))
 
 
 def _tls(settings: ManagerSettings) -> TlsFiles | None:

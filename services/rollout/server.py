@@ -33,10 +33,11 @@ from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.directory import Directory, named_addresses
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
-from trimaran.network import find_host
+from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.store import open_store
+from trimaran.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -223,7 +224,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     not follow the temperature, and when nobody registers us.
     """
     host = find_host(config.network)
-    run.trust.check_plain(host.address, "network.subnet")
+    check_tensors(config, run.trust, host)
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -236,7 +237,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(engine.close)
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)
-        receiver = WeightReceiver(device, 0, config.weight_sync, host=host)
+        receiver = WeightReceiver(
+            device, 0, config.weight_sync, host=host, tls=socket_tls(run.trust)
+        )
         check_engine = partial(
             check_temperature,
             engine,

@@ -27,10 +27,11 @@ from trimaran.errors import (
     OutOfOrderError,
     TrimaranError,
 )
-from trimaran.network import Host, find_host
+from trimaran.network import Host, check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import TRAINER_STEP
 from trimaran.store import Store, open_store
+from trimaran.tls import socket_tls
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
@@ -230,7 +231,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
     host = find_host(config.network)
-    run.trust.check_plain(host.address, "network.subnet")
+    check_tensors(config, run.trust, host)
     store = await open_store(run.store_url)
     try:
         await _serve(config, run, store, index, host)
@@ -240,7 +241,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
 
 async def _serve(config: RunConfig, run: RunContext, store: Store, index: int, host: Host) -> None:
     addresses, device = config.endpoints.trainer, pick(config.trainer.device)
-    sender = WeightSender(device, 0, config.weight_sync, host)
+    sender = WeightSender(device, 0, config.weight_sync, host, socket_tls(run.trust))
     rank = TrainerRank(config, run, index, sender.hold)
     directory = Directory(store, run.run_id, named_addresses(config))
     ranks = range(1, config.num_trainer_ranks) if index == 0 else ()

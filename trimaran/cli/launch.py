@@ -36,6 +36,7 @@ from trimaran.launch.run_services import (
 from trimaran.launch.service_process import ServiceProcess
 from trimaran.launch.site import Site
 from trimaran.machine import read_machine
+from trimaran.network import find_host
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, launcher_lease
 from trimaran.store import Store, open_store
@@ -111,9 +112,10 @@ def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
 
     services = run_services(config, run.folder, place(config, read_machine(os.environ)))
     taken = {service.address for service in services}  # also while one of them is dead
+    host = find_host(config.network)
 
     def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-        address = free_address(taken)
+        address = free_address(taken, host)
         taken.add(address)
         return added_replica(config, run.folder, index, address, devices)
 

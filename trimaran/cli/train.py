@@ -25,7 +25,7 @@ from trimaran.launch.run_folder import (
     open_run_folder,
     write_config,
 )
-from trimaran.network import find_host
+from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, events_stream
 from trimaran.store import open_store
@@ -77,7 +77,7 @@ def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
     console, folder = Console(), run.folder
     if network is not None:
         run = replace(run, trust=replace(run.trust, is_network_trusted=network == "trusted"))
-    run.trust.check_plain(find_host(config.network).address, "network.subnet")
+    check_tensors(config, run.trust, find_host(config.network))
     with locked(folder):
         run.write()
         write_config(folder, config)

@@ -23,6 +23,7 @@ from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import OutOfOrderError, TransferError
 from trimaran.network import LOOPBACK, Host
+from trimaran.tls import SocketTls
 from trimaran.types import Peer, Ranges, TransferGroup, TransferLimits
 
 
@@ -43,8 +44,14 @@ class WeightSender:
     """
 
     def __init__(
-        self, device: Device, index: int, config: WeightSyncSection, host: Host = LOOPBACK
+        self,
+        device: Device,
+        index: int,
+        config: WeightSyncSection,
+        host: Host = LOOPBACK,
+        tls: SocketTls | None = None,
     ) -> None:
+        """`tls`: of the relay; transfer groups do without it."""
         self._device = device
         self._host = host
         self._index = index
@@ -55,7 +62,7 @@ class WeightSender:
         self._newest = 0
         self._stock = Stock()
         self._key = secrets.token_hex(32)
-        self._relay = RelayServer(config, self._key, self._stock, host=host)
+        self._relay = RelayServer(config, self._key, self._stock, host=host, tls=tls)
 
     def start(self) -> None:
         """Raises TransferError when the host's address cannot be listened on."""

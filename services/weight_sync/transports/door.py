@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from services.weight_sync.transports.relay_wire import STALL_SECONDS, Connection, greet
 from trimaran.network import join
+from trimaran.tls import SocketTls
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Door:
         serve: Serve,
         num_expected: int = 0,
         patience: DoorPatience = DEFAULT_PATIENCE,
+        tls: SocketTls | None = None,
     ) -> None:
         """Open from now on; `name` stands in the threads' names.
 
@@ -58,6 +60,7 @@ class Door:
         self._key = key
         self._serve = serve
         self._patience = patience
+        self._tls = tls
         self._most = max(MAX_STRANGERS, 4 * num_expected)
         self._most_near = max(MAX_STRANGERS_PER_ADDRESS, 2 * num_expected)
         self._lock = threading.Lock()
@@ -123,9 +126,13 @@ class Door:
         self._strangers[sock] = address
 
     def _handle(self, sock: socket.socket) -> None:
+        patience, shown = self._patience, sock
         try:
-            patience = self._patience
-            connection = Connection(sock, time.monotonic() + patience.handshake, patience.stall)
+            if self._tls is not None:
+                sock.settimeout(patience.handshake)
+                # Of a copy: whoever ends the connection shuts the socket itself down.
+                shown = self._tls.accept(sock.dup())
+            connection = Connection(shown, time.monotonic() + patience.handshake, patience.stall)
             nonces = greet(connection, self._key)
             with self._lock:
                 self._strangers.pop(sock, None)
@@ -136,6 +143,8 @@ class Door:
         except OSError as error:
             logger.info("%s: a connection ended: %s", self._name, error)
         finally:
+            if shown is not sock:
+                shown.close()
             with self._lock:
                 self._connections.pop(sock, None)
                 self._strangers.pop(sock, None)

@@ -27,6 +27,7 @@ from services.weight_sync.transports.relay_wire import (
 )
 from trimaran.errors import TransferError
 from trimaran.network import family_of, split
+from trimaran.tls import SocketTls
 from trimaran.types import Peer, RelaySource
 
 PATIENCE_SECONDS = 3.0
@@ -59,12 +60,18 @@ class _Pull:
     job: Job[RelaySource]
     patience: float
     stall: float
+    tls: SocketTls | None
     missing: dict[int, memoryview] = field(default_factory=dict)
     """Where the bytes of each block that has not landed belong."""
 
 
 class RelayCarrier(Carrier[RelaySource]):
-    def __init__(self, patience: float = PATIENCE_SECONDS, stall: float = STALL_SECONDS) -> None:
+    def __init__(
+        self,
+        patience: float = PATIENCE_SECONDS,
+        stall: float = STALL_SECONDS,
+        tls: SocketTls | None = None,
+    ) -> None:
         """`patience`: a peer that fails for so many seconds, without a block in between, is not
         asked again in this stage. It may be about to begin with the version itself.
 
@@ -72,9 +79,10 @@ class RelayCarrier(Carrier[RelaySource]):
         """
         self._patience = patience
         self._stall = stall
+        self._tls = tls
 
     def carry(self, job: Job[RelaySource]) -> None:
-        pull = _begin(_Pull(job, self._patience, self._stall))
+        pull = _begin(_Pull(job, self._patience, self._stall, self._tls))
         candidates = [_Candidate(peer) for peer in job.source.peers]
         pause = FIRST_PAUSE_SECONDS
         while pull.missing:
@@ -149,15 +157,20 @@ def _pull_from(pull: _Pull, peer: Peer) -> None:
                 raise TimeoutError("the deadline passed")
             sock.settimeout(min(left, pull.stall))
             sock.connect((host, port))
-            connection = Connection(sock, deadline, pull.stall)
-            status = introduce(connection, peer.key)
-            if status is None:
-                raise _DroppedError("could not prove that it knows its key")
-            if status is RelayStatus.BUSY:
-                raise _BusyError
-            _request(pull, connection)
-            while _take_frame(pull, connection):
-                pass
+            # Of a copy: `interrupt` shuts the socket itself down.
+            with pull.tls.connect(sock.dup(), host) if pull.tls else sock as shown:
+                _pull_through(pull, peer, Connection(shown, deadline, pull.stall))
+
+
+def _pull_through(pull: _Pull, peer: Peer, connection: Connection) -> None:
+    status = introduce(connection, peer.key)
+    if status is None:
+        raise _DroppedError("could not prove that it knows its key")
+    if status is RelayStatus.BUSY:
+        raise _BusyError
+    _request(pull, connection)
+    while _take_frame(pull, connection):
+        pass
 
 
 def _request(pull: _Pull, connection: Connection) -> None:

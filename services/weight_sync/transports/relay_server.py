@@ -24,6 +24,7 @@ from services.weight_sync.transports.stock import Holding, Stock
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TransferError
 from trimaran.network import LOOPBACK, Host
+from trimaran.tls import SocketTls
 from trimaran.types import MAX_BLOCKS
 
 LANDING_SECONDS = 2.0
@@ -47,9 +48,10 @@ class RelayServer:
         stock: Stock,
         patience: DoorPatience = DEFAULT_PATIENCE,
         host: Host = LOOPBACK,
+        tls: SocketTls | None = None,
     ) -> None:
         self._config = config
-        self._host = host
+        self._host, self._tls = host, tls
         self._key = key
         self._stock = stock
         self._patience = patience
@@ -72,7 +74,9 @@ class RelayServer:
                 f"the relay cannot listen on {self._host.address} ({error.strerror}); check"
                 " network.subnet"
             ) from None
-        self._door = Door("relay", listener, self._key, self._serve, patience=self._patience)
+        self._door = Door(
+            "relay", listener, self._key, self._serve, patience=self._patience, tls=self._tls
+        )
 
     def close(self) -> None:
         """Idempotent; ends every connection."""
