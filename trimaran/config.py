@@ -69,7 +69,7 @@ def _check_ports(ports: str) -> str:
     return ports
 
 
-def _check_payloads_url(url: str) -> str:
+def _check_place(url: str) -> str:
     user, at, _ = url.partition("://")[2].partition("/")[0].partition("@")
     if at and ":" in user:
         raise ValueError("holds credentials; give them in the environment")
@@ -105,7 +105,8 @@ Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 FIRST_PORT, LAST_PORT = 1024, 65535
-Payloads = Annotated[str, AfterValidator(_check_payloads_url)]
+Place = Annotated[str, AfterValidator(_check_place)]
+"""A folder, or a bucket such as s3://name/path."""
 Address = Annotated[
     str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)
 ]
@@ -137,7 +138,10 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
-    payloads: Payloads | None = None
+    checkpoints: Place | None = None
+    """Where checkpoints, the trained model and what people read of a run lie: a folder that all hosts
+    of the run see, or a bucket such as s3://name/path; without it the run folder. docs/operations.md"""
+    payloads: Place | None = None
     """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
     without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
     keep_payloads: Literal["resume", "all"] = "resume"
@@ -153,7 +157,13 @@ class ModelSection(Section):
     """What is trained. `model: {path: models/SmolLM2-135M-Instruct}`"""
 
     path: Path
-    """A Hugging Face folder: config.json, tokenizer and safetensors."""
+    """A Hugging Face folder: config.json, tokenizer and safetensors. Each host of the run that needs
+    it has it there, or fetches it from `source`."""
+    source: Place | None = None
+    """Where a host that lacks `path` fetches it from, once: a folder or a bucket to which
+    `trimaran model push` has brought it."""
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Which model is meant, as `trimaran model push` prints it: another one is refused."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """As torch calls it. What computes and what travels; main weights are always fp32."""
 
@@ -203,8 +213,8 @@ class RolloutSection(Section):
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
     eager: Eager = "auto"
-    """vLLM without captured graphs. auto: with them on cuda only. Nobody has proven on a device that
-    they follow a load of weights; the probe at the start checks it."""
+    """vLLM without captured graphs. auto: with them on cuda only. The probe at the start checks
+    that they follow a load of weights; they did on an H100. No NPU has been tried."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
 
@@ -526,8 +536,8 @@ def resolve_tree(
     for section, key in PATH_KEYS:
         branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
-            branch[key] = str(folder.resolve() / branch[key])
-    _resolve_rule_paths(plain, folder.resolve())
+            branch[key] = str((folder / branch[key]).resolve())
+    _resolve_rule_paths(plain, folder)
     for override in overrides:
         _apply(plain, override)
     _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
@@ -540,10 +550,10 @@ def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
     rules = _branch(reward.get("rules")) or {}
     for rule in filter(None, map(_branch, rules.values())):
         if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
-            rule["function"] = str(folder / rule["function"])
+            rule["function"] = str((folder / rule["function"]).resolve())
         plugin = _branch(rule.get("plugin")) or {}
         if isinstance(plugin.get("ca_file"), str):
-            plugin["ca_file"] = str(folder / plugin["ca_file"])
+            plugin["ca_file"] = str((folder / plugin["ca_file"]).resolve())
 
 
 def _branch(value: Any) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from services.manager.records import LEASE, Managed, Records
 from services.manager.run_links import RunLinks
 from services.manager.run_stores import RunStores
 from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
+from trimaran import scope
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -149,7 +150,8 @@ class Manager:
         if self._looks:
             await asyncio.wait(self._looks.values(), timeout=self._times.look)
         for run_id in [run_id for run_id, task in self._looks.items() if task.done()]:
-            self._settle(run_id, self._looks.pop(run_id))
+            with scope.about(run=run_id):
+                self._settle(run_id, self._looks.pop(run_id))
         await self._share_out()
         if self._calls:
             await self._calls.follow(self.records.all())
@@ -179,6 +181,7 @@ class Manager:
             logger.warning("run %s: %s (%d times)", run_id, error, count, exc_info=trace)
 
     async def _look(self, run: Managed, presence: Presence) -> None:
+        scope.learn(run=run.run_id)
         if run.is_deleted:
             await self._delete(run)
             return

@@ -29,9 +29,10 @@ from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.launch.ray.cluster import Cluster, ray_address
-from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
 from trimaran.tls import read_pem
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
@@ -75,7 +76,8 @@ async def serving(
         settings.check_services()
         settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
-        store = await _open(settings.store_url, say)
+        store_seconds = StoreSeconds()
+        store = timed(await _open(settings.store_url, say), store_seconds)
         stack.push_async_callback(store.close)
         lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
@@ -96,13 +98,13 @@ async def serving(
             settings.policy,
             times,
             _secrets(settings),
-            _deployment(settings),
+            deployment_of(settings),
         )
         if ray:
             following = asyncio.create_task(ray.follow(manager.use_pools))
             stack.callback(following.cancel)
         runs = Runs(manager, settings, _admission(settings))
-        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
         try:
             server = rpc.Server(
@@ -118,6 +120,7 @@ async def serving(
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
         numbers.show(server.metrics, manager)
+        server.metrics.show_store(store_seconds)
         hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
         app = make_app(
             runs,
@@ -217,16 +220,22 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def _deployment(settings: ManagerSettings) -> Deployment:
-    """Raises InputError for TLS files that cannot be used."""
+def deployment_of(settings: ManagerSettings) -> Deployment:
+    """Raises InputError for files that cannot be used."""
     token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
-    tls, files = settings.services.tls, None
+    return Deployment(settings.launcher, replace(service_trust(settings), token=token))
+
+
+def service_trust(settings: ManagerSettings) -> Trust:
+    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
+    tls = settings.services.tls
+    files = None
     if tls is not None:
         files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
         read_pem(files)
-    return Deployment(settings.launcher, Trust(token, files, settings.network == "trusted"))
+    return Trust(tls=files, is_network_trusted=settings.network == "trusted")
 
 
-def _tls(settings: ManagerSettings) -> TlsFiles | None:
+def own_tls(settings: ManagerSettings) -> TlsFiles | None:
     tls = settings.tls
     return TlsFiles(tls.certificate, tls.key, tls.authorities) if tls else None

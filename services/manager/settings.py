@@ -26,7 +26,7 @@ from trimaran.config import (
     Address,
     NetworkSection,
     NonNegative,
-    Payloads,
+    Place,
     Positive,
     Seconds,
     Section,
@@ -136,8 +136,10 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
-    payloads: tuple[Payloads, ...] = ()
-    """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
+    sources: tuple[Place, ...] = ()
+    """Folders and buckets below which `model.source` may lie, such as s3://models."""
+    payloads: tuple[Place, ...] = ()
+    """The same for `run.payloads` and `run.checkpoints`, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ class AllowSection(Section):
             models=self.models,
             data=self.data,
             rules=self.rules,
+            sources=self.sources,
             payloads=self.payloads,
             functions=self.functions,
             plugin_hosts=self.plugin_hosts,

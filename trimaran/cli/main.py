@@ -56,14 +56,24 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.launch import launch_run
 
         return launch_run(options.run_folder)
+    if options.command == "health":
+        from trimaran.cli.health import health
+
+        return health(options.kind, options.address, options.timeout)
     if options.command == "token":
         from trimaran.cli.token import new
 
         return new(options.owner, options.role, options.name)
+    if options.command == "model":
+        from trimaran.cli.model import push
+
+        return push(options.folder, options.url)
     if options.command == "up":
         from trimaran.cli.up import up
 
         return up(options)
+    if options.command == "doctor":
+        return _doctor(options)
     if options.command in RUN_COMMANDS:
         from trimaran.cli.runs import dispatch
 
@@ -103,6 +113,21 @@ def _pass_on(allow: Sequence[str]) -> None:
     known = os.environ.get(ALLOW_VARIABLE, "").split("\n")
     if entries := [*filter(None, map(str.strip, known)), *allow]:
         os.environ[ALLOW_VARIABLE] = "\n".join(map(absolute_entry, entries))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from trimaran.cli import doctor
+
+    if options.listen is not None:
+        return doctor.listen(options.listen, options.token_file)
+    return doctor.doctor(
+        options.config,
+        options.overrides,
+        options.host,
+        options.token_file,
+        options.store,
+        options.json,
+    )
 
 
 def _weights(options: argparse.Namespace) -> int:

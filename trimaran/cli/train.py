@@ -11,7 +11,7 @@ from rich.console import Console
 
 from trimaran.cli.find_run import LATEST, find_run
 from trimaran.cli.launch import Signals, launch_here
-from trimaran.cli.preflight import check_run
+from trimaran.cli.preflight import check_run, show_errors
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
@@ -69,6 +69,7 @@ def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config)
+    show_errors(config)
     return fill_endpoints(config, move_busy)
 
 
