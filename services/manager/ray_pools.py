@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from services.manager.needs import ROLES, YES
+from services.manager.needs import YES
 from services.manager.pools import Pool
 from trimaran.device import Kind
 from trimaran.errors import UnavailableError
 from trimaran.launch.ray.cluster import RAY_NAMES, Cluster, Node
-from trimaran.launch.ray.placing import device_name
+from trimaran.launch.ray.placing import ROLES, device_name
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ class RayPools:
     await pools.follow(manager.use_pools)
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, look_seconds: float = LOOK_SECONDS) -> None:
+        self._cluster, self._look_seconds = cluster, look_seconds
 
     async def open(self) -> tuple[Pool, ...]:
         """Those that are there. Raises InputError without Ray, UnavailableError without a cluster."""
@@ -41,7 +41,7 @@ class RayPools:
                 use(pools_of(await asyncio.to_thread(self._cluster.nodes)))
             except UnavailableError as error:
                 logger.warning("the nodes stay as they were seen: %s", error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
 
 
 def pools_of(nodes: Sequence[Node]) -> tuple[Pool, ...]:

@@ -11,7 +11,7 @@ from tests.tiny_model import write_tiny_model
 
 
 def write_inputs(folder: Path) -> Path:
-    """The YAML of a run of two replicas and one rank."""
+    """The YAML of a run of two replicas and one rank. Its checkpoints lie where all hosts see them."""
     folder.mkdir(parents=True)
     write_tiny_model(folder / "model")
     rows = [{"prompt": f"{a} + {b} = ?", "answer": str(a + b)} for a in range(5) for b in range(3)]

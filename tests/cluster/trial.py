@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -61,7 +62,8 @@ class Trial:
         """Every fault on one run."""
         run = self.run
         run.start_manager()
-        run.submit(self.config, "rollout.max_replicas=3", "run.steps=1000000")
+        shared = f"run.checkpoints={self.config.parent}/checkpoints"
+        run.submit(self.config, "rollout.max_replicas=3", "run.steps=1000000", shared)
         needed = ("controller", "reward", "weight-sync", "trainer-0", "rollout-0", "rollout-1")
         run.until_all_answer(*needed, "rollout-2")
         for title, name, harm in self.faults():
@@ -80,7 +82,8 @@ class Trial:
             ("the launcher is killed", "trainer-0", lambda: self.kill(self.nodes[0], LAUNCHER)),
             ("the manager and the launcher are killed", "trainer-0", self.kill_manager),
             ("the head and a replica are killed", "rollout-0", self.kill_head),
-            ("a replica's raylet is killed, and comes back", "rollout-0", self.kill_raylet),
+            ("the trainer's raylet is killed", "trainer-0", lambda: self.kill_raylet("trainer-0")),
+            ("a replica's raylet is killed", "rollout-0", lambda: self.kill_raylet("rollout-0")),
         ]
 
     def kill_service(self, name: str) -> None:
@@ -104,11 +107,11 @@ class Trial:
         time.sleep(5.0)
         self.cluster.start_head()
 
-    def kill_raylet(self) -> None:
-        host = self.host_of("rollout-0")
+    def kill_raylet(self, name: str) -> None:
+        """It comes back after a while, as another node; without it not all have room."""
+        host = self.host_of(name)
         self.kill(host, "raylet/raylet")
-        time.sleep(8.0)
-        self.cluster.join(host, "--num-cpus=2")
+        threading.Timer(15.0, self.cluster.join, (host, "--num-cpus=2")).start()
 
     def host_of(self, name: str) -> Host:
         address = self.run.last["hosts"][name]
