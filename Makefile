@@ -173,7 +173,7 @@ contract-run: archives $(VLLM_23_VENV)/.installed .cache/mindspeed/.installed
 # What stands in results.json is the last time that it was run whole.
 test-cluster: install
 	$(BIN)/python -c "import ray" 2>/dev/null || $(UV) pip install --quiet --python $(BIN)/python "ray==2.60.0"
-	$(BIN)/python -m tests.cluster --results tests/cluster/results.json
+	$(BIN)/python -m tests.cluster
 
 clean:
 	rm -rf $(VENV) .cache

@@ -1,8 +1,8 @@
-"""`python -m tests.cluster [--only NAME] [--results FILE]`: runs on a Ray cluster of several hosts.
+"""`python -m tests.cluster [--only NAME]`: runs on a Ray cluster of several hosts.
 
 A head, whose memory is in Redis, and three nodes, each with its own network, disk and processes. A
 run goes to its end; then one is harmed in every way that docs/deploy.md names, and nobody helps it.
-Needs root, iproute2, util-linux, redis-server and Ray.
+Needs root, iproute2, util-linux, redis-server and Ray. `results.json` is what came of it last.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,12 +24,12 @@ from tests.cluster.ray_hosts import ROOT, RayHosts
 from tests.cluster.trial import Trial
 
 NAMES = ("whole", "harmed")
+RESULTS = Path(__file__).with_name("results.json")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster")
-    parser.add_argument("--only", choices=NAMES)
-    parser.add_argument("--results", type=Path)
+    parser.add_argument("--only", choices=NAMES, help="and leaves results.json alone")
     parser.add_argument("--keep", action="store_true", help="the hosts' disks, to look at")
     options = parser.parse_args()
     why = why_impossible()
@@ -37,19 +38,21 @@ def main() -> int:
     if why:
         print(f"error: {why}", file=sys.stderr)
         return 2
-    folder = Path(tempfile.mkdtemp())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    folder, results = Path(tempfile.mkdtemp()), dict[str, Any]()
     try:
         with RayHosts(folder) as cluster:
-            trial = Trial(cluster, folder)
+            trial = Trial(cluster, folder, results)
             for name in (options.only,) if options.only else NAMES:
                 getattr(trial, name)()
+        results["all of it"] = "passed"
     finally:
+        if not options.only:
+            RESULTS.write_text(json.dumps(describe() | results, indent=1) + "\n")
         if options.keep:
             print(f"kept: {folder}", file=sys.stderr)
         else:
-            shutil.rmtree(folder)
-    if options.results:
-        options.results.write_text(json.dumps(describe() | trial.results, indent=1) + "\n")
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

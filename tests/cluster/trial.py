@@ -32,7 +32,8 @@ Harm = Callable[[], object]
 class Trial:
     """All of it, on one cluster."""
 
-    def __init__(self, cluster: RayHosts, folder: Path) -> None:
+    def __init__(self, cluster: RayHosts, folder: Path, results: dict[str, Any]) -> None:
+        """`results` is filled as it goes."""
         self.cluster, self.config = cluster, write_inputs(folder / "inputs")
         self.nodes = [
             cluster.node("node1", "--num-cpus=0"),
@@ -40,7 +41,7 @@ class Trial:
             cluster.node("node3", "--num-cpus=2"),
         ]
         self.run = ManagedRun(cluster, self.nodes[0])
-        self.results: dict[str, Any] = {}
+        self.results = results
 
     def whole(self) -> None:
         """`trimaran train` from its first step to its last, with folders of which no host sees
