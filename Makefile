@@ -4,6 +4,7 @@
 # make unit   the quick tests: two to three minutes on two cores. Without real engines, whole runs, installations, sweeps
 # make e2e    the tests that `make unit` leaves out: about 20 minutes
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
+# make test-cluster  runs on a Ray cluster of four hosts (network namespaces), harmed in every way: about 10 minutes, as root
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
@@ -25,7 +26,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e test-compose contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
+.PHONY: install demo test unit e2e test-compose test-cluster contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -168,6 +169,11 @@ $(VLLM_23_VENV)/.installed: requirements/install.sh requirements/shared.sh requi
 
 contract-run: archives $(VLLM_23_VENV)/.installed .cache/mindspeed/.installed
 	$(BIN)/python -m tests.contract_run $(ONLY)
+
+# What stands in results.json is the last time that it was run whole.
+test-cluster: install
+	$(BIN)/python -c "import ray" 2>/dev/null || $(UV) pip install --quiet --python $(BIN)/python "ray==2.60.0"
+	$(BIN)/python -m tests.cluster
 
 clean:
 	rm -rf $(VENV) .cache

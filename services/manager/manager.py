@@ -77,7 +77,7 @@ class Manager:
         """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
         self._policy, self._times = policy, times
-        self._scheduler = Scheduler(pools, policy)
+        self._scheduler = Scheduler(pools, policy, deployment.launcher == "ray")
         self._secrets, self._deployment = secrets, deployment
         self._calls = Calls(records.store) if deployment.launcher == "external" else None
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -99,7 +99,7 @@ class Manager:
             return
         before, now = {pool.name for pool in self.pools}, {pool.name for pool in pools}
         logger.info("pools: %s come, %s go", sorted(now - before), sorted(before - now))
-        self.pools, self._scheduler = tuple(pools), Scheduler(pools, self._policy)
+        self.pools, self._scheduler = tuple(pools), Scheduler(pools, self._policy, True)
         self.records.changed.set()
 
     async def run(self) -> None:

@@ -8,12 +8,12 @@ from services.manager.pools import Ask, Need, Pool, find_fit
 from trimaran.config import RunConfig
 from trimaran.device import DeviceName, Kind
 from trimaran.errors import InputError
+from trimaran.launch.ray.placing import ROLES
 
 AUTO: tuple[Kind, ...] = ("npu", "cuda", "cpu")
 """In this order."""
-ROLES = {"trainer": "trimaran_trainer", "rollout": "trimaran_rollout"}
-"""Labels of pools that are kept for one of both; where any has it, only those are used."""
 YES = "yes"
+"""The label of a pool that is kept for a role; where any is, only those are used for it."""
 
 
 def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:

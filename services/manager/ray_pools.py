@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from services.manager.needs import ROLES, YES
+from services.manager.needs import YES
 from services.manager.pools import Pool
+from trimaran.call_thread import CallThread
 from trimaran.device import Kind
-from trimaran.errors import UnavailableError
+from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.launch.ray.cluster import RAY_NAMES, Cluster, Node
-from trimaran.launch.ray.placing import device_name
+from trimaran.launch.ray.placing import ROLES, device_name
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+HEAD_SECONDS = 30.0
+"""For Ray's head to answer."""
 RAY_LABELS = "ray.io/"
 
 
@@ -26,22 +29,26 @@ class RayPools:
     await pools.follow(manager.use_pools)
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, look_seconds: float = LOOK_SECONDS) -> None:
+        self._cluster, self._look_seconds = cluster, look_seconds
+        self._head = CallThread("Ray's head")
 
     async def open(self) -> tuple[Pool, ...]:
         """Those that are there. Raises InputError without Ray, UnavailableError without a cluster."""
-        await asyncio.to_thread(self._cluster.connect)
-        return pools_of(await asyncio.to_thread(self._cluster.nodes))
+        await self._head.wait(self._cluster.connect, HEAD_SECONDS)
+        return await self._look()
 
     async def follow(self, use: Callable[[Sequence[Pool]], None]) -> None:
         """For ever. While the head of the cluster is away, what was last seen stays."""
         while True:
             try:
-                use(pools_of(await asyncio.to_thread(self._cluster.nodes)))
-            except UnavailableError as error:
+                use(await self._look())
+            except (UnavailableError, DeadlineError) as error:
                 logger.warning("the nodes stay as they were seen: %s", error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
+
+    async def _look(self) -> tuple[Pool, ...]:
+        return pools_of(await self._head.wait(self._cluster.nodes, HEAD_SECONDS))
 
 
 def pools_of(nodes: Sequence[Node]) -> tuple[Pool, ...]:

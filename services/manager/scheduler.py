@@ -89,14 +89,20 @@ class Scheduler:
     Example: Scheduler(pools, Policy()).plan(holdings, queue, now=time.time()).starts
     """
 
-    def __init__(self, pools: Sequence[Pool], policy: Policy = POLICY) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], policy: Policy = POLICY, has_hosts: bool = False
+    ) -> None:
+        """`has_hosts`: a pool that is missing is a host that is gone, so what runs have there is
+        moved. Otherwise an operator has taken it out, and runs keep what they have."""
         self._pools = {pool.name: pool for pool in pools}
-        self._policy = policy
+        self._policy, self._has_hosts = policy, has_hosts
         self._shapes: dict[object, _Shape] = {}
 
     def plan(self, holdings: Sequence[Holding], queue: Sequence[Ask], now: float) -> Plan:
         """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
-        return _Round(self._pools, self._shape, holdings, now, self._policy).run(queue)
+        found = _Round(self._pools, self._shape, holdings, now, self._policy)
+        moves = found.moves() if self._has_hosts else {}
+        return replace(found.run(queue), moves=moves)
 
     def _shape(self, ask: Ask) -> _Shape:
         key = _need_key(ask.trainer), _need_key(ask.replica), ask.min_replicas
@@ -166,8 +172,11 @@ class _Round:
             for index in holding.leaving:
                 self._expect(holding.grant.replicas.get(index, ()))
 
+    def moves(self) -> dict[str, Grant]:
+        """To be called before `run`."""
+        return {run_id: grant for run_id in self.holdings if (grant := self._moved(run_id))}
+
     def run(self, queue: Sequence[Ask]) -> Plan:
-        moves = {run_id: grant for run_id in self.holdings if (grant := self._moved(run_id))}
         self._take_surplus()
         starts: dict[str, Grant] = {}
         waits: dict[str, str] = {}
@@ -202,7 +211,7 @@ class _Round:
             waits[run_id] = reasons[shape]
         adds = self._grow()
         takes = {run_id: frozenset(taken) for run_id, taken in self.takes.items() if taken}
-        return Plan(starts, adds, takes, waits, moves)
+        return Plan(starts, adds, takes, waits)
 
     def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:
         """Fair share looks at what has been started meanwhile."""

@@ -34,7 +34,9 @@ DISK = Path("/srv")
 
 def why_impossible() -> str:
     """Empty where hosts can be made."""
-    missing = [name for name in ("ip", "unshare", "nsenter") if shutil.which(name) is None]
+    missing = [
+        name for name in ("ip", "unshare", "nsenter", "setpriv") if shutil.which(name) is None
+    ]
     if missing:
         return f"needs {', '.join(missing)}: Debian's packages iproute2 and util-linux bring them"
     if os.geteuid() != 0:
@@ -58,6 +60,10 @@ class Host:
     def pid(self) -> int:
         """Of the process that holds its namespaces, as the machine sees it."""
         return self._holder.pid
+
+    @property
+    def subnet(self) -> str:
+        return f"{SUBNET}.0/24"
 
     def command(self, *words: str | Path) -> list[str]:
         """What runs `words` on this host."""
@@ -109,8 +115,11 @@ class Host:
         """A signal to each process whose command line holds the words; how many there were."""
         found = self.processes(*words)
         for pid in found:
-            self._sh(f"kill -{int(number)} {pid} || true")
+            self.kill_process(number, pid)
         return len(found)
+
+    def kill_process(self, number: signal.Signals, pid: int) -> None:
+        self._sh(f"kill -{int(number)} {pid} || true")
 
     def lose(self) -> None:
         """The power fails."""
@@ -175,7 +184,9 @@ class Network:
 
 def _hold(*spaces: str) -> subprocess.Popen[bytes]:
     """A process that lives in namespaces of its own and does nothing."""
-    words: Sequence[str] = ("unshare", *spaces, "--", "sh", "-c", "echo; exec sleep infinity")
+    ends_with_us = ("setpriv", "--pdeathsig", "KILL")
+    body = ("--", "sh", "-c", "echo; exec sleep infinity")
+    words: Sequence[str] = (*ends_with_us, "unshare", *spaces, *body)
     holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert holder.stdout and holder.stdout.readline(), "the namespaces cannot be made"
     return holder

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.cluster.hosts import SUBNET, Host, Network
+from tests.cluster.hosts import Host, Network
 
 ROOT = Path(__file__).parents[2]
 PORT, REDIS_PORT = 6379, 6400
@@ -125,6 +125,3 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIEN
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.05)
-
-
-SUBNET_WORD = f"network.subnet={SUBNET}.0/24"

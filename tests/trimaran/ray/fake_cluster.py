@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from trimaran.errors import UnavailableError
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Node, Where
 
 NODES = (
@@ -31,6 +32,8 @@ class FakeCluster:
 
     known: Sequence[Node] = NODES
     has_room: bool = True
+    is_away: bool = False
+    """Its head, which knows the nodes."""
     address: str = "fake"
     own_node: str = "n1"
     actors: dict[str, FakeActor] = field(default_factory=dict)
@@ -49,6 +52,8 @@ class FakeCluster:
         self.is_connected = False
 
     def nodes(self) -> list[Node]:
+        if self.is_away:
+            raise UnavailableError("Ray cannot answer")
         return list(self.known)
 
     def make(self, actor: type[Any], name: str, where: Where, *arguments: Any) -> FakeActor:

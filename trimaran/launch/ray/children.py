@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
-from trimaran.errors import TrimaranError, UnavailableError
+from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
 from trimaran.launch.ray.placing import (
@@ -40,6 +41,8 @@ from trimaran.store import Store
 from trimaran.trust import TOKEN_NAME
 
 logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL_SECONDS = 0.5
 ASK_SECONDS = 5.0
@@ -48,6 +51,8 @@ PLACE_SECONDS = 300.0
 """For Ray to find a node with room, after which the start counts as failed."""
 TELL_SECONDS = 20.0
 """Between two notes that a process waits for a place."""
+HEAD_SECONDS = 30.0
+"""For Ray's head to answer."""
 END_SECONDS = 10.0
 """For an actor to end what is left of its service."""
 DRAINED_SECONDS = StopTimes().drained
@@ -78,6 +83,7 @@ class RayChild:
     """The placement group in which it has its place."""
     is_ended: bool = False
     """It was asked to end: its end is no death."""
+    is_over: bool = False
     cause: str = ""
     """Why it was killed here."""
 
@@ -121,6 +127,7 @@ class RayChildren:
         self._records: dict[str, ServiceRecord] = {}
         self._lapse_seconds, self._ask_seconds = lapse_seconds, ask_seconds
         self._place_seconds, self._tell_seconds = place_seconds, tell_seconds
+        self._head = CallThread("Ray's head")
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._nodes: list[Node] = []
         self._own_address = ""
@@ -134,8 +141,8 @@ class RayChildren:
     async def open(self) -> None:
         """Ends what an earlier launcher of the run has left. Raises InputError and
         UnavailableError."""
-        await asyncio.to_thread(self._cluster.connect)
-        self._nodes = await asyncio.to_thread(self._cluster.nodes)
+        await self._ask(self._cluster.connect)
+        self._nodes = await self._ask(self._cluster.nodes)
         own = self._cluster.own_node
         self._own_address = next((n.address for n in self._nodes if n.node_id == own), "")
         (self._run.folder / self._mark).touch()
@@ -185,8 +192,8 @@ class RayChildren:
             life.cancel()
         if lives:
             await asyncio.wait(lives, timeout=2 * END_SECONDS)
-        await self._brief(self._cluster.release, f"{self._run.run_id}/")
-        await self._brief(self._cluster.disconnect)
+        await self._try(self._cluster.release, f"{self._run.run_id}/")
+        await self._try(self._cluster.disconnect)
         (self._run.folder / self._mark).unlink(missing_ok=True)
 
     async def _end(self, child: RayChild, seconds: float) -> None:
@@ -215,6 +222,7 @@ class RayChildren:
         except OSError as error:
             ended = self._failed(child, BAD_INPUT, str(error))
         finally:
+            child.is_over = True
             dispose = asyncio.create_task(self._dispose(child))
             while not dispose.done():  # also where this is cancelled: nothing stays behind
                 with suppress(asyncio.CancelledError):
@@ -228,14 +236,14 @@ class RayChildren:
         service = child.service
         where = await self._find_where(child)
         title = f"{self._run.run_id}/{service.name}/{child.incarnation}"
-        making = asyncio.ensure_future(
-            asyncio.to_thread(self._cluster.make, Supervisor, title, where, self._lapse_seconds)
-        )
-        try:
-            child.actor = await asyncio.shield(making)
-        except asyncio.CancelledError:
-            child.actor = await making  # an actor that nobody knows would be left behind
-            raise
+
+        def make() -> None:
+            actor = self._cluster.make(Supervisor, title, where, self._lapse_seconds)
+            if child.is_over:  # it took too long, and nobody knows of it
+                self._cluster.kill(actor)
+            child.actor = actor
+
+        await self._ask(make)
         order = asdict(self._order(service))
         try:
             node = await self._placed(child, where)
@@ -308,12 +316,12 @@ class RayChildren:
         async with self._grouping:
             if self._group is None:
                 prefix = f"{self._run.run_id}/trainer/"
-                await asyncio.to_thread(self._cluster.release, prefix)
-                self._nodes = await asyncio.to_thread(self._cluster.nodes)
+                await self._ask(self._cluster.release, prefix)
+                self._nodes = await self._ask(self._cluster.nodes)
                 bundles = trainer_bundles(self._config, self._nodes)
                 labels = self._config.trainer.labels
                 name = f"{prefix}{uuid.uuid4().hex[:8]}"
-                group = await asyncio.to_thread(self._cluster.reserve, name, bundles, labels)
+                group = await self._ask(self._cluster.reserve, name, bundles, labels)
                 self._group = group, len(bundles)
             return self._group
 
@@ -353,23 +361,15 @@ class RayChildren:
             self._group = None
 
     async def _dispose(self, child: RayChild) -> None:
-        if child.actor is None:
-            return
-        with suppress(ActorLostError, ActorSilentError, TimeoutError):
-            if child.is_placed:
-                await _answer(self._cluster.call(child.actor, "close"), END_SECONDS)
-        await self._brief(self._cluster.kill, child.actor)
+        if child.actor is not None:
+            await self._end_actor(child.actor, child.is_placed)
 
     async def _survey(self) -> None:
         """Nodes that come and go; processes on those that leave are moved."""
-        looking: asyncio.Task[list[Node]] | None = None
         while True:
-            looking = looking or asyncio.create_task(asyncio.to_thread(self._cluster.nodes))
-            # While the head is away it hangs, and nothing is known to have changed.
-            if (await asyncio.wait([looking], timeout=self._ask_seconds))[0]:
-                with suppress(UnavailableError):
-                    self._nodes = looking.result()
-                looking = None
+            # While the head is away nothing is known to have changed.
+            with suppress(UnavailableError, DeadlineError):
+                self._nodes = await self._ask(self._cluster.nodes)
             await self._read_records()
             leaving = {node.node_id: node.address for node in self._nodes if node.is_leaving}
             for child in list(self.alive.values()):
@@ -395,18 +395,24 @@ class RayChildren:
     async def _clear(self) -> None:
         """What an earlier launcher of this run has left behind."""
         prefix = f"{self._run.run_id}/"
-        actors = await asyncio.to_thread(self._cluster.find, prefix)
-        for actor in actors.values():
+        actors = await self._ask(self._cluster.find, prefix)
+        await asyncio.gather(*map(self._end_actor, actors.values()))
+        await self._ask(self._cluster.release, prefix)
+
+    async def _end_actor(self, actor: Any, has_place: bool = True) -> None:
+        if has_place:
             with suppress(ActorLostError, ActorSilentError, TimeoutError):
                 await _answer(self._cluster.call(actor, "close"), END_SECONDS)
-            await self._brief(self._cluster.kill, actor)
-        await asyncio.to_thread(self._cluster.release, prefix)
+        await self._try(self._cluster.kill, actor)
 
-    async def _brief(self, call: Callable[..., object], *arguments: object) -> None:
-        """Does not wait for long where the head is away: actors that nobody asks end themselves."""
-        with suppress(TimeoutError, UnavailableError):
-            work = asyncio.to_thread(call, *arguments)
-            await asyncio.wait_for(asyncio.shield(work), END_SECONDS)
+    async def _ask(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What may hang while the head is away. Raises UnavailableError and DeadlineError."""
+        return await self._head.wait(lambda: call(*arguments, **named), HEAD_SECONDS)
+
+    async def _try(self, call: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
+        """Where it fails, actors end by themselves, as nobody asks for them."""
+        with suppress(UnavailableError, DeadlineError):
+            await self._ask(call, *arguments, **named)
 
 
 async def _answer(call: Future[Any], seconds: float) -> Any:
