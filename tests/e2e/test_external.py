@@ -74,8 +74,9 @@ def manager(tmp_path: Path, folder: str) -> Generator[tuple[subprocess.Popen[str
         runs.wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
         [line] = [line for line in lines if "listens on" in line]
         yield process, line.split("listens on ")[1].split(",")[0]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, "".join(lines)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, "".join(lines)
     finally:
         process.kill()
 
@@ -113,7 +114,7 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
         )
         assert {name: engines[name].codes[-1] for name in stays} == dict.fromkeys(stays, 0)
 
-    async def body(address: str) -> None:
+    async def body(address: str) -> str:
         async with AsyncRunClient(address) as client:
             run_id = (await client.create_run(tree_of(path, run={"steps": 100_000}))).run_id
             await until(client, run_id, RunState.RUNNING, step=1)
@@ -131,6 +132,14 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
             assert engines["rollout-b"].codes[-1] == 0
             with pytest.raises(NotFoundError, match="where its engine keeps it"):
                 [line async for line in client.get_logs(run_id, "trainer-0")]
+            return run_id
+
+    async def elsewhere(address: str, run_id: str, pids: dict[str, int]) -> None:
+        async with AsyncRunClient(address) as client:
+            step = (await client.get_run(run_id)).step
+            run = await until(client, run_id, RunState.RUNNING, step=step + 3)
+            assert (run.folder, run.starts) == (str(tmp_path / "second" / run_id), 2)
+            assert {kind: process_of(tmp_path, kind).pid for kind in pids} == pids
             await client.cancel_run(run_id)
             await until(client, run_id, RunState.CANCELLED)
             notes = await notes_of(client, run_id)
@@ -146,8 +155,16 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
             await until(client, run_id, RunState.SUCCEEDED)
             await all_wait()
 
-    with manager(tmp_path, "managed") as (_, address):
-        asyncio.run(body(address))
+    with manager(tmp_path, "first") as (process, address):
+        run_id = asyncio.run(body(address))
+        # The manager's host is lost, with its launcher and its disk.
+        pids = {kind: process_of(tmp_path, kind).pid for kind in ("trainer", "controller")}
+        for lost in (process, *runs.processes(tmp_path, "launch")):
+            lost.send_signal(signal.SIGKILL)
+        process.wait()
+    (tmp_path / "first").rename(tmp_path / "lost")
+    with manager(tmp_path, "second") as (_, address):
+        asyncio.run(elsewhere(address, run_id, pids))
     for name in stays:
         engines[name].stop()
     assert runs.survivors(tmp_path) == []

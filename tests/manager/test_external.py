@@ -128,8 +128,8 @@ async def test_a_launcher_on_another_host_is_left_alone_while_it_has_its_lease(
 ) -> None:
     """Nobody sees its process here. When its lease ends, the run goes on from here."""
     launcher = FakeLauncher()
-    given = {"store": shared_redis.url("external-elsewhere")}
-    async with managing(tmp_path / "first", launcher, **given) as served:
+    url = shared_redis.url("external-elsewhere")
+    async with managing(tmp_path / "first", launcher, store=url) as served:
         run_id = await create(served, tmp_path)
         processes = await started(served, launcher, run_id)
         processes.holder = ELSEWHERE
@@ -142,7 +142,7 @@ async def test_a_launcher_on_another_host_is_left_alone_while_it_has_its_lease(
     # A host that has nothing of the one before but the store.
     Path(folder).rename(tmp_path / "gone")
     other = FakeLauncher()
-    async with managing(tmp_path / "second", other, **given) as served:
+    async with managing(tmp_path / "second", other, store=url) as served:
         await asyncio.sleep(1.0)
         assert other.events == [] and state_of(served, run_id) is RunState.RUNNING
         await until(lambda: other.events == [f"start {run_id}"])

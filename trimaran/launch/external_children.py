@@ -72,6 +72,8 @@ class ExternalChildren:
         self._sightings = Sightings()
         self._refused: set[str] = set()
         """Incarnations that `end` was asked for: they are not taken in again."""
+        self._met: set[str] = set()
+        """Names that have registered once."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -158,12 +160,12 @@ class ExternalChildren:
         if not child.incarnation:
             if record is not None and self._is_here(record):
                 life = record.incarnation
+                self._met.add(name)
                 self.alive[name] = replace(
                     child, incarnation=life, began=time.monotonic(), address=record.address
                 )
             elif time.monotonic() - child.began > self._start_timeout:
-                why = f"it has not registered for {self._start_timeout:g} s; its engine starts it"
-                self._lose(child, Exit(child.service, NEVER_CAME, 0.0, why=why, lines=()))
+                self._lose(child, self._never_came(child))
             return
         own = record.find(child.incarnation) if record else None
         if own is None or (own is not record and not own.has_ended):
@@ -191,6 +193,12 @@ class ExternalChildren:
             and not record.has_ended
             and not self._sightings.is_lost(name)
         ]
+
+    def _never_came(self, child: ExternalChild) -> Exit:
+        """A replica that does not come back is out of the run until it does, however long it takes."""
+        why = f"it has not registered for {self._start_timeout:g} s; its engine starts it"
+        left = child.service.expendable and child.service.name in self._met
+        return Exit(child.service, NEVER_CAME, 0.0, why=why, lines=(), left=left)
 
     def _lost(self, child: ExternalChild, why: str) -> Exit:
         """As if it was killed; nobody saw its exit code."""

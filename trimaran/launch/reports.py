@@ -56,30 +56,30 @@ class Reports:
 
     async def starting(self, config: RunConfig) -> None:
         """Also puts the configuration where services find it that have no file of it."""
-        await self._put(config_key(self._context.run_id), config_to_tree(config))
         before = await self.run()
         run = before or Run(self._context.run_id, RunState.STARTING, 0, 0, created_at=time.time())
-        await self._record(
-            replace(
-                run,
-                state=RunState.STARTING,
-                num_steps=config.run.steps,
-                name=config.run.name,
-                error="",
-                remedy="",
-                held="",
-                started_at=run.started_at or time.time(),
-                ended_at=0.0,
-                replicas=Replicas(
-                    config.rollout.replicas, config.rollout.max_replicas, config.rollout.replicas
-                ),
-                folder=str(self._context.folder),
-                starts=run.starts + 1,
-            )
+        run = replace(
+            run,
+            state=RunState.STARTING,
+            num_steps=config.run.steps,
+            name=config.run.name,
+            error="",
+            remedy="",
+            held="",
+            started_at=run.started_at or time.time(),
+            ended_at=0.0,
+            replicas=Replicas(
+                config.rollout.replicas, config.rollout.max_replicas, config.rollout.replicas
+            ),
+            folder=str(self._context.folder),
+            starts=run.starts + 1,
+        )
+        await self._put(
+            {run_key(run.run_id): run_to_tree(run), config_key(run.run_id): config_to_tree(config)}
         )
 
     async def endpoints(self, addresses: Mapping[str, str]) -> None:
-        await self._put(endpoints_key(self._context.run_id), dict(addresses))
+        await self._put({endpoints_key(self._context.run_id): dict(addresses)})
 
     async def ended(self, state: RunState, error: str = "", remedy: str = "") -> None:
         """When the controller could not say so itself."""
@@ -122,7 +122,7 @@ class Reports:
         await self.ended(RunState.FAILED, str(error), error.remedy)
 
     async def _record(self, run: Run) -> None:
-        await self._put(run_key(run.run_id), run_to_tree(run))
+        await self._put({run_key(run.run_id): run_to_tree(run)})
 
-    async def _put(self, key: str, value: object) -> None:
-        await self._store.put_fenced({key: value}, self._lease.name, self._lease.epoch)
+    async def _put(self, records: Mapping[str, object]) -> None:
+        await self._store.put_fenced(records, self._lease.name, self._lease.epoch)
