@@ -30,6 +30,8 @@ def build_policy(
     warnings.filterwarnings("ignore", module=r"megatron\.core")
     # On an NPU the vendor's adaptor must be in place before megatron-core is imported.
     device.activate(megatron=True)
+    if config.run.deterministic:
+        device.be_deterministic()
     import torch
 
     torch.set_num_threads(config.trainer.threads)

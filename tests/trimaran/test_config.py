@@ -29,6 +29,22 @@ def test_paths_are_taken_from_the_folder_of_the_file_and_overrides_win(tmp_path)
     assert (config.trainer.learning_rate, config.run.steps) == (1e-5, 3)
 
 
+def test_a_path_beside_the_folder_of_the_file_is_named_by_its_place(tmp_path):
+    """A manager takes no path with `..` in it."""
+    (tmp_path / "examples").mkdir()
+    path = written(
+        tmp_path / "examples",
+        """
+model: {path: ../models/m}
+data: {train: ../t.jsonl}
+reward: {rules: {style: {function: "../style.py:score"}}}
+""",
+    )
+    config = load_config(path)
+    assert (config.model.path, config.data.train) == (tmp_path / "models/m", tmp_path / "t.jsonl")
+    assert config.reward.rules["style"].function == f"{tmp_path}/style.py:score"
+
+
 def test_a_rule_is_a_weight_or_a_section():
     rules = {"exact": 0.5, "style": {"function": "m:f", "options": {"words": [1, "two", None]}}}
     config = parse_config({**MINIMAL, "reward": {"rules": rules}})
