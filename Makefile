@@ -7,6 +7,7 @@
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
+# make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 20 minutes
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
@@ -24,7 +25,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
+.PHONY: install demo test unit e2e test-compose contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -55,6 +56,11 @@ unit: install archives
 
 e2e: install
 	$(PYTEST) -m e2e
+
+# Needs Debian's docker.io, iptables and mmdebstrap, and docker-compose 2.26 or newer on the path. It says
+# what is missing. STEPS="up scale" runs these alone and records nothing.
+test-compose: install
+	$(BIN)/python -m tests.compose $(STEPS)
 
 # MINDSPEED_SOURCE=path checks MindSpeed too, of which no package index has an archive.
 contract: install

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors, rpc_metrics
+from trimaran import errors, health_note, rpc_metrics
 from trimaran.channel import Method, TrustedChannel
 from trimaran.directory import Place
 from trimaran.exposition import Exposition
@@ -271,11 +271,13 @@ class Server:
                 f"{address}: port in use; stop what listens there (ss -ltnp names it) or name another"
             )
         self.address = f"{address.rpartition(':')[0]}:{port}"
+        self._tls = trust.tls
 
     async def start(self) -> None:
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        health_note.own.serve(self.address, self._tls)
 
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()

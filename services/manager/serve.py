@@ -95,7 +95,7 @@ async def serving(
             _deployment(settings),
         )
         runs = Runs(manager, settings, _admission(settings))
-        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
         try:
             server = rpc.Server(
@@ -220,6 +220,6 @@ def _deployment(settings: ManagerSettings) -> Deployment:
     return Deployment(settings.launcher, Trust(token, files, settings.network == "trusted"))
 
 
-def _tls(settings: ManagerSettings) -> TlsFiles | None:
+def own_tls(settings: ManagerSettings) -> TlsFiles | None:
     tls = settings.tls
     return TlsFiles(tls.certificate, tls.key, tls.authorities) if tls else None

@@ -50,6 +50,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.launch import launch_run
 
         return launch_run(options.run_folder)
+    if options.command == "health":
+        from trimaran.cli.health import health
+
+        return health(options.kind, options.address, options.timeout)
     if options.command == "token":
         from trimaran.cli.token import new
 

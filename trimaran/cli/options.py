@@ -10,6 +10,8 @@ from trimaran.cli.run_options import add_run_commands
 
 KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
 
+HEALTH_KINDS = ("manager", *KINDS, "reward-plugin")
+
 TRAIN_EXAMPLES = """\
 examples:
   trimaran train examples/addition/run.yaml
@@ -34,6 +36,18 @@ TOKEN_EXAMPLES = """\
 The token goes to stdout and is shown once; the manager's file holds only its SHA-256.
 example:
   umask 077; trimaran token new --owner team-a --role submitter --name anna > anna.token
+"""
+
+HEALTH_EXAMPLES = """\
+A process that a container engine starts notes in the file TRIMARAN_HEALTH_FILE who it is and where it
+listens; a service that waits for a run or loads its model notes until when. That is looked up here.
+KIND is manager, controller, reward, weight-sync, rollout, trainer or reward-plugin.
+examples:
+  trimaran health                                    whatever this container serves
+  trimaran health rollout                            and it has to be a replica
+  trimaran health reward --address 127.0.0.1:7001    without a note
+  trimaran health manager --address http://127.0.0.1:7980/healthz
+exit codes: 0 when it serves, or starts in good time; 1 when it does not; 2 where nothing is noted
 """
 
 UP_EXAMPLES = """\
@@ -197,6 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_argument(
         "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
     )
+    _add_health(commands)
     _add_token(commands)
     add_run_commands(commands)
     _add_up(commands)
@@ -222,6 +237,18 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
         " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
+
+
+def _add_health(commands: Any) -> None:
+    health = commands.add_parser(
+        "health",
+        help="does the service of this container answer? for health checks of images",
+        epilog=HEALTH_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    health.add_argument("kind", nargs="?", default="", choices=("", *HEALTH_KINDS), metavar="KIND")
+    health.add_argument("--address", default="", metavar="HOST:PORT|URL", help="that is asked")
+    health.add_argument("--timeout", type=float, default=5, metavar="S", help="default 5")
 
 
 def _add_token(commands: Any) -> None:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
+from trimaran.health_note import Notes
 from trimaran.launch.devices import placed_environment
 from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import process_name, serve_command, service_address
@@ -60,6 +61,7 @@ def serve(
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index))
+    Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
     if config_path:
         return _Service(kind, folder, index).run(config)
     return _serve_registered(kind, config, folder, index)

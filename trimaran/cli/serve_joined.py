@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 
 from trimaran.errors import InputError
+from trimaran.health_note import Notes, noted_file
 from trimaran.launch.devices import PLACED
 from trimaran.launch.environment import process_name, serve_command
 from trimaran.launch.joining import WAIT_SECONDS, Place, join_run
@@ -71,6 +72,8 @@ async def _join(
         loop.add_signal_handler(number, task.cancel)
     which = f"run {run_id}" if run_id else "a run"
     print(f"{kind}: waits for {which} that needs it, for at most {seconds:g} s", flush=True)
+    # Not claimed: the process that serves comes in place of this one, with its environment.
+    Notes(kind, noted_file()).wait("waits for a run", seconds)
     try:
         place = await join_run(store_url, kind, index, run_id, seconds)
     except asyncio.CancelledError:
