@@ -7,7 +7,7 @@
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
-# make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 20 minutes
+# make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 15 minutes
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from trimaran import scope, tracing
 from trimaran.directory import Place
 from trimaran.errors import UnreachableError
 from trimaran.reread import Reread
@@ -18,6 +19,8 @@ from trimaran.trust import Trust, is_loopback
 
 Options = Sequence[tuple[str, Any]]
 
+DIRECT = ("grpc.enable_http_proxy", 0)
+"""gRPC would send calls, with their tokens, to the proxy that the shell names, even those to 127.0.0.1."""
 AWAY = [
     # On one machine the kernel tells of a peer's death. A host that is gone says nothing: calls under
     # way end within the sum of the first two, new connections are given up after the last.
@@ -113,7 +116,7 @@ class TrustedChannel(grpc.aio.Channel):
     def _open(self, pem: Pem | None) -> grpc.aio.Channel:
         if self._trust.token:
             self._trust.check_address(self._address)
-        options = [*self._options, *([] if is_loopback(self._address) else AWAY)]
+        options = [DIRECT, *self._options, *([] if is_loopback(self._address) else AWAY)]
         if pem is None:
             return grpc.aio.insecure_channel(self._address, options=options)
         if self._trust.tls and (name := self._trust.tls.server_name):
@@ -142,4 +145,7 @@ class Method:
         if channel is not self._made_by:
             kind, arguments, options = self._making
             self._made_by, self._made = channel, getattr(channel, kind)(*arguments, **options)
-        return self._made(*requests, metadata=(*self._metadata, *(metadata or ())), **settings)
+        told = (*self._metadata, *(metadata or ()))
+        if scope.process.travels:
+            told = (*told, *scope.headers(), *tracing.headers())
+        return self._made(*requests, metadata=told, **settings)

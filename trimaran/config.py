@@ -69,7 +69,7 @@ def _check_ports(ports: str) -> str:
     return ports
 
 
-def _check_payloads_url(url: str) -> str:
+def _check_place(url: str) -> str:
     user, at, _ = url.partition("://")[2].partition("/")[0].partition("@")
     if at and ":" in user:
         raise ValueError("holds credentials; give them in the environment")
@@ -105,7 +105,8 @@ Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
 FIRST_PORT, LAST_PORT = 1024, 65535
-Payloads = Annotated[str, AfterValidator(_check_payloads_url)]
+Place = Annotated[str, AfterValidator(_check_place)]
+"""A folder, or a bucket such as s3://name/path."""
 Address = Annotated[
     str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)
 ]
@@ -137,7 +138,10 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
-    payloads: Payloads | None = None
+    checkpoints: Place | None = None
+    """Where checkpoints, the trained model and what people read of a run lie: a folder that all hosts
+    of the run see, or a bucket such as s3://name/path; without it the run folder. docs/operations.md"""
+    payloads: Place | None = None
     """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
     without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
     keep_payloads: Literal["resume", "all"] = "resume"
@@ -153,7 +157,13 @@ class ModelSection(Section):
     """What is trained. `model: {path: models/SmolLM2-135M-Instruct}`"""
 
     path: Path
-    """A Hugging Face folder: config.json, tokenizer and safetensors."""
+    """A Hugging Face folder: config.json, tokenizer and safetensors. Each host of the run that needs
+    it has it there, or fetches it from `source`."""
+    source: Place | None = None
+    """Where a host that lacks `path` fetches it from, once: a folder or a bucket to which
+    `trimaran model push` has brought it."""
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Which model is meant, as `trimaran model push` prints it: another one is refused."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """As torch calls it. What computes and what travels; main weights are always fp32."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,8 @@ LLAMA = Family(qkv_bias=False)
 QWEN2 = Family(qkv_bias=True)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+MAX_HEADER_BYTES = 100_000_000
+"""As the format's own library has it."""
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -72,6 +75,22 @@ def read_model_folder(path: Path) -> ModelFacts:
             " set use_sliding_window to false in its config.json if it was trained without"
         )
     return _facts(config, path / "config.json")
+
+
+def count_parameters(path: Path) -> int:
+    """By what the safetensors files say of themselves; no tensor is read. Raises InputError."""
+    total = 0
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with file.open("rb") as opened:
+                length = int.from_bytes(opened.read(8), "little")
+                header: dict[str, Any] = json.loads(opened.read(min(length, MAX_HEADER_BYTES)))
+            total += sum(prod(e["shape"]) for name, e in header.items() if name != "__metadata__")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{file}: cannot be read ({error}); is the download complete?"
+            ) from None
+    return total
 
 
 def check_tensor_parallel(facts: ModelFacts, size: int, key: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -20,13 +21,14 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors, health_note, rpc_metrics
+from trimaran import errors, health_note, rpc_metrics, scope, tracing
 from trimaran.channel import Method, TrustedChannel
 from trimaran.directory import Place
-from trimaran.exposition import Exposition
+from trimaran.exposition import Exposition, process_labels
 from trimaran.fence import EpochFence, Issued, nobody_knows
 from trimaran.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.rpc_metrics import CallMetrics, MetricsServicer
+from trimaran.scrape import Scrape
 from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
 from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
@@ -245,6 +247,8 @@ class Server:
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
         self.metrics = Exposition()
+        self.scrape = Scrape.from_environment(os.environ, trust, self._text)
+        """What Prometheus asks over HTTP; None unless the environment names an address."""
         self._server = grpc.aio.server(
             interceptors=[CallMetrics(self.metrics), boundary], options=options
         )
@@ -273,7 +277,15 @@ class Server:
         self.address = f"{address.rpartition(':')[0]}:{port}"
         self._tls = trust.tls
 
+    def _text(self) -> bytes:
+        """For a Prometheus that does not know what it scrapes."""
+        me = scope.process
+        return self.metrics.text(process_labels(me.run_id, me.name) if me.run_id else None)
+
     async def start(self) -> None:
+        tracing.start()
+        if self.scrape:
+            await self.scrape.start()
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -282,6 +294,8 @@ class Server:
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(STOP_GRACE_SECONDS)
+        if self.scrape:
+            await self.scrape.stop()
 
 
 def connect(

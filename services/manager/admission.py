@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.manager.costs import Costs, Limits, check_costs
-from services.manager.roots import InRoots
+from services.manager.roots import InRoots, told
 from services.manager.specification import read_specification
 from services.reward.allowed import Allowed, canonical_target, origin_of
 from trimaran.config import (
@@ -52,8 +52,10 @@ class Allow:
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; None: all."""
+    sources: tuple[str, ...] = ()
+    """Folders and buckets below which `model.source` lies, where a run names it."""
     payloads: tuple[str, ...] = ()
-    """Folders and buckets below which `run.payloads` lies, where a run names it."""
+    """The same for `run.payloads` and `run.checkpoints`."""
     functions: tuple[str, ...] = ()
     """As `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -97,7 +99,11 @@ def admit(
     else:
         models, data = InRoots("models", allow.models), InRoots("data", allow.data)
         config = _placed(config, models, data)
-        _check_payloads(config.run.payloads, allow.payloads)
+        without = "leave it out, and it lies in the run's folder"
+        _check_place("run.payloads", config.run.payloads, allow.payloads, without)
+        _check_place("run.checkpoints", config.run.checkpoints, allow.payloads, without)
+        has_it = "leave it out where every host has the model"
+        _check_place("model.source", config.model.source, allow.sources, has_it)
         config = _with_real_functions(config, allow)
     return config, check_costs(config, limits)
 
@@ -125,7 +131,11 @@ def _describe(network: NetworkSection) -> str:
 
 
 def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
-    model = models.folder(config.model.path, "model.path")
+    # Hosts that have a model that may be fetched need not be the manager's.
+    with told("model.path", config.model.path):
+        elsewhere = config.model.source is not None and not config.model.path.is_dir()
+    find = models.elsewhere if elsewhere else models.folder
+    model = find(config.model.path, "model.path")
     files = {"train": data.file(config.data.train, "data.train")}
     if config.data.validation is not None:
         files["validation"] = data.file(config.data.validation, "data.validation")
@@ -137,12 +147,11 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
     )
 
 
-def _check_payloads(url: str | None, allowed: Sequence[str]) -> None:
+def _check_place(key: str, url: str | None, allowed: Sequence[str], remedy: str) -> None:
     if url is not None and not any(_lies_below(url, place) for place in allowed):
         known = ", ".join(allowed) or "none"
         raise ForbiddenError(
-            f"run.payloads: {url} is not below a place that the operator allows ({known}); leave it"
-            " out, and the payloads lie in the run's folder"
+            f"{key}: {url} is not below a place that the operator allows ({known}); {remedy}"
         )
 
 

@@ -58,7 +58,8 @@ def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
 
 
 def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:
-    """What the launcher reads: the configuration, with the devices that the run has."""
+    """What the launcher reads: the configuration, with the devices that the run has, and how its
+    services trust each other from now on."""
     prepare(run, deployment)
     config = granted_config(run, has_devices=deployment.launcher == "local")
     write_config(Path(run.folder), config)

@@ -11,6 +11,9 @@ from trimaran.errors import InputError
 
 AUTO: tuple[Kind, ...] = ("npu", "cuda", "cpu")
 """In this order."""
+ROLES = {"trainer": "trimaran_trainer", "rollout": "trimaran_rollout"}
+"""Labels of pools that are kept for one of both; where any has it, only those are used."""
+YES = "yes"
 
 
 def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
@@ -42,8 +45,10 @@ def _need(
     labels: Mapping[str, str],
     pools: Sequence[Pool],
 ) -> Need:
+    role = ROLES[section]
+    kept = {role: YES} if any(role in pool.labels for pool in pools) else {}
     for kind in AUTO if device == "auto" else (device,):
-        need = Need(kind, count, dict(labels))
+        need = Need(kind, count, {**labels, **kept})
         if any(map(need.matches, pools)):
             return need
     listed = ", ".join(f"{pool.name} ({pool.kind} {dict(pool.labels)})" for pool in pools)

@@ -19,9 +19,20 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from services.manager.pools import Ask, Counts, Device, Fit, Grant, Need, Pool, find_fit, tightest
+from services.manager.pools import (
+    Ask,
+    Counts,
+    Device,
+    Fit,
+    Grant,
+    Need,
+    Pool,
+    find_fit,
+    spread,
+    tightest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,8 @@ class Plan:
     """Run -> replicas to drain."""
     waits: Mapping[str, str]
     """Run -> why it stays in the queue."""
+    moves: Mapping[str, Grant] = field(default_factory=dict[str, Grant])
+    """Run -> what it has instead of devices that are gone."""
 
 
 class Scheduler:
@@ -154,6 +167,7 @@ class _Round:
                 self._expect(holding.grant.replicas.get(index, ()))
 
     def run(self, queue: Sequence[Ask]) -> Plan:
+        moves = {run_id: grant for run_id in self.holdings if (grant := self._moved(run_id))}
         self._take_surplus()
         starts: dict[str, Grant] = {}
         waits: dict[str, str] = {}
@@ -188,7 +202,7 @@ class _Round:
             waits[run_id] = reasons[shape]
         adds = self._grow()
         takes = {run_id: frozenset(taken) for run_id, taken in self.takes.items() if taken}
-        return Plan(starts, adds, takes, waits)
+        return Plan(starts, adds, takes, waits, moves)
 
     def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:
         """Fair share looks at what has been started meanwhile."""
@@ -274,6 +288,27 @@ class _Round:
                 if self.known.issuperset(devices):
                     yield _Extra(holding.ask.run_id, index, devices[0].pool, len(devices))
 
+    def _moved(self, run_id: str) -> Grant | None:
+        """With free devices for those whose pool is gone: a host that went down, or leaves. Replicas
+        for which there are none are given up; a trainer waits for them."""
+        holding = self.holdings[run_id]
+        lost = [d for d in holding.grant.trainer if d.pool not in self.pools]
+        trainer, need = holding.grant.trainer, holding.ask.trainer
+        found = spread(replace(need, count=len(lost)), self.pools, dict(self.counts))
+        if lost and found:
+            instead = [d for name, count in found.items() for d in self._pop(name, count)]
+            trainer = (*(d for d in trainer if d not in lost), *instead)
+        replicas = dict(holding.grant.replicas)
+        for index in holding.staying:
+            if any(d.pool not in self.pools for d in replicas[index]):
+                pool = tightest(holding.ask.replica, self.pools, self.counts)
+                if pool is not None:
+                    replicas[index] = self._pop(pool, holding.ask.replica.count)
+                elif holding.can_scale:
+                    self._take(run_id, index)
+        grant = Grant(trainer, replicas)
+        return grant if grant != holding.grant else None
+
     def _take_surplus(self) -> None:
         """What a run has above its most, since somebody has scaled it down."""
         for holding in self.holdings.values():
@@ -305,7 +340,7 @@ class _Round:
             share = self._share(ask.owner)
             return above, -ask.priority, share, count[run_id], ask.queued_at, run_id
 
-        # Not while replicas leave: so a run's replicas are always the first ones of its indices.
+        # Not while replicas leave: so a run's replicas have its lowest indices.
         growing = {
             n: h
             for n, h in self.holdings.items()
@@ -322,7 +357,9 @@ class _Round:
             if pool is None:
                 full.add(shape)
                 continue
-            adds[run_id][count[run_id]] = self._pop(pool, need.count)
+            taken = holding.grant.replicas.keys() | adds[run_id].keys()
+            index = next(i for i in range(len(taken) + 1) if i not in taken)
+            adds[run_id][index] = self._pop(pool, need.count)
             self.usage[holding.ask.owner] += need.count
             count[run_id] += 1
             if count[run_id] < holding.ask.max_replicas:

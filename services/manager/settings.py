@@ -26,7 +26,7 @@ from trimaran.config import (
     Address,
     NetworkSection,
     NonNegative,
-    Payloads,
+    Place,
     Positive,
     Seconds,
     Section,
@@ -136,8 +136,10 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
-    payloads: tuple[Payloads, ...] = ()
-    """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
+    sources: tuple[Place, ...] = ()
+    """Folders and buckets below which `model.source` may lie, such as s3://models."""
+    payloads: tuple[Place, ...] = ()
+    """The same for `run.payloads` and `run.checkpoints`, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ class AllowSection(Section):
             models=self.models,
             data=self.data,
             rules=self.rules,
+            sources=self.sources,
             payloads=self.payloads,
             functions=self.functions,
             plugin_hosts=self.plugin_hosts,
@@ -250,8 +253,9 @@ class ManagerSettings(Section):
     """How the services of runs reach and trust each other."""
     allow: AllowSection | None = None
     """Without it runs may name what the manager's own user may read; that is for loopback only."""
-    launcher: Literal["local", "external"] = "local"
-    """What starts the processes of runs: the launcher on this machine, or a container engine, whose
+    launcher: Literal["local", "external", "ray"] = "local"
+    """What starts the processes of runs: the launcher on this machine, a Ray cluster to which this
+    machine belongs and whose nodes are the pools, or a container engine, whose
     processes are `trimaran serve KIND --store-file FILE`."""
     service_token: Path | None = None
     """Holds what services that others start show each other, and their launcher; they have the same
@@ -318,7 +322,7 @@ class ManagerSettings(Section):
             )
 
     def check_launcher(self) -> None:
-        """Raises InputError where external services could not work for this manager, or slots stand
+        """Raises InputError where services elsewhere could not work for this manager, or slots stand
         for devices of this machine."""
         if self.launcher == "local":
             for name, section in self.pools.items():
@@ -331,15 +335,18 @@ class ManagerSettings(Section):
         faults: list[str] = []
         if not is_shared(self.store_url):
             faults.append("store: a file of this machine; give redis://…, which services can reach")
-        if self.service_token is None:
+        if self.launcher == "ray":
+            if self.pools:
+                faults.append("pools: the nodes of the cluster are the pools; leave them out")
+        elif self.service_token is None:
             faults.append("service_token: missing; name the file that the services have, too")
-        if not self.pools:
+        if self.launcher == "external" and not self.pools:
             faults.append(
                 "pools: missing; say what the services compute on, such as"
                 " pools: {cluster: {device: npu, slots: 16}}"
             )
         if faults:
-            raise InputError("\n".join(f"launcher: external: {fault}" for fault in faults))
+            raise InputError("\n".join(f"launcher: {self.launcher}: {fault}" for fault in faults))
 
     def check_in_sight(self, machine: Machine) -> None:
         """Raises InputError, with a line for each declared pool that this machine does not have."""

@@ -27,7 +27,7 @@ from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
-from trimaran import rpc, wire
+from trimaran import rpc, tracing, wire
 from trimaran.clients import Registration
 from trimaran.config import RunConfig
 from trimaran.device import pick
@@ -65,7 +65,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
-        self._check_version(wire.decode_version(request.min_version))
+        version = self._check_version(wire.decode_version(request.min_version))
+        tracing.annotate(replica=self._name, version=str(version))
         maker = self._weights.maker
         generation, ended = self._prepare(request)
         prompt_token_ids = wire.encode_token_ids(generation.prompt_token_ids)
@@ -83,12 +84,14 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             async for events in batches:
                 yield self._response(events, tokens, maker)
 
-    def _check_version(self, wanted: VersionId) -> None:
+    def _check_version(self, wanted: VersionId) -> VersionId:
+        """The live one."""
         live = self._weights.live
         if live is None:
             raise BehindError(f"{self._name} holds no version yet; weight sync must bring one")
         if live.version < wanted:
             raise BehindError(f"{self._name} holds {live.version}, asked for {wanted}")
+        return live.version
 
     def _prepare(
         self, request: rollout_pb2.GenerateRequest

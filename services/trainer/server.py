@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import grpc
@@ -16,7 +15,7 @@ from services.trainer.history import VersionHistory
 from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.sender import WeightSender
-from trimaran import rpc, wire
+from trimaran import rpc, tracing, wire
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick
 from trimaran.directory import Directory, Place, named_addresses
@@ -120,9 +119,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if self._rank.rank == 0:
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
             self._rank.check_proofs(batch, proofs, self._history.roots)
-        answer = await self._together(
-            "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
-        )
+        numbers = [scored.group.number for scored in batch.groups] if not self._rank.rank else []
+        with tracing.in_groups("train", numbers):
+            answer = await self._together(
+                "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
+            )
+        tracing.annotate(step=batch.step, version=str(answer.version.version))
         if self._rank.rank == 0:
             # Before anybody hears of it. Where the store is away, the same step is asked for again.
             await self._history.add(answer.version)
@@ -140,9 +142,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return trainer_pb2.SaveCheckpointResponse(digest=digest)
         # A caller that goes away does not stop a save under way; the next one waits for it.
         path = await asyncio.shield(asyncio.create_task(self._save(request)))
-        return trainer_pb2.SaveCheckpointResponse(path=str(path))
+        return trainer_pb2.SaveCheckpointResponse(path=path)
 
-    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> Path:
+    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> str:
         """On rank 0. A failure leaves the ranks as they are: training goes on."""
         step, timeout = request.step, self._save_timeout + SAVE_MARGIN_SECONDS
         async with self._saving:
@@ -170,7 +172,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.ExportModelResponse:
         target = self._rank.check_export(request.path)
         path = await self._together("ExportModel", request, lambda: self._rank.export_model(target))
-        return trainer_pb2.ExportModelResponse(path=str(path))
+        return trainer_pb2.ExportModelResponse(path=path)
 
     async def GetPolicyVersion(
         self, request: trainer_pb2.GetPolicyVersionRequest, context: grpc.aio.ServicerContext

@@ -13,10 +13,10 @@ from trimaran.directory import Directory, named_addresses
 from trimaran.errors import InputError
 from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
-from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP
+from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP, SYNC_UNROUTABLE
 from trimaran.store import Store, open_store
 from trimaran.trust import NO_TRUST, Trust
-from trimaran.types import VersionId
+from trimaran.types import Routing, VersionId
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -137,6 +137,12 @@ async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Tr
         await coordinator.close()
 
 
+def count_unroutable(routing: Routing) -> dict[str, float]:
+    """By why they may make no tokens now."""
+    num_faulty = len(routing.faults)
+    return {"faulty": num_faulty, "behind": len(routing.unroutable) - num_faulty}
+
+
 def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     def live() -> VersionId | None:
         policy = coordinator.routing().live
@@ -145,4 +151,5 @@ def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     metrics.show(SYNC_STEP, lambda: version.step if (version := live()) else None)
     metrics.show(SYNC_LINEAGE, lambda: version.lineage if (version := live()) else None)
     metrics.show(SYNC_ROUTABLE, lambda: len(coordinator.routing().routable))
+    metrics.show(SYNC_UNROUTABLE, lambda: count_unroutable(coordinator.routing()))
     metrics.show(SYNC_PAUSE, lambda: coordinator.last_pause)

@@ -191,6 +191,33 @@ def test_payloads_lie_where_the_operator_allows(roots, named, place, fits):
             admitted(roots, text, payloads=places)
 
 
+def test_checkpoints_lie_where_the_operator_allows(roots):
+    text = specify(run={"checkpoints": "s3://ours/runs"})
+    with pytest.raises(ForbiddenError, match=r"run\.checkpoints: .*\(none\)"):
+        admitted(roots, text)
+    assert admitted(roots, text, payloads=("s3://ours",)).run.checkpoints == "s3://ours/runs"
+
+
+def test_a_model_that_other_hosts_have_lies_below_the_roots_and_comes_from_an_allowed_source(roots):
+    path = str(roots / "models" / "elsewhere")
+    text = specify(model={"path": path, "source": "s3://models/a"})
+    with pytest.raises(ForbiddenError, match=r"model\.source: .*\(none\); leave it out"):
+        admitted(roots, text)
+    sources: Any = {"sources": ("s3://models",)}
+    assert str(admitted(roots, text, **sources).model.path) == path
+    with pytest.raises(InputError, match=r"model\.path: .*no such file or folder"):
+        admitted(roots, specify(model={"path": path}), **sources)
+    for other, error in (
+        ("/etc/x", ForbiddenError),
+        ("x", InputError),
+        (f"{path}/../x", ForbiddenError),
+    ):
+        with pytest.raises(error, match=r"model\.path"):
+            admitted(roots, specify(model={"path": other, "source": "s3://models/a"}), **sources)
+    with pytest.raises(LimitError, match=r"model\.path: .* is not on the manager's host"):
+        admitted(roots, text, limits=Limits(disk_gib=10), **sources)
+
+
 def test_further_replicas_and_payloads_count(roots):
     text = specify(rollout={"replicas": 2, "max_replicas": 5}, run={"payload_quota_gib": 7})
     costs = costs_of(admitted(roots, text))

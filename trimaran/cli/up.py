@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from services.manager.serve import Serving, own_tls, serving
 from services.manager.settings import ManagerSettings, load_settings
+from trimaran.cli.preflight import show_errors
 from trimaran.errors import InputError
 from trimaran.health_note import Notes
 from trimaran.machine import read_machine
@@ -44,6 +45,7 @@ def up(options: argparse.Namespace) -> int:
         {key: value for key, value in given.items() if value},
     )
     settings.check_in_sight(read_machine(os.environ))
+    show_errors(None)
     setup_logging("manager")
     notes = Notes.claim("manager", os.environ)
     notes.wait("starts", START_SECONDS)
@@ -88,7 +90,7 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
     _say(f"runs: {settings.folder}")
     if durability := served.manager.records.store.durability:
         _say(f"store {store_name(settings.store_url)}: {durability}")
-    for pool in settings.find_pools():
+    for pool in served.manager.pools:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")

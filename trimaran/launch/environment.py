@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.network import LOOPBACK, Host
+from trimaran.places import is_bucket
 
 COMMON = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -52,14 +53,15 @@ def service_environment(
     In a subnet only the process' own host can say which interface is meant: there `trimaran serve`
     adds `network_environment`.
 
-    Tokens of reward plugins are for the reward service alone, credentials of buckets for the
-    controller alone: it writes the payloads, and runs no functions of others.
+    Tokens of reward plugins are for the reward service alone, credentials of buckets for who uses
+    one: never for the reward service, which runs functions of others.
     """
     hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
+    with_bucket = uses_bucket(config, kind)
     inherited = {
         name: value
         for name, value in inherited.items()
-        if name not in hidden and (kind == "controller" or not is_of_bucket(name))
+        if name not in hidden and (with_bucket or not is_of_bucket(name))
     }
     defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
     if config.network.subnet is None:
@@ -127,9 +129,22 @@ def _has(names: str, interface: str) -> bool:
 
 
 def is_of_bucket(name: str) -> bool:
-    """Of the environment variables by which the vendors' tools, and ours, open a bucket for
-    `run.payloads`."""
+    """Of the environment variables by which the vendors' tools, and ours, open a bucket."""
     return name.startswith(BUCKET_PREFIXES)
+
+
+def uses_bucket(config: RunConfig, kind: str) -> bool:
+    """Of a run that names one: the controller for payloads, the trainer for checkpoints, and who
+    loads the model to fetch it."""
+    match kind:
+        case "controller":
+            return True
+        case "trainer":
+            return is_bucket(config.run.checkpoints) or is_bucket(config.model.source)
+        case "rollout":
+            return is_bucket(config.model.source)
+        case _:
+            return False
 
 
 def plugin_variables(config: RunConfig) -> frozenset[str]:
