@@ -140,6 +140,11 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
             run = await until(client, run_id, RunState.RUNNING, step=step + 3)
             assert (run.folder, run.starts) == (str(tmp_path / "second" / run_id), 2)
             assert {kind: process_of(tmp_path, kind).pid for kind in pids} == pids
+            await client.pause_run(run_id)
+            await until(client, run_id, RunState.PAUSED)
+            await all_wait()
+            step = (await client.resume_run(run_id)).step
+            await until(client, run_id, RunState.RUNNING, step=step + 3)
             await client.cancel_run(run_id)
             await until(client, run_id, RunState.CANCELLED)
             notes = await notes_of(client, run_id)

@@ -181,6 +181,28 @@ def test_who_was_asked_to_end_is_not_taken_in_again(on_site: OnSite) -> None:
     on_site(body)
 
 
+def test_who_stood_still_and_comes_back_is_asked_to_end(on_site: OnSite) -> None:
+    """It was taken for dead, and another one waits for its name."""
+
+    async def body(site: Site) -> None:
+        await site.open()
+        await site.start("trainer-0")
+        await site.put("trainer-0", "life-1")
+        await site.here("trainer-0", "life-1")
+        ended = await site.exit()
+        assert ended.code == -9 and ended.how == "it was not heard for 8 s"
+        await site.start("trainer-0")
+        await site.looks()
+        assert await site.store.get(stop_key(RUN, "trainer-0")) is None
+        await site.put("trainer-0", "life-1")
+        while (asked := await site.store.get(stop_key(RUN, "trainer-0"))) is None:
+            await asyncio.sleep(0.01)
+        assert asked.value == {"incarnation": "life-1"}
+        assert not site.children.alive["trainer-0"].incarnation
+
+    on_site(body)
+
+
 def test_an_address_that_moves_is_followed(on_site: OnSite) -> None:
     async def body(site: Site) -> None:
         await site.open()

@@ -103,9 +103,10 @@ async def test_who_joins_takes_the_lowest_free_index_of_a_run_that_goes_on(
         "rollout": {"replicas": 1, "max_replicas": 2},
     }
     await run_store.put(config_key("demo-1"), config)
+    await run_store.put("run/demo-1", {"state": "paused"})
     joining = asyncio.create_task(join_run(url, "rollout", None, seconds=20.0))
     await asyncio.sleep(0.5)
-    assert not joining.done()  # nobody has started this run yet
+    assert not joining.done()  # nobody has started this run again yet
     await run_store.put("run/demo-1", {"state": "starting"})
     place = await joining
     assert (place.run_id, place.index) == ("demo-1", 0)

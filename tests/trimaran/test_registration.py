@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -203,5 +204,6 @@ def test_a_process_of_another_place_is_never_taken_for_gone() -> None:
     assert not is_elsewhere(mine) and not is_gone(mine)
     # Containers of one host may share its name and have ids of their own.
     host, boot, space = place().split("/")
+    assert space == os.readlink("/proc/self/ns/pid").strip("pid:[]")
     for other in (f"{host}/{boot}/1{space}", f"other/{boot}/{space}", f"{host}/0/{space}"):
         assert is_elsewhere(f"{other} 4194304 1") and not is_gone(f"{other} 4194304 1")

@@ -87,27 +87,34 @@ def _recorded_config(folder: Path) -> RunConfig:
 def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) -> int:
     """Its end stands in the run's store as well: nobody else there sees its exit code."""
     faults: list[Exception] = []
+    has_ended = threading.Event()
 
     def end(fault: Exception | None) -> None:
         """Called in the registration's thread; our own loop may stand still."""
+        if has_ended.is_set():
+            return
         code = exit_code(fault) if fault else 0
         if fault:
             faults.append(fault)
-            _tell(fault)
+            tell_error(fault)
         _cut_short_after(STOP_SECONDS, "; it was asked to end", code)
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def tell_end(code: int, lines: Collection[str] = ()) -> None:
+        has_ended.set()
+        registered.end(code, lines)
+
     registered = Registered(config, RunContext.in_folder(folder), kind, index, end)
-    service = _Service(kind, folder, index, registered.end)
+    service = _Service(kind, folder, index, tell_end)
     # Until the service has an event loop, which takes signals itself.
     signal.signal(signal.SIGTERM, _leave)
     try:
         code = service.run(registered.start())
     except SystemExit:
-        registered.end(-signal.SIGTERM)
+        tell_end(-signal.SIGTERM)
         code = 0
     except TrimaranError as error:  # it never began
-        code = _tell(error)
+        code = tell_error(error)
     return exit_code(faults[0]) if faults else code
 
 
@@ -184,12 +191,13 @@ class _Service:
                 group = cast(ExceptionGroup[Exception], error)
                 if ours := group.subgroup(TrimaranError):
                     cause = first_error(ours)
-        code = _tell(cause) if isinstance(cause, TrimaranError) else FAILED
+        code = tell_error(cause) if isinstance(cause, TrimaranError) else FAILED
         self._on_end(code, _words(cause))
         return code
 
 
-def _tell(error: BaseException) -> int:
+def tell_error(error: BaseException) -> int:
+    """On standard error. Returns the exit code."""
     print(*_words(error), sep="\n", file=sys.stderr)
     return exit_code(error)
 

@@ -12,7 +12,8 @@ import os
 import signal
 from pathlib import Path
 
-from trimaran.errors import InputError
+from trimaran.cli.serve import tell_error
+from trimaran.errors import InputError, TrimaranError
 from trimaran.health_note import Notes, noted_file
 from trimaran.launch.devices import PLACED
 from trimaran.launch.environment import process_name, serve_command
@@ -22,14 +23,17 @@ from trimaran.telemetry import setup_logging
 from trimaran.trust import TlsFiles, Trust, read_secret, write_token
 
 
-def serve_joined(options: argparse.Namespace) -> int:
-    """Does not return once the process serves a run."""
+def serve_joined(options: argparse.Namespace, seconds: float = WAIT_SECONDS) -> int:
+    """Does not return once the process serves a run. `seconds`: to wait for one."""
     kind: str = options.kind
     setup_logging(kind)
     store_url = read_secret(options.store_file, "--store-file")
     token = read_secret(options.token_file, "--token-file") if options.token_file else ""
     trust = Trust(token, _tls(options), options.network == "trusted")
-    place = asyncio.run(_join(store_url, kind, options.index, options.run))
+    try:
+        place = asyncio.run(_join(store_url, kind, options.index, options.run, seconds))
+    except TrimaranError as error:
+        return tell_error(error)
     if place is None:
         return 0
     folder = _make_folder(Path(options.run_folder), place, trust)
@@ -63,7 +67,7 @@ def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:
 
 
 async def _join(
-    store_url: str, kind: str, index: int | None, run_id: str, seconds: float = WAIT_SECONDS
+    store_url: str, kind: str, index: int | None, run_id: str, seconds: float
 ) -> Place | None:
     """None where a signal ends the wait."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()

@@ -71,7 +71,9 @@ class ExternalChildren:
         """As last read."""
         self._sightings = Sightings()
         self._refused: set[str] = set()
-        """Incarnations that `end` was asked for: they are not taken in again."""
+        """Incarnations that are not taken in again: `end` was asked for them, or they were lost."""
+        self._asked: set[str] = set()
+        """Incarnations that were asked to end."""
         self._met: set[str] = set()
         """Names that have registered once."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,6 +132,18 @@ class ExternalChildren:
         for name, incarnation in lives.items():
             key = stop_key(self._run_id, name)
             await self._store.put(key, {"incarnation": incarnation})
+            self._asked.add(incarnation)
+
+    async def _ask_refused(self) -> None:
+        """Who was taken for dead and is heard again keeps its name from the one after it."""
+        back = {
+            name: record.incarnation
+            for name, record in self._found.items()
+            if record.incarnation in self._refused - self._asked
+            and not record.has_ended
+            and self._sightings.is_beating(name)
+        }
+        await self._ask(back)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -145,13 +159,13 @@ class ExternalChildren:
         while True:
             try:
                 found = await read_services(self._store, self._run_id)
-            except UnavailableError as error:
-                logger.warning("the run's services cannot be seen: %s", error)
-            else:
                 self._sightings.note(found)
                 self._found = {name: record for name, (record, _) in found.items()}
                 for child in list(self.alive.values()):
                     self._judge(child)
+                await self._ask_refused()
+            except UnavailableError as error:
+                logger.warning("the run's services cannot be seen or asked: %s", error)
             await asyncio.sleep(self._look)
 
     def _judge(self, child: ExternalChild) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from trimaran.config import RunConfig, parse_config
@@ -56,14 +55,14 @@ async def join_run(
             " need the manager's Redis server: redis://HOST:PORT/DB?prefix=NAME"
         )
     deadline = time.monotonic() + seconds
-    async with _opened(store_url) as (calls, runs, stack):
+    runs: dict[str, _Run] = {}
+    async with AsyncExitStack() as stack:
+        calls = await _open(store_url, stack)
         while True:
             for called in await _list_calls(calls, run_id):
                 if called not in runs:
                     url = run_store_url(store_url, called)
-                    store = await open_store(url)
-                    stack.push_async_callback(store.close)
-                    runs[called] = _Run(url, store)
+                    runs[called] = _Run(url, await _open(url, stack))
                 found = await _try_join(runs[called], called, kind, index)
                 if found is not None:
                     return Place(called, runs[called].url, found)
@@ -73,12 +72,10 @@ async def join_run(
             await asyncio.sleep(POLL_SECONDS)
 
 
-@asynccontextmanager
-async def _opened(url: str) -> AsyncGenerator[tuple[Store, dict[str, _Run], AsyncExitStack]]:
-    async with AsyncExitStack() as stack:
-        store = await open_store(url)
-        stack.push_async_callback(store.close)
-        yield store, {}, stack
+async def _open(url: str, stack: AsyncExitStack) -> Store:
+    store = await open_store(url)
+    stack.push_async_callback(store.close)
+    return store
 
 
 async def _list_calls(store: Store, run_id: str) -> list[str]:

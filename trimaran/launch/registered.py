@@ -51,7 +51,7 @@ class Registered:
         self._ready: Future[RunConfig] = Future()
         self._last_words: tuple[int, Collection[str]] = (0, ())
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self) -> RunConfig:
@@ -63,13 +63,15 @@ class Registered:
     def end(self, code: int, lines: Collection[str] = ()) -> None:
         """How the service has ended; waits a moment for the store. Idempotent."""
         self._last_words = code, lines
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ending.set)
+        if self._loop is not None and self._task is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join(END_SECONDS)
 
     def _work(self) -> None:
         try:
             asyncio.run(self._register())
+        except asyncio.CancelledError:
+            return  # by `end`
         except Exception as error:
             if self._ready.done():
                 self._on_end(error)
@@ -77,7 +79,7 @@ class Registered:
                 self._ready.set_exception(error)
 
     async def _register(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         name, timeout = process_name(self._kind, self._index), self._config.start_timeout
         store = await open_store(self._run.store_url)
         try:
@@ -96,7 +98,7 @@ class Registered:
             await store.close()
 
     async def _serve(self, store: Store, registration: Registration, own: str) -> None:
-        """Until `end` is called."""
+        """Until it is cancelled."""
         config, kind, index = self._config, self._kind, self._index
         keeping = asyncio.create_task(self._keep(registration))
         try:
@@ -104,7 +106,7 @@ class Registered:
             found = await find_addresses(store, self._run.run_id, called, config.start_timeout)
             found[registration.record.name] = own
             self._ready.set_result(with_addresses(config, kind, index, found))
-            await self._ending.wait()
+            await asyncio.get_running_loop().create_future()
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
