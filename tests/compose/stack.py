@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.compose.engine import which
-from tests.compose.images import COMPOSE_FILE, ROOT
+from tests.compose.images import ROOT
 
-PROJECT = "trimaran-test"
 COMMAND_SECONDS = 300
 POLL_SECONDS = 1.0
 FETCH = """
@@ -36,14 +35,7 @@ class Stack:
 
     def compose(self, *arguments: str) -> str:
         """What it prints. Raises RuntimeError with its last lines."""
-        command = [
-            str(which("docker-compose")),
-            "--file",
-            str(COMPOSE_FILE),
-            "--project-name",
-            PROJECT,
-        ]
-        return self._run([*command, *arguments])
+        return self._run([str(which("docker-compose")), *arguments])
 
     def docker(self, *arguments: str) -> str:
         return self._run(["/usr/bin/docker", *arguments])

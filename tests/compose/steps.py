@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.compose.images import PROJECT
 from tests.compose.stack import Stack
 
 START_SECONDS = 300.0
@@ -61,7 +62,7 @@ def pause(stack: Stack) -> None:
 def disconnect(stack: Stack) -> None:
     """A replica without a network for 20 s: the run goes on, and it comes back."""
     container = stack.containers("rollout")[0]
-    network = "trimaran-test_inside"
+    network = f"{PROJECT}_inside"
     stack.docker("network", "disconnect", network, container)
     try:
         time.sleep(20)
