@@ -18,6 +18,8 @@ KINDS = ("control", "demo", "rollout", "trainer")
 PACKAGES = "python3,python3-venv,ca-certificates"
 PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BUILD_SECONDS = 1800
+NUM_STEPS = "60"
+"""Of the run: enough for all that is done to it."""
 
 
 def variables(has_sources: bool = False) -> dict[str, str]:
@@ -34,6 +36,7 @@ def variables(has_sources: bool = False) -> dict[str, str]:
         "BASE": BASE,
         "WHEELS": WHEELS,
         "BUILD_NETWORK": "host",
+        "STEPS": NUM_STEPS,
         "CERTIFICATES": certificates,
     }
 
