@@ -14,14 +14,14 @@ import yaml
 
 from tests.e2e import runs
 from tests.e2e.engines import Engine
-from tests.e2e.test_managed_runs import tree_of, until
+from tests.e2e.test_managed_runs import tree_of
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.errors import NotFoundError
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, Run, RunState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-SECONDS = 200.0
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+SECONDS = 240.0
 KINDS = {
     "reward": "reward",
     "weight-sync": "weight-sync",
@@ -85,6 +85,14 @@ async def wait_for(condition: Callable[[], object], what: str) -> None:
     async with asyncio.timeout(SECONDS):
         while not condition():
             await asyncio.sleep(0.1)
+
+
+async def until(client: AsyncRunClient, run_id: str, state: RunState, step: int = 0) -> Run:
+    async with asyncio.timeout(SECONDS):
+        while (run := await client.get_run(run_id)).state is not state or run.step < step:
+            assert run.state is state or not run.state.has_ended, run
+            await asyncio.sleep(0.2)
+    return run
 
 
 def process_of(tmp_path: Path, kind: str, index: int = 0):

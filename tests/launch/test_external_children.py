@@ -32,7 +32,8 @@ class Site:
         await self.looks()
 
     async def put(self, name: str, life: str, **more: object) -> None:
-        record = replace(ServiceRecord(name, life, "10.0.0.7:1"), **more)  # type: ignore[arg-type]
+        record = ServiceRecord(name, life, "10.0.0.7:1", is_up=True)
+        record = replace(record, **more)  # type: ignore[arg-type]
         await self.store.put(service_key(RUN, name), record.to_tree())
 
     async def start(self, name: str) -> None:
@@ -207,7 +208,7 @@ def test_an_address_that_moves_is_followed(on_site: OnSite) -> None:
     async def body(site: Site) -> None:
         await site.open()
         await site.start("reward")
-        await site.put("reward", "life-1", address="")
+        await site.put("reward", "life-1", is_up=False)  # the address of the life before
         assert not (await site.here("reward", "life-1")).address
         await site.put("reward", "life-1")
         while site.children.alive["reward"].address != "10.0.0.7:1":

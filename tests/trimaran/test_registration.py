@@ -18,6 +18,7 @@ from trimaran.launch.registration import NameTakenError, Registration, find_addr
 from trimaran.launch.service_records import (
     BEAT_SECONDS,
     LOST_SECONDS,
+    STARTING_SECONDS,
     ServiceRecord,
     Sightings,
     read_services,
@@ -130,7 +131,7 @@ def test_a_run_that_is_deleted_ends_its_services(on_store: OnStore) -> None:
 
 
 def found(version: int, incarnation: str = "a") -> dict[str, tuple[ServiceRecord, int]]:
-    return {"reward": (ServiceRecord("reward", incarnation), version)}
+    return {"reward": (ServiceRecord("reward", incarnation, is_up=True), version)}
 
 
 def test_who_stood_there_before_we_came_is_heard_once_it_writes() -> None:
@@ -155,6 +156,17 @@ def test_silence_counts_while_we_listen() -> None:
     assert sightings.is_lost("reward") and not sightings.is_beating("reward")
 
 
+def test_who_only_starts_has_more_time() -> None:
+    """It has taken its name, and executes itself anew: on a busy machine that takes long."""
+    sightings, record = Sightings(), ServiceRecord("reward", "a")
+    sightings.note({}, now=100.0)
+    for second in range(int(STARTING_SECONDS)):
+        sightings.note({"reward": (record, 1)}, now=101.0 + second)
+        assert not sightings.is_lost("reward")
+    sightings.note({"reward": (record, 1)}, now=101.0 + STARTING_SECONDS)
+    assert sightings.is_lost("reward")
+
+
 def test_an_outage_in_which_we_heard_nobody_blames_nobody() -> None:
     sightings = Sightings()
     sightings.note({}, now=100.0)
@@ -167,12 +179,14 @@ def test_an_outage_in_which_we_heard_nobody_blames_nobody() -> None:
 
 def test_addresses_are_those_of_services_that_are_heard(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
-        await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1"))
+        await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1", is_up=True))
         with pytest.raises(UnavailableError, match="reward, trainer-0 did not register"):
             await find_addresses(store, RUN, ["reward", "trainer-0"], 0.0)
         finding = asyncio.create_task(find_addresses(store, RUN, ["reward"], 20.0))
         await asyncio.sleep(1.0)
-        await put(store, ServiceRecord("reward", OTHER, "10.0.0.8:1"))  # it has moved, and lives
+        await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1"))  # it starts anew
+        await asyncio.sleep(1.0)
+        await put(store, ServiceRecord("reward", OTHER, "10.0.0.8:1", is_up=True))
         assert await finding == {"reward": "10.0.0.8:1"}
 
     on_store(body)

@@ -19,6 +19,7 @@ from trimaran.errors import UnavailableError
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.launch.service_records import (
     LOST_SECONDS,
+    STARTING_SECONDS,
     ServiceRecord,
     Sightings,
     read_services,
@@ -176,7 +177,7 @@ class ExternalChildren:
                 life = record.incarnation
                 self._met.add(name)
                 self.alive[name] = replace(
-                    child, incarnation=life, began=time.monotonic(), address=record.address
+                    child, incarnation=life, began=time.monotonic(), address=_address(record)
                 )
             elif time.monotonic() - child.began > self._start_timeout:
                 self._lose(child, self._never_came(child))
@@ -187,9 +188,10 @@ class ExternalChildren:
         elif own.has_ended:
             self._lose(child, _exit_of(child, own))
         elif self._sightings.is_lost(name):
-            self._lose(child, self._lost(child, f"it was not heard for {LOST_SECONDS:g} s"))
-        elif own.address != child.address:
-            self.alive[name] = replace(child, address=own.address)
+            seconds = LOST_SECONDS if own.is_up else STARTING_SECONDS
+            self._lose(child, self._lost(child, f"it was not heard for {seconds:g} s"))
+        elif _address(own) != child.address:
+            self.alive[name] = replace(child, address=_address(own))
 
     def _is_here(self, record: ServiceRecord) -> bool:
         return (
@@ -224,6 +226,10 @@ class ExternalChildren:
         if child.incarnation:
             self._refused.add(child.incarnation)
         self.exits.put_nowait(ended)
+
+
+def _address(record: ServiceRecord) -> str:
+    return record.address if record.is_up else ""
 
 
 def _exit_of(child: ExternalChild, record: ServiceRecord) -> Exit:

@@ -107,8 +107,8 @@ class Registration:
         return None
 
     async def move(self, address: str) -> None:
-        """Says where it listens."""
-        await self._write(replace(self.record, address=address))
+        """Says where it listens, and that it writes regularly from now on."""
+        await self._write(replace(self.record, address=address, is_up=True))
 
     async def keep(self) -> None:
         """Signs of life, until it is asked to end. A store that is away is waited for.
@@ -195,7 +195,7 @@ async def find_addresses(
         here = {
             name: record.address
             for name, (record, _) in found.items()
-            if record.address and not record.has_ended and sightings.is_beating(name)
+            if record.is_up and not record.has_ended and sightings.is_beating(name)
         }
         missing = sorted(set(names) - here.keys())
         if not missing:

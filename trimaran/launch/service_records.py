@@ -20,6 +20,8 @@ BEAT_SECONDS = 2.0
 """Between two writes of a record."""
 LOST_SECONDS = 8.0
 """Without one, after which its holder counts as gone."""
+STARTING_SECONDS = 60.0
+"""The same while its process only starts: it takes the name first, and then executes itself anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class ServiceRecord:
     """What it said at its end."""
     former: ServiceRecord | None = None
     """The life before this one, whose end may not have been seen by everybody yet."""
+    is_up: bool = False
+    """The process has chosen its address and writes regularly; before that the address is the one of
+    the life before."""
 
     @property
     def has_ended(self) -> bool:
@@ -62,6 +67,7 @@ class ServiceRecord:
             tree["code"],
             tuple(tree["lines"]),
             cls.from_tree(tree["former"]) if tree["former"] else None,
+            tree["is_up"],
         )
 
 
@@ -80,10 +86,10 @@ async def read_services(store: Store, run_id: str) -> dict[str, tuple[ServiceRec
 
 @dataclass(slots=True)
 class _Sighting:
-    incarnation: str
     version: int
     heard_at: float
     is_beating: bool
+    patience: float
 
 
 class Sightings:
@@ -110,11 +116,12 @@ class Sightings:
         self._noted_at = now
         for name, (record, version) in found.items():
             known = self._known.get(name)
+            patience = LOST_SECONDS if record.is_up else STARTING_SECONDS
             if known is None:
                 # Of what stood there before we came, nobody knows how old it is.
-                self._known[name] = _Sighting(record.incarnation, version, now, not first)
+                self._known[name] = _Sighting(version, now, not first, patience)
             elif known.version != version:
-                self._known[name] = _Sighting(record.incarnation, version, now, True)
+                self._known[name] = _Sighting(version, now, True, patience)
             else:
                 known.heard_at += deaf
 
@@ -124,9 +131,6 @@ class Sightings:
         return known is not None and known.is_beating and not self.is_lost(name)
 
     def is_lost(self, name: str) -> bool:
-        """It was not heard for `LOST_SECONDS` in which we listened."""
+        """It was not heard for `LOST_SECONDS`, or `STARTING_SECONDS`, in which we listened."""
         known = self._known.get(name)
-        return known is not None and self._silence(known) >= LOST_SECONDS
-
-    def _silence(self, known: _Sighting) -> float:
-        return (self._noted_at or 0.0) - known.heard_at
+        return known is not None and (self._noted_at or 0.0) - known.heard_at >= known.patience
