@@ -354,7 +354,9 @@ class Runs:
         except NotFoundError:
             return {}  # it has just started
         # One that its engine has still to start has no address yet.
-        return {name: address for name, address in record.value.items() if address} if record else {}
+        return (
+            {name: address for name, address in record.value.items() if address} if record else {}
+        )
 
     async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
         """What a process counts, in Prometheus' text format. Raises NotFoundError."""

@@ -59,10 +59,10 @@ class Stack:
             return {}
         return json.loads(shown)
 
-    def processes(self) -> set[str]:
-        """Of the run, as the manager names them to Prometheus."""
-        answer = self.fetch("http://127.0.0.1:7980/metrics/targets")
-        return {group["labels"]["process"] for group in json.loads(answer)}
+    def answering(self) -> set[str]:
+        """Those of the run's processes that Prometheus gets numbers from."""
+        found = self.query('up{job="trimaran"}==1')
+        return {series["metric"]["process"] for series in found}
 
     def query(self, promql: str) -> list[dict[str, Any]]:
         """What Prometheus says now."""

@@ -28,14 +28,14 @@ def up(stack: Stack) -> None:
 def trains(stack: Stack) -> None:
     """Two steps, and Prometheus has the run's numbers."""
     stack.wait_for_steps(2, START_SECONDS)
-    stack.wait_for("numbers of the run", lambda: bool(stack.query('up{job="runs"}==1')), 60)
+    stack.wait_for("numbers of the run", lambda: bool(stack.query('up{job="trimaran"}==1')), 60)
 
 
 def scale(stack: Stack) -> None:
     """`--scale rollout=4`: the run has four replicas, and goes on."""
     stack.compose("up", "--detach", "--no-build", "--no-recreate", "--scale", "rollout=4")
     four = {f"rollout-{index}" for index in range(4)}
-    stack.wait_for("four replicas", lambda: four <= stack.processes(), START_SECONDS)
+    stack.wait_for("four replicas", lambda: four <= stack.answering(), START_SECONDS)
     stack.wait_for_steps(1, STEP_SECONDS)
 
 
