@@ -106,6 +106,9 @@ class Tracer:
 
     @contextmanager
     def in_group(self, number: int) -> Generator[None]:
+        if not self._is_sampled(number):
+            yield
+            return
         token = contexts.attach(self._context_of(number))
         try:
             yield
@@ -114,7 +117,7 @@ class Tracer:
 
     @contextmanager
     def step(self, number: int, groups: Sequence[int]) -> Generator[None]:
-        links = [Link(self._span_context(group)) for group in groups]
+        links = [Link(self._span_context(group)) for group in filter(self._is_sampled, groups)]
         with self._tracer.start_as_current_span(
             "step", NOTHING, attributes=_named({"step": number}), links=links
         ):
@@ -125,6 +128,8 @@ class Tracer:
 
     def add(self, name: str, group: int, began: int, ended: int) -> None:
         """To the group's trace, linked to the span that is open. Unix nanoseconds."""
+        if not self._is_sampled(group):
+            return
         open_span = trace.get_current_span().get_span_context()
         links = [Link(open_span)] if open_span.is_valid else []
         self._tracer.start_span(
@@ -136,6 +141,8 @@ class Tracer:
         ).end(ended)
 
     def add_whole(self, group: int, began: int, outcome: str) -> None:
+        if not self._is_sampled(group):
+            return
         token = _fixed.set(group_ids(self._run_id, group))
         try:
             span = self._tracer.start_span(
@@ -176,10 +183,15 @@ class Tracer:
 
     def _span_context(self, group: int) -> SpanContext:
         """Of the group's outermost span, which is sent when the group has ended."""
-        trace_id, span_id = group_ids(self._run_id, group)
-        decision = self._provider.sampler.should_sample(None, trace_id, f"group {group}").decision
-        flags = TraceFlags(TraceFlags.SAMPLED if decision.is_sampled() else TraceFlags.DEFAULT)
-        return SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags)
+        sampled = TraceFlags(TraceFlags.SAMPLED)
+        return SpanContext(*group_ids(self._run_id, group), is_remote=False, trace_flags=sampled)
+
+    def _is_sampled(self, group: int) -> bool:
+        """The same in every process: it depends on the trace's id alone."""
+        trace_id, _ = group_ids(self._run_id, group)
+        return self._provider.sampler.should_sample(
+            NOTHING, trace_id, "group"
+        ).decision.is_sampled()
 
 
 def _named(attributes: Attributes) -> dict[str, int | str]:

@@ -48,12 +48,11 @@ def test_a_missing_package_is_named_and_harms_nothing(caplog: pytest.LogCaptureF
 
 
 def test_the_collectors_token_is_not_inherited() -> None:
-    environment: dict[str, str] = {**ENDPOINT, **dict.fromkeys(HEADERS, "authorization=secret")}
-    tracing.configure(environment)
-    assert environment == ENDPOINT
-    environment = dict.fromkeys(HEADERS, "authorization=secret")
-    tracing.configure(environment)
-    assert environment == {}
+    secrets: dict[str, str] = dict.fromkeys(HEADERS, "authorization=secret")
+    for others in (ENDPOINT, dict[str, str]()):
+        environment = others | secrets
+        tracing.configure(environment)
+        assert environment == others
 
 
 needs_sdk = pytest.mark.skipif(
@@ -104,3 +103,25 @@ def test_tasks_side_by_side_keep_their_groups_apart(monkeypatch: pytest.MonkeyPa
         assert tracing.headers() == ()
 
     asyncio.run(body())
+
+
+@needs_sdk
+def test_every_process_keeps_the_same_share_of_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.1")
+
+    def kept() -> set[int]:
+        tracing.configure({ENDPOINTS[1]: "http://127.0.0.1:9"})
+        tracing.start()
+        found = set()
+        for number in range(1000):
+            with tracing.in_group(number):
+                if tracing.headers():
+                    found.add(number)
+        tracing.stop()
+        return found
+
+    first = kept()
+    assert 50 < len(first) < 150
+    assert kept() == first
