@@ -59,9 +59,10 @@ e2e: install
 	$(PYTEST) -m e2e
 
 # Needs Debian's docker.io, iptables and mmdebstrap, and docker-compose 2.26 or newer on the path. It says
-# what is missing. STEPS="up scale" runs these alone and records nothing.
+# what is missing. ONLY="up scale" runs these alone and records nothing;
+# ONLY=--sources builds no image again: it mounts the checkout into those from before.
 test-compose: install
-	$(BIN)/python -m tests.compose $(STEPS)
+	$(BIN)/python -m tests.compose $(ONLY)
 
 # MINDSPEED_SOURCE=path checks MindSpeed too, of which no package index has an archive.
 contract: install

@@ -353,7 +353,10 @@ class Runs:
                 record = await store.get(endpoints_key(run_id))
         except NotFoundError:
             return {}  # it has just started
-        return record.value if record else {}
+        # One that its engine has still to start has no address yet.
+        return (
+            {name: address for name, address in record.value.items() if address} if record else {}
+        )
 
     async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
         """What a process counts, in Prometheus' text format. Raises NotFoundError."""

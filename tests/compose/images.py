@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMPOSE_FILE = ROOT / "deploy/compose/cpu.yaml"
+FILES = (ROOT / "deploy/compose/cpu.yaml", ROOT / "tests/compose/sources.yaml")
+PROJECT = "trimaran-test"
 BASE = "trimaran-test/base"
 WHEELS = "trimaran-test/wheels"
 STAND_INS = {"REDIS_IMAGE": "redis", "PROMETHEUS_IMAGE": "prometheus"}
@@ -17,17 +18,25 @@ KINDS = ("control", "demo", "rollout", "trainer")
 PACKAGES = "python3,python3-venv,ca-certificates"
 PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BUILD_SECONDS = 1800
+NUM_STEPS = "60"
+"""Of the run: enough for all that is done to it."""
 
 
-def variables() -> dict[str, str]:
-    """What the compose files take from the environment, for images that are made here."""
+def variables(has_sources: bool = False) -> dict[str, str]:
+    """What compose and its files take from the environment, for images that are made here.
+
+    `has_sources`: this checkout's Python takes the place of the images' own.
+    """
     images = {key: f"trimaran-test/{name}" for key, name in STAND_INS.items()}
     certificates = os.environ.get("SSL_CERT_FILE", "/dev/null")
     return images | {
+        "COMPOSE_FILE": ":".join(map(str, FILES if has_sources else FILES[:1])),
+        "COMPOSE_PROJECT_NAME": PROJECT,
         "IMAGE": "trimaran-test/trimaran",
         "BASE": BASE,
         "WHEELS": WHEELS,
         "BUILD_NETWORK": "host",
+        "STEPS": NUM_STEPS,
         "CERTIFICATES": certificates,
     }
 

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.compose.engine import which
-from tests.compose.images import COMPOSE_FILE, ROOT
+from tests.compose.images import ROOT
 
-PROJECT = "trimaran-test"
 COMMAND_SECONDS = 300
 POLL_SECONDS = 1.0
 FETCH = """
@@ -36,14 +35,7 @@ class Stack:
 
     def compose(self, *arguments: str) -> str:
         """What it prints. Raises RuntimeError with its last lines."""
-        command = [
-            str(which("docker-compose")),
-            "--file",
-            str(COMPOSE_FILE),
-            "--project-name",
-            PROJECT,
-        ]
-        return self._run([*command, *arguments])
+        return self._run([str(which("docker-compose")), *arguments])
 
     def docker(self, *arguments: str) -> str:
         return self._run(["/usr/bin/docker", *arguments])
@@ -61,19 +53,16 @@ class Stack:
 
     def run(self) -> dict[str, Any]:
         """The newest run, as `trimaran show --json` tells it; empty where there is none yet."""
-        token = "--env=TRIMARAN_TOKEN_FILE=/clients/demo.token"
         try:
-            shown = self.compose(
-                "exec", "-T", token, "manager", "trimaran", "show", "latest", "--json"
-            )
+            shown = self.compose("exec", "-T", "manager", "trimaran", "show", "latest", "--json")
         except RuntimeError:
             return {}
         return json.loads(shown)
 
-    def processes(self) -> set[str]:
-        """Of the run, as the manager names them to Prometheus."""
-        answer = self.fetch("http://127.0.0.1:7980/metrics/targets")
-        return {group["labels"]["process"] for group in json.loads(answer)}
+    def answering(self) -> set[str]:
+        """Those of the run's processes that Prometheus gets numbers from."""
+        found = self.query('up{job="trimaran"}==1')
+        return {series["metric"]["process"] for series in found}
 
     def query(self, promql: str) -> list[dict[str, Any]]:
         """What Prometheus says now."""

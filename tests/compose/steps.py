@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.compose.images import PROJECT
 from tests.compose.stack import Stack
 
 START_SECONDS = 300.0
@@ -16,26 +17,25 @@ LISTED = ("manager", "redis", "reward", "plugin", "weight-sync", "controller", "
 def up(stack: Stack) -> None:
     """Every service is healthy, and the run that `submit` gave is under way."""
     stack.compose("up", "--detach", "--no-build")
-    for service in LISTED:
-        stack.wait_for(
-            f"{service} healthy",
-            lambda service=service: stack.health(service) == {"healthy"},
-            START_SECONDS,
-        )
+    stack.wait_for(
+        f"{', '.join(LISTED)} healthy",
+        lambda: all(stack.health(service) == {"healthy"} for service in LISTED),
+        START_SECONDS,
+    )
     stack.wait_for("a run", lambda: stack.run().get("state") == "running", START_SECONDS)
 
 
 def trains(stack: Stack) -> None:
     """Two steps, and Prometheus has the run's numbers."""
     stack.wait_for_steps(2, START_SECONDS)
-    stack.wait_for("numbers of the run", lambda: bool(stack.query('up{job="runs"}==1')), 60)
+    stack.wait_for("numbers of the run", lambda: bool(stack.query('up{job="trimaran"}==1')), 60)
 
 
 def scale(stack: Stack) -> None:
     """`--scale rollout=4`: the run has four replicas, and goes on."""
     stack.compose("up", "--detach", "--no-build", "--no-recreate", "--scale", "rollout=4")
     four = {f"rollout-{index}" for index in range(4)}
-    stack.wait_for("four replicas", lambda: four <= stack.processes(), START_SECONDS)
+    stack.wait_for("four replicas", lambda: four <= stack.answering(), START_SECONDS)
     stack.wait_for_steps(1, STEP_SECONDS)
 
 
@@ -62,7 +62,7 @@ def pause(stack: Stack) -> None:
 def disconnect(stack: Stack) -> None:
     """A replica without a network for 20 s: the run goes on, and it comes back."""
     container = stack.containers("rollout")[0]
-    network = "trimaran-test_inside"
+    network = f"{PROJECT}_inside"
     stack.docker("network", "disconnect", network, container)
     try:
         time.sleep(20)

@@ -200,3 +200,4 @@ def test_the_last_result_says_which_commit_and_when() -> None:
     assert re.fullmatch(r"[0-9a-f]{12}\+?", results["commit"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
     assert results["steps"]["down"]["left behind"] == []
+    assert not [step for step in results["steps"].values() if "failed" in step]

@@ -106,9 +106,6 @@ def test_a_result_is_not_root_has_a_health_check_and_nothing_that_builds(kind: s
         if inside in under:
             lines.append(words)
     assert [words[1] for words in lines if words[0] == "USER"][-1] == "10001:10001"
-    assert re.findall(r'"(\w+)"', " ".join(next(w for w in lines if w[0] == "HEALTHCHECK"))) == [
-        "trimaran",
-        "health",
-    ]
+    assert ["HEALTHCHECK", '["trimaran",', '"health"]'] in [[w[0], *w[-2:]] for w in lines]
     installed = {word for words in lines if "apt-get" in words for word in words}
     assert not installed & {"gcc", "g++", "make", "git", "python3-dev", "libc6-dev"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.manager.fakes import FakeLauncher, managing
 from tests.manager.test_runs import ANN, asynchronous, create, started
 from trimaran import rpc
+from trimaran.errors import NotFoundError
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, endpoints_key
 from trimaran.series import CONTROLLER_STEP
@@ -29,4 +32,19 @@ async def test_metrics_come_from_where_a_process_listens_now(tmp_path: Path) -> 
             text = await served.runs.process_metrics(ANN, run_id, "controller")
             assert f"{CONTROLLER_STEP.name} {step}" in text
             await server.stop()
+        await processes.store.close()
+
+
+@asynchronous
+async def test_a_process_without_an_address_is_not_asked(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING)
+        addresses = {"controller": "127.0.0.1:7000", "rollout-4": ""}
+        await processes.store.put(endpoints_key(run_id), addresses)
+        assert set(await served.runs.processes(ANN, run_id)) == {"controller"}
+        with pytest.raises(NotFoundError, match="rollout-4"):
+            await served.runs.process_metrics(ANN, run_id, "rollout-4")
         await processes.store.close()

@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.request
 
-from trimaran import rpc
 from trimaran.errors import InputError, TrimaranError
 from trimaran.health_note import HealthNote, noted_file, read_note
 from trimaran.trust import NO_TRUST, TlsFiles, Trust
@@ -55,6 +54,8 @@ def _noted(kind: str) -> HealthNote:
 async def _serves(note: HealthNote, kind: str, timeout: float) -> bool:
     if "://" in note.address:
         return await asyncio.to_thread(_answers_http, note, timeout)
+    from trimaran import rpc  # takes its time, and a check of who waits does without
+
     tls = TlsFiles.from_tree(note.tls) if note.tls else None
     trust = Trust(tls=tls) if tls else NO_TRUST
     return await rpc.is_serving(_reachable(note.address), timeout, trust, SERVICES.get(kind, ""))
