@@ -9,7 +9,7 @@ from typing import Any
 from services.controller.chain import Chain
 from services.controller.ledger import read_trees
 from services.controller.ledger_state import LedgerState
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import MissingPayloadError, PayloadStore
 from services.controller.records import Committed, LedgerError
 from trimaran.errors import InputError
 from trimaran.store import Store
@@ -93,7 +93,8 @@ async def check_ledger(
             record = chain.follow(sequence, tree)
             if every_payload and isinstance(record, Committed):
                 entry = chain.state.steps[record.version.step]
-                await _check_payloads(found, payloads, entry.payloads)
+                missing = await _check_payloads(found, payloads, entry.payloads)
+                found.faults += missing.values()
             if sequence in wanted:
                 hashes[sequence] = tree["hash"]
     except (LedgerError, InputError) as error:
@@ -105,10 +106,29 @@ async def check_ledger(
     state = found.state
     if every_payload:
         waiting = (entry.payload for entry in state.groups.values() if entry.payload)
-        await _check_payloads(found, payloads, waiting)
+        found.faults += (await _check_payloads(found, payloads, waiting)).values()
     else:
-        await _check_payloads(found, payloads, sorted(state.payloads_after(state.oldest_step)))
+        await _check_needed(found, chain, store, payloads)
     return found
+
+
+async def _check_needed(
+    found: Findings, chain: Chain, store: Store, payloads: PayloadStore
+) -> None:
+    """What a resume reads. A run that goes on collects payloads, each after a record by which no
+    resume needs it: so what is missing is a fault only if the records since then still need it."""
+    names = sorted(chain.state.payloads_after(chain.state.oldest_step))
+    missing = await _check_payloads(found, payloads, names)
+    if not missing:
+        return
+    try:
+        async for sequence, tree in read_trees(store, payloads, chain.run_id, chain.last):
+            chain.follow(sequence, tree)
+    except (LedgerError, InputError) as error:
+        found.faults.append(str(error))
+    _at_the_end_of(chain, found)
+    needed = chain.state.payloads_after(chain.state.oldest_step)
+    found.faults += [fault for name, fault in missing.items() if name in needed]
 
 
 def _at_the_end_of(chain: Chain, found: Findings) -> Findings:
@@ -138,10 +158,17 @@ def _check_ends(found: Findings) -> None:
         )
 
 
-async def _check_payloads(found: Findings, payloads: PayloadStore, digests: Iterable[str]) -> None:
-    for digest in digests:
+async def _check_payloads(
+    found: Findings, payloads: PayloadStore, names: Iterable[str]
+) -> dict[str, str]:
+    """Those that are missing, and what is to be said of it."""
+    missing: dict[str, str] = {}
+    for name in names:
         try:
-            await payloads.read(digest)
+            await payloads.read(name)
             found.num_payloads += 1
+        except MissingPayloadError as error:
+            missing[name] = str(error)
         except InputError as error:
             found.faults.append(str(error))
+    return missing

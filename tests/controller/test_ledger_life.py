@@ -427,6 +427,30 @@ def test_an_altered_payload_is_found() -> None:
     assert "payload is missing" in asyncio.run(disks.check()).faults[0]
 
 
+def test_what_is_collected_while_it_is_checked_is_no_fault() -> None:
+    """The run goes on between the reading of its records and that of its payloads."""
+
+    class GoesOn(MemoryPayloads):
+        async def read(self, name: str) -> bytes:
+            if not self.has_gone_on and not name.startswith("records-"):
+                self.has_gone_on = True
+                ledger = await disks.open()
+                ledger.record(Consumed(5, ((12, 1),), (PROOF,)))
+                ledger.record(Committed(VersionId(0, 5), "root-5"))
+                ledger.record(Checkpointed(5, "c", 5))
+                await ledger.collect()
+                assert not any(name.startswith("groups-") for name in self.data)
+            return await super().read(name)
+
+        has_gone_on = False
+
+    disks = whole()
+    goes_on = GoesOn()
+    goes_on.data, disks.payloads = disks.payloads.data, goes_on
+    found = asyncio.run(disks.check())
+    assert (found.faults, found.state.step, goes_on.has_gone_on) == ([], 5, True)
+
+
 def test_an_altered_archive_is_found() -> None:
     disks = whole()
     name = next(name for name in disks.payloads.data if name.startswith("records-"))
