@@ -4,9 +4,11 @@
 # make unit   the quick tests: two to three minutes on two cores. Without real engines, whole runs, installations, sweeps
 # make e2e    the tests that `make unit` leaves out: about 20 minutes
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
+# make test-cluster  runs on a Ray cluster of four hosts (network namespaces), harmed in every way: about 10 minutes, as root
 # make bench  measure against TRL and plain transformers
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
+# make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 15 minutes
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
@@ -24,7 +26,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
+.PHONY: install demo test unit e2e test-compose test-cluster contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -55,6 +57,12 @@ unit: install archives
 
 e2e: install
 	$(PYTEST) -m e2e
+
+# Needs Debian's docker.io, iptables and mmdebstrap, and docker-compose 2.26 or newer on the path. It says
+# what is missing. ONLY="up scale" runs these alone and records nothing;
+# ONLY=--sources builds no image again: it mounts the checkout into those from before.
+test-compose: install
+	$(BIN)/python -m tests.compose $(ONLY)
 
 # MINDSPEED_SOURCE=path checks MindSpeed too, of which no package index has an archive.
 contract: install
@@ -162,6 +170,11 @@ $(VLLM_23_VENV)/.installed: requirements/install.sh requirements/shared.sh requi
 
 contract-run: archives $(VLLM_23_VENV)/.installed .cache/mindspeed/.installed
 	$(BIN)/python -m tests.contract_run $(ONLY)
+
+# What stands in results.json is the last time that it was run whole.
+test-cluster: install
+	$(BIN)/python -c "import ray" 2>/dev/null || $(UV) pip install --quiet --python $(BIN)/python "ray==2.60.0"
+	$(BIN)/python -m tests.cluster
 
 clean:
 	rm -rf $(VENV) .cache

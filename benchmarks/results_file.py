@@ -50,4 +50,4 @@ def _machine() -> str:
         models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     model = models[0] if models else platform.machine()
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {model}, no accelerator"
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {model}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from trimaran.trust import TlsFiles
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1 and localhost."""
+    """Signs certificates for localhost and 127.0.0.1, or other addresses."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -26,12 +27,17 @@ class Authority:
             self._key, hashes.SHA256()
         )
 
-    def write(self, folder: Path, common_name: str = "leaf") -> TlsFiles:
+    def write(
+        self, folder: Path, common_name: str = "leaf", addresses: Sequence[str] = ("127.0.0.1",)
+    ) -> TlsFiles:
         """cert.pem, key.pem and ca.pem; those of an earlier call are replaced."""
         folder.mkdir(exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(
-            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            [
+                x509.DNSName("localhost"),
+                *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
+            ]
         )
         builder = _builder(_name(common_name), self._name, key).add_extension(names, critical=False)
         leaf = builder.sign(self._key, hashes.SHA256())

@@ -1,11 +1,14 @@
-"""What is e2e by its folder; and no test fails because the machine is slow."""
+"""What is e2e by its folder; no test fails because the machine is slow, or because it has a GPU."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.redis_server import redis_program, redis_server, shared_redis
+from trimaran.device import VISIBLE_DEVICES, find_visible
+from trimaran.machine import read_machine
 
 __all__ = ["redis_program", "redis_server", "shared_redis"]
 
@@ -14,6 +17,22 @@ settings.load_profile("house")
 
 TESTS = Path(__file__).parent
 E2E_FOLDERS = ("e2e", "faults", "install", "launch", "mutations")
+GPUS = VISIBLE_DEVICES["cuda"]
+SHELL = os.environ.setdefault("TRIMARAN_TEST_GPUS", os.environ.get(GPUS, "all"))
+"""What the shell said: a worker of pytest-xdist finds the variable emptied already."""
+os.environ[GPUS] = ""
+"""Tests, and what they start, compute on the CPU, except those that take the fixture `gpu`."""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs that the shell shows."""
+    if SHELL == "all":
+        monkeypatch.delenv(GPUS)
+    else:
+        monkeypatch.setenv(GPUS, SHELL)
+    if not find_visible("cuda", read_machine(os.environ)):
+        pytest.skip("needs an NVIDIA GPU and a torch with CUDA")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks

@@ -9,6 +9,7 @@ everything that is wrong, a line each. Relative paths start at the folder of the
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -51,13 +52,24 @@ def _check_port(address: str) -> str:
     return address
 
 
-def _check_interface(address: str) -> str:
-    if address == "0.0.0.0":
-        raise ValueError("0.0.0.0 is all interfaces; name the one on which peers connect")
-    return address
+def _check_subnet(subnet: str) -> str:
+    try:
+        network = ipaddress.ip_network(subnet)
+    except ValueError as error:
+        raise ValueError(f"{error}; name a subnet as 10.0.0.0/8 (given: {subnet!r})") from None
+    if network.is_loopback:
+        raise ValueError(f"{subnet} is this machine alone; leave the key out for that")
+    return str(network)
 
 
-def _check_payloads_url(url: str) -> str:
+def _check_ports(ports: str) -> str:
+    first, last = map(int, ports.split("-"))
+    if not FIRST_PORT <= first <= last <= LAST_PORT:
+        raise ValueError(f"must be a range within {FIRST_PORT}-{LAST_PORT} (given: {ports!r})")
+    return ports
+
+
+def _check_place(url: str) -> str:
     user, at, _ = url.partition("://")[2].partition("/")[0].partition("@")
     if at and ":" in user:
         raise ValueError("holds credentials; give them in the environment")
@@ -92,9 +104,12 @@ def _check_eager(value: Any) -> Any:
 Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
 TransportName = Literal["auto", "collective", "relay"]
-LAST_PORT = 65535
-Payloads = Annotated[str, AfterValidator(_check_payloads_url)]
-Address = Annotated[str, Field(pattern=r"^[^:\s]+:\d{1,5}$"), AfterValidator(_check_port)]
+FIRST_PORT, LAST_PORT = 1024, 65535
+Place = Annotated[str, AfterValidator(_check_place)]
+"""A folder, or a bucket such as s3://name/path."""
+Address = Annotated[
+    str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)
+]
 
 
 class Section(BaseModel):
@@ -123,7 +138,10 @@ class RunSection(Section):
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
-    payloads: Payloads | None = None
+    checkpoints: Place | None = None
+    """Where checkpoints, the trained model and what people read of a run lie: a folder that all hosts
+    of the run see, or a bucket such as s3://name/path; without it the run folder. docs/operations.md"""
+    payloads: Place | None = None
     """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
     without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
     keep_payloads: Literal["resume", "all"] = "resume"
@@ -139,7 +157,13 @@ class ModelSection(Section):
     """What is trained. `model: {path: models/SmolLM2-135M-Instruct}`"""
 
     path: Path
-    """A Hugging Face folder: config.json, tokenizer and safetensors."""
+    """A Hugging Face folder: config.json, tokenizer and safetensors. Each host of the run that needs
+    it has it there, or fetches it from `source`."""
+    source: Place | None = None
+    """Where a host that lacks `path` fetches it from, once: a folder or a bucket to which
+    `trimaran model push` has brought it."""
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Which model is meant, as `trimaran model push` prints it: another one is refused."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """As torch calls it. What computes and what travels; main weights are always fp32."""
 
@@ -189,8 +213,8 @@ class RolloutSection(Section):
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
     eager: Eager = "auto"
-    """vLLM without captured graphs. auto: with them on cuda only. Nobody has proven on a device that
-    they follow a load of weights; the probe at the start checks it."""
+    """vLLM without captured graphs. auto: with them on cuda only. The probe at the start checks
+    that they follow a load of weights; they did on an H100. No NPU has been tried."""
     idle_timeout: Seconds = 60
     """Longest silence of a Generate stream before the group is tried elsewhere."""
 
@@ -345,10 +369,6 @@ class WeightSyncSection(Section):
     with the one before it."""
     bucket_mib: Positive = 64
     """Two buckets are under way at a time."""
-    address: Annotated[str, Field(pattern=r"^[^:\s]+$"), AfterValidator(_check_interface)] = (
-        "127.0.0.1"
-    )
-    """Of the interface on which tensors travel: rendezvous, collectives and relay."""
     relay_fan_out: Positive = 2
     """Pullers that one peer serves at a time."""
     stage_timeout: Seconds = 120
@@ -372,6 +392,25 @@ class ValidationSection(Section):
     final_samples: Samples = 16
     """The same before the first step and at the end."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+
+
+class NetworkSection(Section):
+    """Where the run's processes meet. `network: {subnet: 10.0.0.0/8, ports: 20000-32767}`"""
+
+    subnet: Annotated[str, AfterValidator(_check_subnet)] | None = None
+    """Each host listens on its own address in it, and tensors travel over that address' interface.
+    Without it all processes are on one machine, and listen on loopback."""
+    # Below Linux' range for outgoing connections: our own calls never take a port between its
+    # choice and the service's bind.
+    ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$"), AfterValidator(_check_ports)] = (
+        "20000-32767"
+    )
+    """Ports on which processes listen, first to last; a firewall has to let them through."""
+
+    @property
+    def port_range(self) -> range:
+        first, last = map(int, self.ports.split("-"))
+        return range(first, last + 1)
 
 
 class Endpoints(Section):
@@ -404,6 +443,7 @@ class RunConfig(Section):
     trainer: TrainerSection = TrainerSection()
     weight_sync: WeightSyncSection = WeightSyncSection()
     validation: ValidationSection = ValidationSection()
+    network: NetworkSection = NetworkSection()
     endpoints: Endpoints = Endpoints()
     start_timeout: Seconds = 300
     """When a process starts: how long it may take until it answers, and how long it waits for the
@@ -496,8 +536,8 @@ def resolve_tree(
     for section, key in PATH_KEYS:
         branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
-            branch[key] = str(folder.resolve() / branch[key])
-    _resolve_rule_paths(plain, folder.resolve())
+            branch[key] = str((folder / branch[key]).resolve())
+    _resolve_rule_paths(plain, folder)
     for override in overrides:
         _apply(plain, override)
     _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
@@ -510,10 +550,10 @@ def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
     rules = _branch(reward.get("rules")) or {}
     for rule in filter(None, map(_branch, rules.values())):
         if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
-            rule["function"] = str(folder / rule["function"])
+            rule["function"] = str((folder / rule["function"]).resolve())
         plugin = _branch(rule.get("plugin")) or {}
         if isinstance(plugin.get("ca_file"), str):
-            plugin["ca_file"] = str(folder / plugin["ca_file"])
+            plugin["ca_file"] = str((folder / plugin["ca_file"]).resolve())
 
 
 def _branch(value: Any) -> dict[str, Any] | None:

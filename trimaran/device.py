@@ -90,6 +90,19 @@ class Device:
 
         return torch.device(self.kind) if self.on_host else torch.device(self.kind, index)
 
+    def be_deterministic(self) -> None:
+        """Equal inputs give equal bits from now on; an operation that cannot do so raises. Call it
+        before the device computes. A host needs nothing."""
+        if self.on_host:
+            return
+        import torch
+
+        # https://docs.nvidia.com/cuda/cublas/#results-reproducibility; torch asks for it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # Nothing of ours reads memory that it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
     def synchronize(self) -> None:
         """Wait for everything queued on the calling thread's device."""
         runtime = self._runtime()

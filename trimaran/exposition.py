@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from trimaran.metrics import find_metric
-from trimaran.series import RPC_CALLS, RPC_OPEN, RPC_SECONDS, Series
+from trimaran.series import RPC_CALLS, RPC_OPEN, RPC_SECONDS, STORE_SECONDS, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
@@ -50,9 +50,55 @@ class Exposition:
         """The metrics of a step, by their keys in `trimaran/metrics.py`."""
         self._registry.register(_ShownStep(read))
 
-    def text(self) -> bytes:
-        """In Prometheus' text format."""
-        return generate_latest(self._registry)
+    def show_store(self, seconds: StoreSeconds) -> None:
+        self._registry.register(seconds.histogram)
+
+    def text(self, labels: Mapping[str, str] | None = None) -> bytes:
+        """In Prometheus' text format. `labels`: of every series besides its own."""
+        return generate_latest(_Labelled(self._registry, labels) if labels else self._registry)
+
+
+def process_labels(run_id: str, process: str) -> dict[str, str]:
+    """What tells a process of a run from others.
+
+    Example: process_labels("addition-1", "rollout-3")["kind"] == "rollout"
+    """
+    kind, _, index = process.rpartition("-")
+    kind, index = (kind, index) if index.isdigit() else (process, "0")
+    return {"run": run_id, "process": process, "kind": kind, "index": index}
+
+
+class _Labelled(CollectorRegistry):
+    """The same series, with further labels."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        super().__init__()
+        self._of, self._labels = registry, labels
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._of.collect():
+            labelled = Metric(family.name, family.documentation, family.type)
+            labelled.samples = [
+                sample._replace(labels={**self._labels, **sample.labels})
+                for sample in family.samples
+            ]
+            yield labelled
+
+
+class StoreSeconds:
+    """How long the calls of a store took: it is there before the server that shows it.
+
+    Example:
+        seconds = StoreSeconds()
+        store = timed(await open_store(url), seconds)
+        server.metrics.show_store(seconds)
+    """
+
+    def __init__(self) -> None:
+        self.histogram = Histogram(*_described(STORE_SECONDS), registry=None, buckets=BUCKETS)
+
+    def __call__(self, call: str, seconds: float) -> None:
+        self.histogram.labels(call).observe(seconds)
 
 
 class _Shown(Collector):

@@ -1,4 +1,5 @@
-"""Streams that go on only as long as their client may read them: a token may be withdrawn."""
+"""Streams that go on only as long as their client may read them: a token may be withdrawn, or become
+another owner's."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TypeVar
 
-from trimaran.errors import TrimaranError
+from trimaran.errors import TrimaranError, UnauthenticatedError
 
 IDENTIFY_SECONDS = 5.0
 """After which the client of a stream that goes on is identified again."""
@@ -18,20 +19,21 @@ async def while_allowed(
     items: AsyncIterator[Item], identify: Callable[[], object], seconds: float = IDENTIFY_SECONDS
 ) -> AsyncGenerator[Item]:
     """The same items. `identify` is called every `seconds`, also while no item comes; what it raises
-    ends them.
+    ends them, and so does another answer than at first.
 
     Example:
         async for event in while_allowed(events, partial(clients.identify, method, token)):
             print(event.kind)
     """
-    loop = asyncio.get_running_loop()
+    loop, known = asyncio.get_running_loop(), identify()
     waiting: asyncio.Timeout | None = None
     refusal: TrimaranError | None = None
 
     def ask() -> None:
         nonlocal refusal, timer
         try:
-            identify()
+            if identify() != known:
+                raise UnauthenticatedError("the client's owner or role has changed; call again")
         except TrimaranError as error:
             refusal = error
             if waiting:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -19,12 +21,14 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trimaran import errors, rpc_metrics
-from trimaran.channel import TrustedChannel
-from trimaran.exposition import Exposition
+from trimaran import errors, health_note, rpc_metrics, scope, tracing
+from trimaran.channel import Method, TrustedChannel
+from trimaran.directory import Place
+from trimaran.exposition import Exposition, process_labels
 from trimaran.fence import EpochFence, Issued, nobody_knows
 from trimaran.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.rpc_metrics import CallMetrics, MetricsServicer
+from trimaran.scrape import Scrape
 from trimaran.status import error_of, name_of, status_of
 from trimaran.tls import server_credentials, server_options
 from trimaran.trust import LOCAL, NO_TRUST, ClientIdentity, Trust
@@ -47,6 +51,12 @@ OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 
+PINGS = [
+    # Callers on other hosts ask whether we live, `channel.AWAY`, also while a long call says nothing.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
 STOP_GRACE_SECONDS = 2.0
 
 Identify = Callable[[str, str], ClientIdentity]
@@ -54,6 +64,9 @@ Identify = Callable[[str, str], ClientIdentity]
 ForbiddenError."""
 HEALTH = "/grpc.health."
 """Open to everybody: probes have no token."""
+
+STRANGERS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED)
+"""What another run's process, or another service, answers to a call that is not meant for it."""
 
 _client: ContextVar[ClientIdentity] = ContextVar("client", default=LOCAL)
 
@@ -230,10 +243,12 @@ class Server:
         """
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(address)
-        options = [*OPTIONS, ("grpc.max_receive_message_length", max_request_bytes)]
+        options = [*OPTIONS, *PINGS, ("grpc.max_receive_message_length", max_request_bytes)]
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
         self.metrics = Exposition()
+        self.scrape = Scrape.from_environment(os.environ, trust, self._text)
+        """What Prometheus asks over HTTP; None unless the environment names an address."""
         self._server = grpc.aio.server(
             interceptors=[CallMetrics(self.metrics), boundary], options=options
         )
@@ -260,21 +275,34 @@ class Server:
                 f"{address}: port in use; stop what listens there (ss -ltnp names it) or name another"
             )
         self.address = f"{address.rpartition(':')[0]}:{port}"
+        self._tls = trust.tls
+
+    def _text(self) -> bytes:
+        """For a Prometheus that does not know what it scrapes."""
+        me = scope.process
+        return self.metrics.text(process_labels(me.run_id, me.name) if me.run_id else None)
 
     async def start(self) -> None:
+        tracing.start()
+        if self.scrape:
+            await self.scrape.start()
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        health_note.own.serve(self.address, self._tls)
 
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(STOP_GRACE_SECONDS)
+        if self.scrape:
+            await self.scrape.stop()
 
 
 def connect(
-    address: str, trust: Trust = NO_TRUST, longest_pause_ms: int = 1000
+    address: str | Place, trust: Trust = NO_TRUST, longest_pause_ms: int = 1000
 ) -> grpc.aio.Channel:
-    """A channel that reconnects quickly: what we call is on this machine or its neighbour.
+    """A channel that reconnects quickly: what we call is on this machine or its neighbour. It
+    follows a place to another address.
 
     `longest_pause_ms`: between two tries.
     """
@@ -297,6 +325,7 @@ async def call(method: Callable[..., Any], request: Message, timeout: float) -> 
     try:
         return await method(request, timeout=timeout)
     except grpc.aio.AioRpcError as error:
+        _look_again(method, error)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and name_of(error) is None:
             name = request.DESCRIPTOR.full_name.removesuffix("Request")
             raise errors.DeadlineError(
@@ -321,12 +350,31 @@ async def stream(
     except TimeoutError:
         raise errors.DeadlineError(f"no answer for {idle_timeout:g} s") from None
     except grpc.aio.AioRpcError as error:
+        _look_again(method, error)
         raise error_of(error) from None
     finally:
         responses.cancel()
 
 
-async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST, name: str = "") -> bool:
+def _look_again(method: Callable[..., Any], error: grpc.aio.AioRpcError) -> None:
+    """Of a call to a place: where nobody answered, it is looked up again.
+
+    Raises UnreachableError where somebody else did: the process has moved, and its port is another's.
+    """
+    place = method.place if isinstance(method, Method) else None
+    strange = error.code() in STRANGERS
+    if place is None or (name_of(error) is not None and not strange):
+        return
+    place.look_again()
+    if strange:
+        raise errors.UnreachableError(
+            f"{place.name}: somebody else answers at {place.address} ({error.details()})"
+        ) from None
+
+
+async def is_serving(
+    address: str | Place, timeout: float, trust: Trust = NO_TRUST, name: str = ""
+) -> bool:
     """Whether the health of the service `name` ("": of all there) says SERVING within `timeout`
     seconds."""
     async with connect(address, trust) as channel:
@@ -336,12 +384,16 @@ async def is_serving(address: str, timeout: float, trust: Trust = NO_TRUST, name
 async def _answers(stub: Any, timeout: float, name: str = "") -> bool:
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout)
-    except grpc.aio.AioRpcError:
+    except grpc.aio.AioRpcError as error:
+        with suppress(errors.UnreachableError):
+            _look_again(stub.Check, error)
+        return False
+    except errors.UnreachableError:
         return False
     return answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def wait_until_serving(address: str, timeout: float, trust: Trust = NO_TRUST) -> None:
+async def wait_until_serving(address: str | Place, timeout: float, trust: Trust = NO_TRUST) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
     # A run starts when the last of its services was found.
     async with connect(address, trust, longest_pause_ms=200) as channel:
@@ -351,4 +403,5 @@ async def wait_until_serving(address: str, timeout: float, trust: Trust = NO_TRU
             if await _answers(stub, min(left, 5.0)):
                 return
             await asyncio.sleep(0.1)
-    raise errors.DeadlineError(f"{address}: not serving after {timeout:g} s")
+    name = address.name if isinstance(address, Place) else address
+    raise errors.DeadlineError(f"{name}: not serving after {timeout:g} s")

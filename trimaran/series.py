@@ -37,19 +37,42 @@ RPC_SECONDS = Series(
     "rpc", "duration_seconds", "histogram", "how long calls took, streams included", ("method",)
 )
 RPC_OPEN = Series("rpc", "open_calls", "gauge", "calls under way", ("method",))
+STORE_SECONDS = Series(
+    "store",
+    "duration_seconds",
+    "histogram",
+    "how long calls of the store took that manager and controller made",
+    ("call",),
+)
 MANAGER_RUNS = Series(
     "manager", "runs", "gauge", "runs; those of state queued are the queue", ("state",)
 )
 MANAGER_DEVICES = Series(
     "manager", "devices", "gauge", "devices, or slots of a CPU, used or free", ("pool", "state")
 )
+MANAGER_WAIT = Series(
+    "manager",
+    "queue_wait_seconds",
+    "gauge",
+    "how long the queued run has waited that waits the longest; 0 where none does",
+)
 CONTROLLER_STEP = Series("controller", "step", "gauge", "last step that is done")
 CONTROLLER_STEPS = Series("controller", "wanted_steps", "gauge", "step after which the run is done")
+CONTROLLER_PROGRESS = Series(
+    "controller",
+    "progress_time_seconds",
+    "gauge",
+    "when a step or a validation was last done, or a hold was over, or else the controller began;"
+    " unix seconds",
+)
 CONTROLLER_HELD = Series(
     "controller", "held", "gauge", "1 while the run does not go on, and goes on by itself later"
 )
 CONTROLLER_GROUPS = Series(
     "controller", "groups", "gauge", "groups that are not trained yet, by stage", ("stage",)
+)
+CONTROLLER_DISK = Series(
+    "controller", "disk_free_bytes", "gauge", "room on the disk of the run folder"
 )
 ROLLOUT_RUNNING = Series(
     "rollout", "running_completions", "gauge", "completions that the engine decodes or has waiting"
@@ -71,6 +94,14 @@ SYNC_LINEAGE = Series("weight_sync", "live_lineage", "gauge", "lineage of the li
 SYNC_ROUTABLE = Series(
     "weight_sync", "routable_replicas", "gauge", "replicas that may make tokens now"
 )
+SYNC_UNROUTABLE = Series(
+    "weight_sync",
+    "unroutable_replicas",
+    "gauge",
+    "registered replicas that may not make tokens now, by whether they have a fault or are only"
+    " about to take a version",
+    ("state",),
+)
 SYNC_PAUSE = Series(
     "weight_sync",
     "pause_seconds",
@@ -80,10 +111,12 @@ SYNC_PAUSE = Series(
 
 SERIES = (
     *(RPC_CALLS, RPC_SECONDS, RPC_OPEN),
-    *(MANAGER_RUNS, MANAGER_DEVICES),
-    *(CONTROLLER_STEP, CONTROLLER_STEPS, CONTROLLER_HELD, CONTROLLER_GROUPS),
+    STORE_SECONDS,
+    *(MANAGER_RUNS, MANAGER_DEVICES, MANAGER_WAIT),
+    *(CONTROLLER_STEP, CONTROLLER_STEPS, CONTROLLER_PROGRESS, CONTROLLER_HELD),
+    *(CONTROLLER_GROUPS, CONTROLLER_DISK),
     *(ROLLOUT_RUNNING, ROLLOUT_TOKENS),
     *(REWARD_QUEUE, REWARD_WORKERS),
     TRAINER_STEP,
-    *(SYNC_STEP, SYNC_LINEAGE, SYNC_ROUTABLE, SYNC_PAUSE),
+    *(SYNC_STEP, SYNC_LINEAGE, SYNC_ROUTABLE, SYNC_UNROUTABLE, SYNC_PAUSE),
 )

@@ -21,25 +21,65 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from trimaran import scope
 from trimaran.append_file import AppendFile
+from trimaran.errors import InputError
 from trimaran.metrics import find_metric
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
+METRICS_NAME = "metrics.jsonl"
+"""In the controller's run folder."""
 LOG_FORMAT = "%(asctime)s %(process_name)s %(levelname)s %(name)s: %(message)s"
+LOG_VARIABLE = "TRIMARAN_LOG"
+"""`text`, the default, or `json`: one object a line."""
+LIVES = "trimaran.lives"
+"""The logger of what becomes of each group: a few lines a group, in JSON only."""
 
 
-def setup_logging(process_name: str) -> None:
+def setup_logging(process_name: str, run_id: str = "") -> None:
     """Every log line of this process goes to stderr and says which process wrote it.
 
     Ours from INFO on; libraries, some of which tell their whole configuration, from WARNING on.
+    Raises InputError for an unknown format.
     """
+    form = os.environ.get(LOG_VARIABLE) or "text"
+    if form not in ("text", "json"):
+        raise InputError(f"{LOG_VARIABLE}: {form!r} is no format; there are text and json")
+    scope.process.name, scope.process.run_id = process_name, run_id
+    scope.process.travels = form == "json"
+    text = logging.Formatter(LOG_FORMAT, defaults={"process_name": process_name})
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT, defaults={"process_name": process_name}))
+    handler.setFormatter(JsonFormatter() if form == "json" else text)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("trimaran", "services"):
         logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger(LIVES).setLevel(logging.INFO if form == "json" else logging.WARNING)
     logging.captureWarnings(True)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with what the work at hand is about.
+
+    Example: {"time": "2026-11-20T12:00:00.123Z", "level": "WARNING", "process": "controller",
+    "logger": "services.controller.groups", "message": "...", "run": "addition-1", "group": 17}
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "process": scope.process.name,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if scope.process.run_id:
+            line["run"] = scope.process.run_id
+        line |= scope.facts()
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
 
 
 class JsonLines:
@@ -87,7 +127,7 @@ class MetricsWriter:
 
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder
-        self._rows = JsonLines(run_folder / "metrics.jsonl")
+        self._rows = JsonLines(run_folder / METRICS_NAME)
         self._events = TensorBoardFile(run_folder / "tensorboard")
 
     def write(
@@ -96,14 +136,16 @@ class MetricsWriter:
         step: int,
         values: Mapping[str, float],
         nonfinite: str = "",
+        at: float | None = None,
     ) -> None:
         """Each key of `values` must be declared in trimaran/metrics.py; else raises InternalError.
 
         A number that is not finite becomes null in the row; TensorBoard gets it as it is.
         `nonfinite`: why optimizer updates of a step were left out, in the row where it is given.
+        `at`: unix seconds, where that is not now.
         """
         described = {key: find_metric(key).description for key in values}
-        now = time.time()
+        now = time.time() if at is None else at
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         note = {"nonfinite": nonfinite} if nonfinite else {}
         self._rows.append({"kind": kind, "step": step, "time": now, **note, **row})

@@ -1,7 +1,8 @@
-"""TLS from files, for gRPC and for HTTP; new files count for every connection made after them."""
+"""TLS from files, for gRPC, HTTP and sockets; new files count for every connection made after them."""
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import grpc
 
 from trimaran.errors import InputError
 from trimaran.reread import Reread
-from trimaran.trust import TlsFiles
+from trimaran.trust import TlsFiles, Trust
 
 # grpcio's type stubs lack these.
 _grpc: Any = grpc
@@ -78,6 +79,34 @@ def http_context(files: TlsFiles) -> ssl.SSLContext:
     return outer
 
 
+class SocketTls:
+    """Of sockets between processes that have the same files: both ends show a certificate.
+
+    Example: SocketTls(run.trust.tls).accept(sock), and SocketTls(run.trust.tls).connect(sock, "10.0.0.7")
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Raises InputError for files that cannot be used."""
+        _check_server(files)
+        self._name = files.server_name
+        self._server = Reread(files.paths, lambda: _server_context(files))
+        self._client = Reread(files.paths, lambda: _client_context(files))
+
+    def accept(self, sock: socket.socket) -> ssl.SSLSocket:
+        """Takes the socket over. Raises OSError, within its timeout."""
+        return self._server.current().wrap_socket(sock, server_side=True)
+
+    def connect(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
+        """Takes the socket, which is connected, over. Raises OSError, within its timeout, also where the
+        certificate does not name the host."""
+        return self._client.current().wrap_socket(sock, server_hostname=self._name or host)
+
+
+def socket_tls(trust: Trust) -> SocketTls | None:
+    """Raises InputError as `SocketTls` does."""
+    return SocketTls(trust.tls) if trust.tls else None
+
+
 def _check_server(files: TlsFiles) -> None:
     if files.certificate is None or files.key is None:
         raise InputError("tls: a server needs certificate and key; give both files")
@@ -93,6 +122,17 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
             context.load_verify_locations(files.authorities)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        names = ", ".join(map(str, files.paths))
+        raise InputError(f"{names}: cannot be used for TLS ({error})") from None
+    return context
+
+
+def _client_context(files: TlsFiles) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files.authorities)
+        if files.certificate and files.key:
+            context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+    except (OSError, ValueError) as error:
         names = ", ".join(map(str, files.paths))
         raise InputError(f"{names}: cannot be used for TLS ({error})") from None
     return context

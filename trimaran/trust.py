@@ -83,6 +83,8 @@ class TlsFiles:
     connection_seconds: float = 300.0
     """After which a server ends a connection, so that the next one is made by today's files. Calls
     that are under way then go on."""
+    server_name: str = ""
+    """What a client looks for in a server's certificate; empty: the host that it calls."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -98,7 +100,8 @@ class TlsFiles:
     def from_tree(cls, tree: Mapping[str, Any]) -> TlsFiles:
         """What `to_tree` made."""
         paths = {name: Path(tree[name]) if tree[name] else None for name in FILES}
-        return cls(**paths, connection_seconds=tree["connection_seconds"])
+        seconds, name = tree["connection_seconds"], tree.get("server_name", "")
+        return cls(**paths, connection_seconds=seconds, server_name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +127,6 @@ class Trust:
             raise InputError(
                 f"{address}: is beyond loopback, and there is no token or no TLS; use"
                 " 127.0.0.1:PORT, or give both (the word `network: trusted` stands for TLS)"
-            )
-
-    def check_plain(self, host: str, key: str) -> None:
-        """For what has no TLS. Raises InputError for an interface beyond loopback that is not trusted."""
-        if not is_loopback(host) and not self.is_network_trusted:
-            raise InputError(
-                f"{key}: {host} is beyond loopback, and what travels there is not encrypted; use"
-                " 127.0.0.1, or say that everybody may read it (--network trusted)"
             )
 
     def identify(self, method: str, token: str) -> ClientIdentity:

@@ -81,18 +81,13 @@ class LedgerFigures:
 
 
 class SizedPayloads(FolderPayloads):
-    """Writes the archive, and of scored groups only counts the bytes."""
+    """Writes the archive, and drops scored groups."""
 
-    def __init__(self, folder: Path, group_bytes: int) -> None:
-        super().__init__(folder)
-        self.group_bytes, self.num_groups = group_bytes, 0
-
-    async def write(self, payloads: Mapping[str, bytes]) -> None:
-        archives = {name: data for name, data in payloads.items() if name.startswith(PREFIX)}
-        self.num_groups += len(payloads) - len(archives)
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        archives = {name: data for name, data in files.items() if name.startswith(PREFIX)}
         await super().write(archives)
 
-    async def delete(self, names: Set[str]) -> None: ...
+    async def delete(self, files: Set[str]) -> None: ...
 
 
 def scored_group(number: int) -> ScoredGroup:
@@ -185,7 +180,7 @@ def measure_ledger(work: Path, quick: bool) -> tuple[list[Row], str]:
 async def record_groups(folder: Path, num_groups: int, flush_every: int) -> LedgerFigures:
     """`flush_every`: steps; 1 is what a run does, more spares the disk where memory is asked for."""
     samples = [len(serialize_scored_group(scored_group(number))) for number in range(8)]
-    payloads = SizedPayloads(folder / "payloads", sum(samples) // len(samples))
+    payloads = SizedPayloads(folder / "payloads")
     store = await open_store(f"sqlite:{folder / 'store.sqlite'}")
     ledger = await RunLedger.open(store, payloads, RUN_ID, anchor=AnchorFile(folder))
     num_steps, start_mib, began = num_groups // GROUPS_PER_STEP, 0.0, time.perf_counter()
@@ -226,5 +221,5 @@ async def record_groups(folder: Path, num_groups: int, flush_every: int) -> Ledg
         read_growth_mib=growth,
         store_bytes=store_bytes(folder),
         archive_bytes=sum((await payloads.sizes()).values()),
-        payload_bytes=payloads.num_groups * payloads.group_bytes,
+        payload_bytes=num_steps * GROUPS_PER_STEP * sum(samples) // len(samples),
     )

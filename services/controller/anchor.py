@@ -14,6 +14,8 @@ from pathlib import Path
 
 from services.controller.disk import Disk, write_durably
 from trimaran.errors import InputError
+from trimaran.places import Place
+from trimaran.run_place import saved_states
 from trimaran.types import LedgerEnd
 
 ANCHOR_NAME = "ledger-head.json"
@@ -47,21 +49,22 @@ class AnchorFile:
     async def write(self, anchor: LedgerEnd) -> None:
         """On the disk when it returns. A crash may leave the one before, which is true as well."""
         data = (json.dumps(asdict(anchor)) + "\n").encode()
-        await self._disk.do(lambda: write_durably({self.path: data}))
+        await self._disk.do(lambda: write_durably(self.path, data))
 
     def close(self) -> None:
         self._disk.close()
 
 
-def read_anchors(run_folder: Path) -> dict[str, LedgerEnd]:
-    """What was noted outside the store, in the run folder and in its checkpoints, by where it stands."""
+def read_anchors(run_folder: Path, place: Place | None = None) -> dict[str, LedgerEnd]:
+    """What was noted outside the store, in the run folder and in its checkpoints, by where it stands.
+    `place`: the run's own, where its checkpoints lie elsewhere."""
     file = AnchorFile(run_folder)
     try:
         noted = file.read()
     finally:
         file.close()
     found = {str(file.path): noted} if noted else {}
-    for path in run_folder.glob("checkpoints/step-*/state.json"):
-        if end := json.loads(path.read_text(encoding="utf-8")).get("ledger"):
-            found[str(path)] = LedgerEnd(**end)
+    for where, state in saved_states(run_folder, place):
+        if end := state.get("ledger"):
+            found[f"{where}/state.json"] = LedgerEnd(**end)
     return found

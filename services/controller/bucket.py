@@ -19,6 +19,7 @@ from typing import TypeVar
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
+from services.controller.pack import place_of
 from services.controller.payloads import OWNER_NAME, MissingPayloadError, checked
 from trimaran.errors import InputError, UnavailableError, first_error
 
@@ -31,7 +32,7 @@ NUM_AT_A_TIME = 16
 
 
 class BucketPayloads:
-    """One object a payload, under the run's id.
+    """One object a file, under the run's id.
 
     Example: BucketPayloads("s3://models/payloads", "addition-20261120-120000")
     """
@@ -50,29 +51,35 @@ class BucketPayloads:
         except (BaseError, ValueError) as error:
             raise InputError(f"run.payloads: {url}: {error}") from None
 
-    async def write(self, payloads: Mapping[str, bytes]) -> None:
+    async def write(self, files: Mapping[str, bytes]) -> None:
         async def put(name: str, data: bytes) -> None:
             async with self._writing:
                 await self._store.put_async(name, data)
 
         async def put_all() -> None:
             async with asyncio.TaskGroup() as tasks:
-                for name, data in payloads.items():
+                for name, data in files.items():
                     tasks.create_task(put(name, data))
 
         await self._call(put_all())
 
     async def read(self, name: str) -> bytes:
-        place = f"{self._place}/{name}"
+        place, path = place_of(name), f"{self._place}/{name}"
 
         async def get() -> bytes:
             try:
-                answer = await self._store.get_async(name)
+                if place.size is None:
+                    answer = await self._store.get_async(place.file)
+                    return bytes(await answer.bytes_async())
+                return bytes(
+                    await self._store.get_range_async(
+                        place.file, start=place.start, length=place.size
+                    )
+                )
             except FileNotFoundError:
-                raise MissingPayloadError(place) from None
-            return bytes(await answer.bytes_async())
+                raise MissingPayloadError(path) from None
 
-        return checked(await self._call(get()), name, place)
+        return checked(await self._call(get()), place.digest, path)
 
     async def sizes(self) -> dict[str, int]:
         async def list_all() -> dict[str, int]:
@@ -82,9 +89,9 @@ class BucketPayloads:
 
         return await self._call(list_all())
 
-    async def delete(self, names: Set[str]) -> None:
-        if names:
-            await self._call(self._store.delete_async(sorted(names)))
+    async def delete(self, files: Set[str]) -> None:
+        if files:
+            await self._call(self._store.delete_async(sorted(files)))
 
     async def claim(self, owner: str) -> str:
         async def get() -> str:

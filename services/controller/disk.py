@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+import shutil
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +19,7 @@ Result = TypeVar("Result")
 DISK_SECONDS = 60.0
 """For one piece of work, with those that stand before it."""
 CLOSE_SECONDS = 5.0
+LOOK_SECONDS = 10.0
 
 
 class NoRoomError(UnavailableError):
@@ -37,7 +40,7 @@ def told_when_full(place: Path) -> Generator[None]:
 class Disk:
     """One piece of work after the other, in the order in which they came, cancelled or not.
 
-    Example: await Disk(run_folder).do(lambda: write_durably({run_folder / "state.json": data}))
+    Example: await Disk(run_folder).do(lambda: write_durably(run_folder / "state.json", data))
     """
 
     def __init__(self, place: Path, timeout: float = DISK_SECONDS) -> None:
@@ -61,31 +64,59 @@ class Disk:
         self._thread.stop(lambda: None, CLOSE_SECONDS)
 
 
-def write_durably(files: Mapping[Path, bytes]) -> None:
-    """Each whole and on the disk, or not there; `sync_folder` makes their names durable, too.
+class FreeDisk:
+    """How much room a folder's disk has, asked now and then: a disk that hangs holds nobody up.
 
-    A disk that is asked for one file takes in all that are written by then, so they are written
-    before the first is waited for.
+    Example:
+        async with FreeDisk(run.folder).watched() as disk:
+            metrics.show(CONTROLLER_DISK, lambda: disk.free_bytes)
     """
-    partials = {path: f"{path}.partial" for path in files}
-    with ExitStack() as opened:
+
+    def __init__(self, folder: Path, every: float = LOOK_SECONDS) -> None:
+        """`every`: seconds between two questions."""
+        self._folder, self._every = folder, every
+        self.free_bytes: float | None = None
+        """None while the disk does not answer."""
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[FreeDisk]:
+        disk = Disk(self._folder)
+        task = asyncio.create_task(self._watch(disk))
         try:
-            descriptors: list[int] = []
-            for path, data in files.items():
-                descriptor = os.open(partials[path], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-                opened.callback(os.close, descriptor)
-                descriptors.append(descriptor)
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-            for descriptor in descriptors:
-                os.fsync(descriptor)
-            for path, partial in partials.items():
-                os.replace(partial, path)
-        except BaseException:
-            for partial in partials.values():
-                Path(partial).unlink(missing_ok=True)
-            raise
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            disk.close()
+
+    async def _watch(self, disk: Disk) -> None:
+        while True:
+            try:
+                self.free_bytes = await disk.do(lambda: shutil.disk_usage(self._folder).free)
+            except (OSError, UnavailableError):
+                self.free_bytes = None
+            await asyncio.sleep(self._every)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Whole and on the disk, or not there; `sync_folder` makes its name durable, too."""
+    partial = Path(f"{path}.partial")
+    try:
+        with partial.open("wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def drop_partials(folder: Path) -> None:
+    """What `write_durably` leaves behind in a process that is killed."""
+    for path in folder.glob("*.partial"):
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

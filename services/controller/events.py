@@ -26,6 +26,7 @@ from trimaran.store import Store
 
 LAST_SECONDS = 2.0
 """When the controller is told to end, for what is not yet written."""
+PROGRESS = (EventKind.STEP, EventKind.VALIDATION, EventKind.RELEASED)
 
 
 class RunLog:
@@ -53,6 +54,8 @@ class RunLog:
         self.step: Mapping[str, float] = {}
         """Metrics of the last one, as of the last validation."""
         self.validation: Mapping[str, float] = {}
+        self.progress_at = time.time()
+        """When something last showed that the run goes on; unix seconds."""
         self._stream = FencedStream(store, events_stream(run.run_id), run.run_id, epoch)
         self._waiting: list[dict[str, Any]] = []
         self._changed, self._idle = asyncio.Event(), asyncio.Event()
@@ -76,6 +79,8 @@ class RunLog:
             self.step = values or {}
         elif kind is EventKind.VALIDATION:
             self.validation = values or {}
+        if kind in PROGRESS:
+            self.progress_at = time.time()
         self.run = replace(
             self.run,
             step=self.run.step if step is None else step,

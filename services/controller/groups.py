@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from services.controller.proofs import ProofCheck
 from services.controller.records import Reissue
 from services.controller.router import DrainedError, Lease, Router
+from trimaran import scope, tracing
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -161,7 +162,11 @@ class GroupMaker:
             number, attempt, prompt, sampling, lease.live, assembly, self._idle_timeout
         )
         try:
-            return await lease.unless_lost(call)
+            with (
+                scope.about(attempt=attempt),
+                tracing.span("attempt", replica=lease.name, version=str(lease.live)),
+            ):
+                return await lease.unless_lost(call)
         except DrainedError:
             raise
         except UNREACHABLE as error:

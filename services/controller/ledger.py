@@ -19,6 +19,7 @@ from services.controller.archive import PREFIX, read_archive
 from services.controller.chain import Chain, fold
 from services.controller.disk import NoRoomError
 from services.controller.ledger_state import LedgerState, encode_state
+from services.controller.pack import Pack, place_of
 from services.controller.payloads import PayloadStore, payload_digest
 from services.controller.records import (
     Compacted,
@@ -140,7 +141,9 @@ class RunLedger:
         self._stream = stream_of(chain.run_id)
         self._written, self._written_hash = chain.last, chain.head
         self._new_trees: list[Tree] = []
-        self._new_payloads: dict[str, bytes] = {}
+        self._new_packs: list[Pack] = []
+        self._filling: Pack | None = None
+        """The last of them, until its write begins."""
         self._new_archives: dict[str, bytes] = {}
         """Each is written after the records that it holds and before the one that names it."""
         self._num_bytes: int | None = None
@@ -219,13 +222,14 @@ class RunLedger:
         self._new_trees.append(tree)
 
     def keep(self, data: bytes, digest: str = "") -> str:
-        """The digest under which a later record names the payload; given where it is known already."""
-        digest = digest or payload_digest(data)
-        self._new_payloads[digest] = data
-        return digest
+        """The name under which a later record names the payload. `digest`: where it is known already."""
+        if self._filling is None or self._filling.is_full:
+            self._filling = Pack()
+            self._new_packs.append(self._filling)
+        return self._filling.add(data, digest or payload_digest(data))
 
-    async def load(self, digest: str) -> bytes:
-        return await self._payloads.read(digest)
+    async def load(self, name: str) -> bytes:
+        return await self._payloads.read(name)
 
     async def flush(self) -> None:
         """Returns when everything recorded so far is durable, payloads before their records.
@@ -275,12 +279,12 @@ class RunLedger:
             task.exception()  # of interest to those who wait, if they still do
 
     async def _write(self) -> None:
-        self._queued = None
-        trees, payloads = list(self._new_trees), dict(self._new_payloads)
-        if payloads:
-            await self._room.until_written(lambda: self._write_payloads(payloads))
-            for name in payloads:
-                self._new_payloads.pop(name, None)
+        self._queued = self._filling = None
+        trees = list(self._new_trees)
+        for pack in list(self._new_packs):
+            files = {pack.file: pack.data()}
+            await self._room.until_written(lambda files=files: self._write_payloads(files))
+            self._new_packs.remove(pack)
         if trees:
             start = self._written
             await self._write_archives(trees, start)
@@ -298,11 +302,11 @@ class RunLedger:
                 await self._room.until_written(lambda data=data: self._write_payloads(data))
                 self._new_archives.pop(name, None)
 
-    async def _write_payloads(self, payloads: dict[str, bytes]) -> None:
-        num_bytes = sum(map(len, payloads.values()))
+    async def _write_payloads(self, files: dict[str, bytes]) -> None:
+        num_bytes = sum(map(len, files.values()))
         if self._retention.quota_gib is not None:
             await self._check_quota(self._retention.quota_gib, num_bytes)
-        await self._payloads.write(payloads)
+        await self._payloads.write(files)
         self._num_bytes = (self._num_bytes or 0) + num_bytes
 
     async def _check_quota(self, quota_gib: float, num_bytes: int) -> None:
@@ -354,7 +358,8 @@ class RunLedger:
         """All but those that a resume needs, and counts the bytes that are left."""
         sizes = await self._payloads.sizes()
         if not self._retention.keep_all:
-            needed = self.state.payloads_after(self.state.oldest_step)
+            kept = self.state.payloads_after(self.state.oldest_step)
+            needed = {place_of(name).file for name in kept}
             drop = {n for n in sizes if n not in needed and not n.startswith(PREFIX)}
             await self._payloads.delete(drop)
             sizes = {name: size for name, size in sizes.items() if name not in drop}

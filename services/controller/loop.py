@@ -29,6 +29,7 @@ from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.ledger import RunLedger
+from services.controller.lives import GroupLives
 from services.controller.patience import patiently
 from services.controller.proofs import ProofCheck
 from services.controller.records import (
@@ -48,6 +49,7 @@ from services.controller.resume import open_groups
 from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.validation import Validator
+from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import StaleEpochError, TrimaranError, first_error
@@ -86,6 +88,7 @@ class Loop:
     reporter: Reporter
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from outside: the run ends after the step under way; while it is held, at once."""
+    lives: GroupLives = field(default_factory=GroupLives)
     buffer: Buffer = field(init=False)
     reissues: dict[int, Reissue] = field(default_factory=dict)
     """Groups that wait in the buffer to be reissued, by number."""
@@ -124,7 +127,8 @@ class Loop:
         """Prompts -> scored groups in the buffer."""
         while True:
             number = await self.buffer.reserve()
-            scored = await self._make_group(number)
+            with scope.about(group=number), tracing.in_group(number):
+                scored = await self._make_group(number)
             if scored:
                 await self.buffer.put(scored)
             else:
@@ -141,11 +145,13 @@ class Loop:
                 return
             groups, proofs = taken
             batch = TrainingBatch(step, groups)
-            await self.consume(batch, proofs)
-            with self.reporter.phase("training"):
-                answer = await self.train(batch)
-            with self.reporter.phase("syncing"):
-                sync_metrics = await self.publish(answer.version)
+            with self.lives.step(step, groups):
+                await self.consume(batch, proofs)
+                with self.reporter.phase("training"):
+                    answer = await self.train(batch)
+                with self.reporter.phase("syncing"), self.lives.publishing(groups):
+                    sync_metrics = await self.publish(answer.version)
+            self.lives.committed(groups)
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
             await self.reporter.written()
@@ -175,9 +181,10 @@ class Loop:
 
         def on_issue(attempt: int, reissue: Reissue | None) -> None:
             ledger.record(Issued(number, attempt, prompt.prompt_id, reissue))
+            self.lives.issued(number, attempt)
 
         try:
-            with self.reporter.phase("generating"):
+            with self.reporter.phase("generating"), tracing.span("generate"):
                 group = await self.maker.generate(
                     *(number, prompt, sampling, on_issue),
                     first_attempt=entry.attempt + 1 if entry else 1,
@@ -187,7 +194,7 @@ class Loop:
             digest = hashlib.sha256(data)
             makers = sorted((replica, str(version)) for version, replica in group.makers)
             ledger.record(Generated(number, group.attempt, digest.hexdigest(), tuple(makers)))
-            with self.reporter.phase("scoring"):
+            with self.reporter.phase("scoring"), tracing.span("score"):
                 scored = await self.scorer.score(group)
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
@@ -199,6 +206,7 @@ class Loop:
         rewards_G = tuple(v.reward if isinstance(v, Score) else None for v in scored.verdicts_G)
         ledger.record(Scored(number, group.attempt, payload, rewards_G))
         await ledger.flush()
+        self.lives.scored(number)
         self.num_skips_in_a_row = 0
         return scored
 
@@ -206,6 +214,7 @@ class Loop:
         end = Filtered if skip.filtered else Skipped
         self.ledger.record(end(number, self.ledger.state.groups[number].attempt, str(skip)))
         self.reporter.skipped(prompt, str(skip))
+        self.lives.skipped(number, str(skip))
         self.num_skips_in_a_row += 1
         if self.num_skips_in_a_row >= min(len(self.prompts), MAX_SKIPS_IN_A_ROW):
             raise TrimaranError(

@@ -1,6 +1,6 @@
 """Where payloads lie: scored groups (tokens, log-probabilities, rewards) and archived records.
 
-Each is named by its sha256 (archives have a prefix) and is durable before a record names it.
+Each is named by its sha256 and its place (`pack.py`), and is durable before a record names it.
 `run.payloads` says where: nothing for the run folder, a folder, or a bucket.
 """
 
@@ -11,18 +11,21 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from services.controller.disk import DISK_SECONDS, Disk, NoRoomError, sync_folder, write_durably
+from services.controller.disk import (
+    DISK_SECONDS,
+    Disk,
+    NoRoomError,
+    drop_partials,
+    sync_folder,
+    write_durably,
+)
+from services.controller.pack import MIB, Place, place_of
 from trimaran.errors import InputError
 from trimaran.store import Store
 
-MIB = 1 << 20
-NUM_WRITERS = 8
-FILES_AT_A_TIME = 16
-"""That a writer has open."""
 OWNER_NAME = "owner"
 """Of what says whose a place is, beside the payloads."""
 RESERVE_BYTES = 64 * MIB
@@ -34,7 +37,7 @@ def payload_digest(data: bytes) -> str:
 
 
 class PayloadStore(Protocol):
-    """Bytes by name. Any call may raise UnavailableError.
+    """Files, and the payloads in them by name. Any call may raise UnavailableError.
 
     Example:
         payloads = open_payloads(config.run.payloads, run_folder, run_id)
@@ -43,22 +46,22 @@ class PayloadStore(Protocol):
         await payloads.read(digest) == b"tokens"
     """
 
-    async def write(self, payloads: Mapping[str, bytes]) -> None:
-        """Name -> data. When it returns, all of them are durable, and whole.
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        """File -> data. When it returns, all of them are durable, and whole.
 
         Raises NoRoomError where they do not fit; they may be written again then.
         """
         ...
 
     async def read(self, name: str) -> bytes:
-        """Raises MissingPayloadError when it is gone, InputError when it was altered."""
+        """A payload. Raises MissingPayloadError when it is gone, InputError when it was altered."""
         ...
 
     async def sizes(self) -> dict[str, int]:
-        """Bytes of each payload, by name."""
+        """Bytes of each file."""
         ...
 
-    async def delete(self, names: Set[str]) -> None:
+    async def delete(self, files: Set[str]) -> None:
         """Those that are there."""
         ...
 
@@ -110,24 +113,24 @@ def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStor
     return BucketPayloads(url, run_id)
 
 
-def checked(data: bytes, name: str, place: str) -> bytes:
-    """The data. Raises InputError when it is not what the name says."""
-    if payload_digest(data) != name.rpartition("-")[2]:
-        raise InputError(f"{place}: payload does not match its digest; it was altered")
+def checked(data: bytes, digest: str, path: str) -> bytes:
+    """The data. Raises InputError when it has another digest."""
+    if payload_digest(data) != digest:
+        raise InputError(f"{path}: payload does not match its digest; it was altered")
     return data
 
 
 class MissingPayloadError(InputError):
     """A payload is not there: never written, lost or collected."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(
-            f"{place}: payload is missing; whatever needs it, a resume or a replay, cannot go on"
+            f"{path}: payload is missing; whatever needs it, a resume or a replay, cannot go on"
         )
 
 
 class FolderPayloads:
-    """One file a payload.
+    """On a local disk, or a network file system.
 
     Example: FolderPayloads(run_folder / "payloads")
     """
@@ -138,27 +141,28 @@ class FolderPayloads:
         """`reserve`: bytes that stay free on the disk. `timeout`: seconds, of one call."""
         self._folder, self._reserve = folder, reserve
         self._disk = Disk(folder, timeout)
-        # A disk that waits for one file to be safe takes in others meanwhile.
-        self._writers = ThreadPoolExecutor(NUM_WRITERS, "payloads")
+        self._has_written = False
 
-    async def write(self, payloads: Mapping[str, bytes]) -> None:
-        if payloads:
-            await self._disk.do(lambda: self._write(payloads))
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        if files:
+            await self._disk.do(lambda: self._write(files))
 
     async def read(self, name: str) -> bytes:
-        path = self._folder / name
+        place = place_of(name)
+        path = str(self._folder / name)
         try:
-            return checked(await self._disk.do(path.read_bytes), name, str(path))
+            data = await self._disk.do(lambda: self._read(place))
         except FileNotFoundError:
-            raise MissingPayloadError(str(path)) from None
+            raise MissingPayloadError(path) from None
+        return checked(data, place.digest, path)
 
     async def sizes(self) -> dict[str, int]:
         return await self._disk.do(self._sizes)
 
-    async def delete(self, names: Set[str]) -> None:
+    async def delete(self, files: Set[str]) -> None:
         def unlink() -> None:
-            for name in names:
-                (self._folder / name).unlink(missing_ok=True)
+            for file in files:
+                (self._folder / file).unlink(missing_ok=True)
 
         await self._disk.do(unlink)
 
@@ -167,22 +171,27 @@ class FolderPayloads:
 
     async def close(self) -> None:
         self._disk.close()
-        self._writers.shutdown(wait=False)
 
-    def _write(self, payloads: Mapping[str, bytes]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._check_room(sum(map(len, payloads.values())))
-        files = [(self._folder / name, data) for name, data in payloads.items()]
-        size = min(-(-len(files) // NUM_WRITERS), FILES_AT_A_TIME)
-        parts = [dict(files[start : start + size]) for start in range(0, len(files), size)]
-        list(self._writers.map(write_durably, parts))
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        if not self._has_written:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            drop_partials(self._folder)  # of a controller that was killed
+            self._has_written = True
+        self._check_room(sum(map(len, files.values())))
+        for name, data in files.items():
+            write_durably(self._folder / name, data)
         sync_folder(self._folder)
+
+    def _read(self, place: Place) -> bytes:
+        with (self._folder / place.file).open("rb") as file:
+            file.seek(place.start)
+            return file.read(place.size)
 
     def _claim(self, owner: str) -> str:
         path = self._folder / OWNER_NAME
         self._folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            write_durably({path: owner.encode()})
+            write_durably(path, owner.encode())
             sync_folder(self._folder)
         return path.read_text(encoding="ascii")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from services.controller.chain import Chain
 from services.controller.ledger_state import StepEntry
+from services.controller.pack import place_of
 from services.controller.payloads import PayloadStore
 from services.controller.records import (
     Began,
@@ -25,7 +26,7 @@ from trimaran.types import TrainingBatch
 from trimaran.wire import parse_scored_group
 
 Load = Callable[[str], Awaitable[bytes]]
-"""From a payload's digest to its bytes."""
+"""From a payload's name to its bytes."""
 
 
 class DivergedError(TrimaranError):
@@ -55,7 +56,7 @@ def describe_difference(step: int, root: str, recorded: str) -> str:
 
 
 async def load_batch(load: Load, step: int, entry: StepEntry) -> TrainingBatch:
-    groups = [parse_scored_group(await load(digest)) for digest in entry.payloads]
+    groups = [parse_scored_group(await load(name)) for name in entry.payloads]
     return TrainingBatch(step, tuple(groups))
 
 
@@ -117,8 +118,8 @@ async def find_replayable(
             case Filtered(group) | Skipped(group):
                 scored.pop(group, None)
             case Consumed(step, groups):
-                names = {scored.pop(group) for group, _ in groups}
-                if step > start and not names <= present:
+                files = {place_of(scored.pop(group)).file for group, _ in groups}
+                if step > start and not files <= present:
                     lacking.append(step)
             case Committed() | Replayed() as record:
                 num_steps = max(num_steps, record.version.step)

@@ -19,6 +19,7 @@ from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
 from services.controller.goals import Goals
 from services.controller.groups import GroupMaker
+from services.controller.kept_files import bring_back_metrics, keep_files
 from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
 from services.controller.patience import patiently
@@ -41,13 +42,16 @@ from trimaran.clients import (
     WeightSyncClient,
 )
 from trimaran.config import RunConfig
-from trimaran.errors import DeadlineError, InputError, StaleEpochError
+from trimaran.directory import Directory, named_addresses
+from trimaran.errors import DeadlineError, StaleEpochError
 from trimaran.exposition import Exposition
+from trimaran.places import Place
 from trimaran.run_context import RunContext
+from trimaran.run_place import run_place
 from trimaran.runs import Goal, RunState, endpoints_key
 from trimaran.series import CONTROLLER_GROUPS
 from trimaran.store import Store
-from trimaran.telemetry import MetricsWriter, TimelineWriter, read_json_lines
+from trimaran.telemetry import METRICS_NAME, MetricsWriter, TimelineWriter, read_json_lines
 from trimaran.trust import Trust
 from trimaran.types import Caller, Prompt, TrainingBatch
 
@@ -85,16 +89,25 @@ async def conduct(
             on_hold=lambda text, values: reporter.held(text, values, by="record"),
             on_free=lambda text, values: reporter.released(text, values, by="record"),
         )
-        reporter = await asyncio.to_thread(_open_reporter, config, run.folder, log, room, stack)
+        is_new_here = not (run.folder / METRICS_NAME).exists()
+        place = run_place(config, run.run_id)
+        reporter, rows = await asyncio.to_thread(
+            _open_reporter, config, run.folder, log, room, stack
+        )
+        if is_new_here:
+            await bring_back_metrics(store, run.run_id, rows)
         ledger = await _open_ledger(config, run, caller, store, room, stack)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
-        services = await _connect(config, caller, run.trust, stack)
-        loop = _assemble(config, run, prompts, held_out, ledger, services, reporter, room, caller)
+        directory = Directory(store, run.run_id, named_addresses(config))
+        services = await _connect(directory, caller, run.trust, stack)
+        loop = _assemble(
+            *(config, run, prompts, held_out, ledger, services, reporter, room, caller, place)
+        )
         stack.push_async_callback(loop.router.close)
         loop.ending = goals.ending
-        await _wait_for_services(config, run, store, services)
+        await _wait_for_services(config, run, store, services, directory)
         try:
-            return await _conduct(loop, run, store, goals, room, began)
+            return await _conduct(loop, run, store, goals, room, place, began)
         except HeldError:
             if not goals.ending.is_set():
                 raise
@@ -160,10 +173,16 @@ async def take_over(
 
 
 async def _conduct(
-    loop: Loop, run: RunContext, store: Store, goals: Goals, room: Room, began: float
+    loop: Loop,
+    run: RunContext,
+    store: Store,
+    goals: Goals,
+    room: Room,
+    place: Place | None,
+    began: float,
 ) -> RunState:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
-    rows = read_json_lines(run.folder / "metrics.jsonl")
+    rows = read_json_lines(run.folder / METRICS_NAME)
     written = {row["step"] for row in rows if row["kind"] == "step"}
 
     def on_step(batch: TrainingBatch, answer: TrainAnswer) -> None:
@@ -183,12 +202,13 @@ async def _conduct(
         await _train_and_validate(loop, run.run_id, store)
     if goals.goal is Goal.PAUSE and state.step < config.run.steps:
         return RunState.PAUSED
-    target, timeout = "model", config.trainer.step_timeout  # in the folder of rank 0
-    await room.until_written(lambda: loop.trainer.export_model(target, timeout))
+    timeout = config.trainer.step_timeout
+    model = await room.until_written(lambda: loop.trainer.export_model("model", timeout))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
-    summary = _summary(loop, run.folder, before and before.value, time.monotonic() - began)
+    wall_seconds = time.monotonic() - began
+    summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
     await reporter.written()
-    await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary))
+    await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
     return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
 
 
@@ -223,25 +243,23 @@ def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:
 
 
 async def _connect(
-    config: RunConfig, caller: Caller, trust: Trust, stack: AsyncExitStack
+    directory: Directory, caller: Caller, trust: Trust, stack: AsyncExitStack
 ) -> Services:
-    endpoints = config.endpoints
-    if not (endpoints.weight_sync and endpoints.reward and endpoints.trainer):
-        raise InputError("endpoints: weight_sync, reward, trainer and rollout must be named")
+    weight_sync, reward, trainer = map(directory.place, ("weight-sync", "reward", "trainer-0"))
     return Services(
-        await stack.enter_async_context(WeightSyncClient(endpoints.weight_sync, caller, trust)),
-        await stack.enter_async_context(RewardClient(endpoints.reward, caller, trust)),
-        await stack.enter_async_context(TrainerClient(endpoints.trainer[0], caller, trust)),
+        await stack.enter_async_context(WeightSyncClient(weight_sync, caller, trust)),
+        await stack.enter_async_context(RewardClient(reward, caller, trust)),
+        await stack.enter_async_context(TrainerClient(trainer, caller, trust)),
     )
 
 
 def _open_reporter(
     config: RunConfig, run_folder: Path, log: RunLog, room: Room, stack: AsyncExitStack
-) -> Reporter:
+) -> tuple[Reporter, MetricsWriter]:
     metrics, timeline = MetricsWriter(run_folder), TimelineWriter(run_folder)
     stack.callback(metrics.close)
     stack.callback(timeline.close)
-    return Reporter(config, metrics, timeline, log, room)
+    return Reporter(config, metrics, timeline, log, room), metrics
 
 
 def _assemble(
@@ -254,6 +272,7 @@ def _assemble(
     reporter: Reporter,
     room: Room,
     caller: Caller,
+    place: Place | None,
 ) -> Loop:
     router = Router(
         services.weight_sync,
@@ -270,7 +289,7 @@ def _assemble(
     scorer = Scorer(services.reward, gate, config)
     validator = None
     if held_out:
-        validator = Validator(held_out, maker, scorer, config, run.folder, room)
+        validator = Validator(held_out, maker, scorer, config, run.folder, room, place)
     return Loop(
         config=config,
         prompts=prompts,
@@ -287,22 +306,26 @@ def _assemble(
 
 
 async def _wait_for_services(
-    config: RunConfig, run: RunContext, store: Store, services: Services
+    config: RunConfig,
+    run: RunContext,
+    store: Store,
+    services: Services,
+    directory: Directory,
 ) -> None:
     """Until all answer and the replicas have registered. Raises DeadlineError naming who is missing.
 
     Of replicas `rollout.replicas`, or fewer where the launcher has given some up.
     """
-    timeout, endpoints = config.start_timeout, config.endpoints
-    addresses = [endpoints.weight_sync, endpoints.reward, *endpoints.trainer]
+    timeout = config.start_timeout
+    trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
     record = await store.get(endpoints_key(run.run_id))
     named: dict[str, str] = record.value if record else {}
     num_started = sum(name.startswith("rollout-") for name in named) or config.rollout.replicas
     num_wanted = min(num_started, config.rollout.replicas)
     async with asyncio.TaskGroup() as tasks:
-        for address in addresses:
-            assert address
-            tasks.create_task(rpc.wait_until_serving(address, timeout, run.trust))
+        for name in ("weight-sync", "reward", *trainers):
+            place = directory.place(name)
+            tasks.create_task(rpc.wait_until_serving(place, timeout, run.trust))
     deadline = time.monotonic() + timeout
     while True:
         routing = await services.weight_sync.get_routing()
@@ -322,7 +345,7 @@ def _rewards(validation: Validation | None) -> dict[str, float | None] | None:
 
 
 def _summary(
-    loop: Loop, run_folder: Path, heldout_before: Any, wall_seconds: float
+    loop: Loop, run_folder: Path, model: str, heldout_before: Any, wall_seconds: float
 ) -> dict[str, Any]:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     totals = state.totals
@@ -345,14 +368,17 @@ def _summary(
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,
         "run_folder": str(run_folder),
+        "model": model,
     }
 
 
-def _conclude(run_folder: Path, summary: dict[str, Any]) -> None:
-    """Raises NoRoomError; it may be done again."""
+def _conclude(run_folder: Path, summary: dict[str, Any], place: Place | None) -> None:
+    """Raises UnavailableError; it may be done again."""
     with told_when_full(run_folder):
         _write_json(run_folder / "summary.json", summary)
         _draw_figures(run_folder)
+    if place is not None:
+        keep_files(run_folder, place)
 
 
 def _write_json(path: Path, value: Any) -> None:

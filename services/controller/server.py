@@ -6,17 +6,25 @@ import gc
 from dataclasses import replace
 from typing import Any
 
+from services.controller.disk import FreeDisk
 from services.controller.events import RunLog
 from services.controller.goals import Goals
 from services.controller.run import conduct
 from trimaran import rpc, run_wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, StaleEpochError, TrimaranError, first_error
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.exits import TRY_AGAIN, exit_code
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Goal, Run, RunState, goal_key, run_from_tree, run_key
-from trimaran.series import CONTROLLER_HELD, CONTROLLER_STEP, CONTROLLER_STEPS
-from trimaran.store import Store, open_store
+from trimaran.series import (
+    CONTROLLER_DISK,
+    CONTROLLER_HELD,
+    CONTROLLER_PROGRESS,
+    CONTROLLER_STEP,
+    CONTROLLER_STEPS,
+)
+from trimaran.store import Store, open_store, timed
 from trimaran.types import Caller
 from trimaran.v1 import controller_pb2 as pb
 from trimaran.v1 import controller_pb2_grpc
@@ -59,14 +67,17 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     # Reference counts free nearly everything. What is loaded by now stays, and is not looked through.
     gc.freeze()
     gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
-    store = await open_store(run.store_url)
+    seconds = StoreSeconds()
+    store = timed(await open_store(run.store_url), seconds)
     try:
-        await _serve(config, config.endpoints.controller, run, store)
+        await _serve(config, config.endpoints.controller, run, store, seconds)
     finally:
         await store.close()
 
 
-async def _serve(config: RunConfig, address: str, run: RunContext, store: Store) -> None:
+async def _serve(
+    config: RunConfig, address: str, run: RunContext, store: Store, seconds: StoreSeconds
+) -> None:
     # From here on an older controller can write neither events nor records.
     caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     goal = await store.get(goal_key(run.run_id))
@@ -87,11 +98,14 @@ async def _serve(config: RunConfig, address: str, run: RunContext, store: Store)
     metrics = server.metrics
     metrics.show(CONTROLLER_STEP, lambda: log.run.step)
     metrics.show(CONTROLLER_STEPS, lambda: log.run.num_steps)
+    metrics.show(CONTROLLER_PROGRESS, lambda: log.progress_at)
     metrics.show(CONTROLLER_HELD, lambda: bool(log.run.held))
+    metrics.show_store(seconds)
     metrics.show_step(lambda: {**log.validation, **log.step})
     await server.start()
     try:
-        async with log.writing():
+        async with log.writing(), FreeDisk(run.folder).watched() as disk:
+            metrics.show(CONTROLLER_DISK, lambda: disk.free_bytes)
             log.emit(EventKind.STATE, text="waiting for the services")
             try:
                 state = await conduct(config, run, caller, store, log, goals, metrics)

@@ -17,6 +17,7 @@ from services.controller.room import Room
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
+from trimaran.places import Place
 from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
 
 logger = logging.getLogger(__name__)
@@ -54,10 +55,12 @@ class Validator:
         config: RunConfig,
         run_folder: Path,
         room: Room,
+        place: Place | None = None,
     ) -> None:
+        """`place`: the run's own, where answers are kept that the folder may lose."""
         self._prompts, self._maker, self._scorer = prompts, maker, scorer
         self._config, self._room = config, room
-        self._samples = run_folder / "samples"
+        self._samples, self._place = run_folder / "samples", place
 
     async def validate(self, step: int, num_samples: int) -> Validation:
         """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
@@ -115,6 +118,8 @@ class Validator:
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         partial.replace(path)
+        if self._place is not None:
+            self._place.upload(path, f"samples/{path.name}")
 
 
 def mean_reward(groups_P: Sequence[ScoredGroup | None]) -> float | None:

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.manager.costs import Costs, Limits, check_costs
-from services.manager.roots import InRoots
+from services.manager.roots import InRoots, told
 from services.manager.specification import read_specification
 from services.reward.allowed import Allowed, canonical_target, origin_of
 from trimaran.config import (
     Endpoints,
+    NetworkSection,
     RolloutSection,
     RuleSection,
     RunConfig,
     RunSection,
     TrainerSection,
-    WeightSyncSection,
     parse_config,
 )
 from trimaran.errors import ForbiddenError, InputError, LimitError
@@ -52,8 +52,10 @@ class Allow:
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; None: all."""
+    sources: tuple[str, ...] = ()
+    """Folders and buckets below which `model.source` lies, where a run names it."""
     payloads: tuple[str, ...] = ()
-    """Folders and buckets below which `run.payloads` lies, where a run names it."""
+    """The same for `run.payloads` and `run.checkpoints`."""
     functions: tuple[str, ...] = ()
     """As `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -70,15 +72,26 @@ class Allow:
 
 
 def admit(
-    text: str, overrides: Sequence[str], allow: Allow | None, limits: Limits
+    text: str,
+    overrides: Sequence[str],
+    allow: Allow | None,
+    limits: Limits,
+    network: NetworkSection | None = None,
 ) -> tuple[RunConfig, Costs]:
     """The configuration to run, with resolved paths, and what it may cost.
 
-    `allow` None: whatever the manager's user may read; paths are absolute then. Every refusal names
+    `allow` None: whatever the manager's user may read; paths are absolute then. `network`: the
+    operator's, of all runs; None leaves it to each run. Every refusal names
     the field. Raises InputError (broken), ForbiddenError (not allowed), LimitError (too much).
     """
     config = parse_config(read_specification(text, overrides), source="config")
     _refuse(_operators_own(config))
+    if network is not None:
+        if config.network not in (network, NetworkSection()):
+            raise ForbiddenError(
+                f"network: the operator has said it for all runs ({_describe(network)}); leave it out"
+            )
+        config = config.model_copy(update={"network": network})
     if len(config.run.name.encode()) > MAX_NAME_BYTES:
         raise LimitError(f"run.name: at most {MAX_NAME_BYTES} bytes; its folder is called so")
     if allow is None:
@@ -86,7 +99,11 @@ def admit(
     else:
         models, data = InRoots("models", allow.models), InRoots("data", allow.data)
         config = _placed(config, models, data)
-        _check_payloads(config.run.payloads, allow.payloads)
+        without = "leave it out, and it lies in the run's folder"
+        _check_place("run.payloads", config.run.payloads, allow.payloads, without)
+        _check_place("run.checkpoints", config.run.checkpoints, allow.payloads, without)
+        has_it = "leave it out where every host has the model"
+        _check_place("model.source", config.model.source, allow.sources, has_it)
         config = _with_real_functions(config, allow)
     return config, check_costs(config, limits)
 
@@ -103,15 +120,22 @@ def _operators_own(config: RunConfig) -> Iterable[str]:
         ("endpoints", config.endpoints, Endpoints()),
         ("rollout.devices", config.rollout.devices, RolloutSection().devices),
         ("trainer.devices", config.trainer.devices, TrainerSection().devices),
-        ("weight_sync.address", config.weight_sync.address, WeightSyncSection().address),
     )
     for key, given, default in own:
         if given != default:
             yield f"{key}: the manager chooses it; leave it out"
 
 
+def _describe(network: NetworkSection) -> str:
+    return f"subnet {network.subnet or 'loopback'}, ports {network.ports}"
+
+
 def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
-    model = models.folder(config.model.path, "model.path")
+    # Hosts that have a model that may be fetched need not be the manager's.
+    with told("model.path", config.model.path):
+        elsewhere = config.model.source is not None and not config.model.path.is_dir()
+    find = models.elsewhere if elsewhere else models.folder
+    model = find(config.model.path, "model.path")
     files = {"train": data.file(config.data.train, "data.train")}
     if config.data.validation is not None:
         files["validation"] = data.file(config.data.validation, "data.validation")
@@ -123,12 +147,11 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
     )
 
 
-def _check_payloads(url: str | None, allowed: Sequence[str]) -> None:
+def _check_place(key: str, url: str | None, allowed: Sequence[str], remedy: str) -> None:
     if url is not None and not any(_lies_below(url, place) for place in allowed):
         known = ", ".join(allowed) or "none"
         raise ForbiddenError(
-            f"run.payloads: {url} is not below a place that the operator allows ({known}); leave it"
-            " out, and the payloads lie in the run's folder"
+            f"{key}: {url} is not below a place that the operator allows ({known}); {remedy}"
         )
 
 

@@ -97,6 +97,11 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
     ]
     scheme, separator, _ = (config.run.payloads or "").partition("://")
     on_disk = not separator or scheme == "file"
+    if limits.disk_gib and not config.model.path.is_dir():
+        faults.append(
+            f"model.path: {config.model.path} is not on the manager's host, so nobody can say what its"
+            " checkpoints take of this owner's disk_gib; bring it there"
+        )
     if limits.disk_gib and on_disk and config.run.payload_quota_gib is None:
         faults.append(
             f"run.payload_quota_gib: missing; this owner's disk_gib is {limits.disk_gib:g}, so give the"

@@ -14,7 +14,7 @@ from trimaran.errors import InputError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.store import is_shared, run_store_url
-from trimaran.trust import Trust, make_token, write_token
+from trimaran.trust import NO_TRUST, Trust, make_token, write_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Deployment:
 
     launcher: str = "local"
     """What starts the processes of runs."""
-    trust: Trust | None = None
-    """What the services of every run show each other; None: each run has a token of its own."""
+    trust: Trust = NO_TRUST
+    """What the services of every run show each other; without a token each run has one of its own."""
 
 
 LOCAL = Deployment()
@@ -47,18 +47,19 @@ def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
     if context.run_id != run.run_id:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
-    if deployment.trust is not None:
-        trust = deployment.trust
+    trust = deployment.trust
+    if trust.token:
         write_token(folder, trust.token)
     else:
-        trust = Trust(make_token(folder)) if is_new else context.trust
+        trust = replace(trust, token=make_token(folder))
     wanted = RunContext(run.run_id, folder, run.store_url, trust, deployment.launcher)
     if is_new or wanted != context:
         wanted.write()
 
 
 def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:
-    """What the launcher reads: the configuration, with the devices that the run has."""
+    """What the launcher reads: the configuration, with the devices that the run has, and how its
+    services trust each other from now on."""
     prepare(run, deployment)
     config = granted_config(run, has_devices=deployment.launcher == "local")
     write_config(Path(run.folder), config)

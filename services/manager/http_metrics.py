@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from services.manager.http_problems import responses
 from services.manager.http_routes import Client, RunId
-from trimaran.exposition import CONTENT_TYPE, Exposition
+from trimaran.exposition import CONTENT_TYPE, Exposition, process_labels
 from trimaran.runs import ACTIVE
 
 PAGE = 1000
@@ -58,8 +58,8 @@ class MetricsRoutes:
                         targets=[request.headers["host"]],
                         labels={
                             "__metrics_path__": f"/metrics/runs/{run.run_id}/{process}",
-                            "run": run.run_id,
-                            "process": process,
+                            "owner": run.owner,
+                            **process_labels(run.run_id, process),
                         },
                     )
                     for process in sorted(await self._runs.processes(client, run.run_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from services.manager.results import list_checkpoints
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, NotFoundError
 from trimaran.run_answers import LedgerAnswer, RunSample
+from trimaran.run_place import run_place
 from trimaran.store import Store
 from trimaran.types import Faulted, ScoredGroup
 from trimaran.wire import parse_scored_group
@@ -35,7 +37,8 @@ async def ask_group(store: Store, run: Managed, group: int) -> LedgerAnswer:
 
 
 async def verify(store: Store, run: Managed) -> LedgerAnswer:
-    anchors = read_anchors(Path(run.folder))
+    place = run_place(_config(run), run.run_id)
+    anchors = await asyncio.to_thread(read_anchors, Path(run.folder), place)
     keeps_all = _config(run).run.keep_payloads == "all"
     async with _payloads(run) as payloads:
         found = await check_ledger(store, payloads, run.run_id, anchors, keeps_all)
@@ -46,7 +49,8 @@ def trained_steps(run: Managed) -> tuple[int, ...]:
     """Those whose payloads are kept."""
     if _config(run).run.keep_payloads == "all":
         return tuple(range(1, run.step + 1))
-    kept = [checkpoint.step for checkpoint in list_checkpoints(Path(run.folder), ())]
+    place = run_place(_config(run), run.run_id)
+    kept = [checkpoint.step for checkpoint in list_checkpoints(Path(run.folder), (), place)]
     return tuple(range(min(kept, default=0) + 1, run.step + 1))
 
 

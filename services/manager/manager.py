@@ -25,6 +25,7 @@ from services.manager.records import LEASE, Managed, Records
 from services.manager.run_links import RunLinks
 from services.manager.run_stores import RunStores
 from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
+from trimaran import scope
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -75,7 +76,8 @@ class Manager:
         self.troubles: dict[str, str] = {}
         """Why a run's store, or ours, could not be used, until its launcher has a lease again."""
         self._lease, self._launcher = lease, launcher
-        self._scheduler, self._times = Scheduler(pools, policy), times
+        self._policy, self._times = policy, times
+        self._scheduler = Scheduler(pools, policy, deployment.launcher == "ray")
         self._secrets, self._deployment = secrets, deployment
         self._calls = Calls(records.store) if deployment.launcher == "external" else None
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -90,6 +92,15 @@ class Manager:
         """Why a run's launcher could not be started the last time."""
         self.is_ready = False
         """It has looked at every run once."""
+
+    def use_pools(self, pools: Sequence[Pool]) -> None:
+        """Hosts have come or gone. What runs have on those that are gone is moved."""
+        if list(pools) == list(self.pools):
+            return
+        before, now = {pool.name for pool in self.pools}, {pool.name for pool in pools}
+        logger.info("pools: %s come, %s go", sorted(now - before), sorted(before - now))
+        self.pools, self._scheduler = tuple(pools), Scheduler(pools, self._policy, True)
+        self.records.changed.set()
 
     async def run(self) -> None:
         """Until it is cancelled. Raises StaleEpochError when another manager has taken over."""
@@ -139,7 +150,8 @@ class Manager:
         if self._looks:
             await asyncio.wait(self._looks.values(), timeout=self._times.look)
         for run_id in [run_id for run_id, task in self._looks.items() if task.done()]:
-            self._settle(run_id, self._looks.pop(run_id))
+            with scope.about(run=run_id):
+                self._settle(run_id, self._looks.pop(run_id))
         await self._share_out()
         if self._calls:
             await self._calls.follow(self.records.all())
@@ -169,6 +181,7 @@ class Manager:
             logger.warning("run %s: %s (%d times)", run_id, error, count, exc_info=trace)
 
     async def _look(self, run: Managed, presence: Presence) -> None:
+        scope.learn(run=run.run_id)
         if run.is_deleted:
             await self._delete(run)
             return
@@ -343,7 +356,10 @@ class Manager:
             logger.info("run %s: has %d devices", run_id, len(grant.devices))
             now = {"state": RunState.STARTING, "grant": grant, "start_at": time.time()}
             await self._change_if_queued(run_id, **now)
-        for run_id in plan.adds.keys() | plan.takes.keys():
+        for run_id in plan.moves:
+            await self._move(holdings[run_id], plan.moves[run_id])
+        # One that was moved is looked at again in the next plan.
+        for run_id in (plan.adds.keys() | plan.takes.keys()) - plan.moves.keys():
             await self._scale(holdings[run_id], plan)
         known = {run.run_id: run.waiting_for for run in runs}
         for run_id, why in plan.waits.items():
@@ -354,6 +370,15 @@ class Manager:
         def make(run: Managed) -> Managed:
             return replace(run, **changes) if run.state is RunState.QUEUED else run
 
+        await self.records.change(run_id, make)
+
+    async def _move(self, holding: Holding, grant: Grant) -> None:
+        run_id = holding.ask.run_id
+
+        def make(run: Managed) -> Managed:
+            return replace(run, grant=grant) if run.grant == holding.grant else run
+
+        logger.info("run %s: has other devices instead of those that are gone", run_id)
         await self.records.change(run_id, make)
 
     async def _scale(self, holding: Holding, plan: Plan) -> None:

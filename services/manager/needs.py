@@ -8,9 +8,12 @@ from services.manager.pools import Ask, Need, Pool, find_fit
 from trimaran.config import RunConfig
 from trimaran.device import DeviceName, Kind
 from trimaran.errors import InputError
+from trimaran.launch.ray.placing import ROLES
 
 AUTO: tuple[Kind, ...] = ("npu", "cuda", "cpu")
 """In this order."""
+YES = "yes"
+"""The label of a pool that is kept for a role; where any is, only those are used for it."""
 
 
 def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
@@ -42,8 +45,10 @@ def _need(
     labels: Mapping[str, str],
     pools: Sequence[Pool],
 ) -> Need:
+    role = ROLES[section]
+    kept = {role: YES} if any(role in pool.labels for pool in pools) else {}
     for kind in AUTO if device == "auto" else (device,):
-        need = Need(kind, count, dict(labels))
+        need = Need(kind, count, {**labels, **kept})
         if any(map(need.matches, pools)):
             return need
     listed = ", ".join(f"{pool.name} ({pool.kind} {dict(pool.labels)})" for pool in pools)

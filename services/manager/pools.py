@@ -13,10 +13,16 @@ Counts = dict[str, int]
 
 
 class Device(NamedTuple):
-    """Example: Device("h100", "3"); on a CPU the name is that of a slot."""
+    """Example: Device("h100", "3"); on a CPU the name is that of a slot. Device("10.0.0.7-npu",
+    "10.0.0.7/3") is one of a host's eight, and Ray says which."""
 
     pool: str
     name: str
+
+    @property
+    def is_numbered(self) -> bool:
+        """Its name says which one it is."""
+        return "/" not in self.name or self.name.startswith("MIG-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ def find_fit(ask: Ask, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Fi
     that it leaves the fewest devices idle in.
     """
     left = dict(free)
-    trainer = _spread(ask.trainer, pools, left)
+    trainer = spread(ask.trainer, pools, left)
     if trainer is None:
         return None
     replicas: list[str] = []
@@ -136,7 +142,7 @@ def tightest(need: Need, pools: Mapping[str, Pool], free: Mapping[str, int]) -> 
     return best
 
 
-def _spread(need: Need, pools: Mapping[str, Pool], left: Counts) -> Counts | None:
+def spread(need: Need, pools: Mapping[str, Pool], left: Counts) -> Counts | None:
     """Takes the devices out of `left`."""
     pool = tightest(need, pools, left)
     if pool is not None:

@@ -5,45 +5,53 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trimaran.errors import NotFoundError
+from trimaran.places import Place, fetch_file
 from trimaran.run_answers import Checkpoint, RunSample
+from trimaran.run_place import saved_states
 from trimaran.runs import EventKind, RunEvent
 
-VALIDATION = re.compile(r"step-(\d+)\.jsonl")
-SAVED = re.compile(r"step-(\d+)")
+VALIDATION = re.compile(r"samples/step-(\d+)\.jsonl")
 
 
-def list_checkpoints(folder: Path, events: Iterable[RunEvent]) -> list[Checkpoint]:
-    """Those that are there, and those that its events tell of and that were removed since."""
+def list_checkpoints(
+    folder: Path, events: Iterable[RunEvent], place: Place | None = None
+) -> list[Checkpoint]:
+    """Those that are there, and those that its events tell of and that were removed since. `place`:
+    the run's own, where they lie instead of in the folder."""
     found = {
         event.run.step: Checkpoint(event.run.step, event.text, event.root, False)
         for event in events
         if event.kind is EventKind.CHECKPOINT
     }
-    for path in (folder / "checkpoints").glob("step-*"):
-        state = path / "state.json"
-        if SAVED.fullmatch(path.name) and state.is_file():
-            tree = json.loads(state.read_text(encoding="utf-8"))
-            found[tree["step"]] = Checkpoint(tree["step"], str(path), tree["root"], True)
+    for path, tree in saved_states(folder, place):
+        found[tree["step"]] = Checkpoint(tree["step"], path, tree["root"], True)
     return [found[step] for step in sorted(found)]
 
 
-def validation_steps(folder: Path) -> tuple[int, ...]:
-    names = (VALIDATION.fullmatch(path.name) for path in (folder / "samples").glob("*.jsonl"))
+def validation_steps(folder: Path, place: Place | None = None) -> tuple[int, ...]:
+    """`place`: as in `list_checkpoints`; files of another host's controller lie there."""
+    paths = {f"samples/{path.name}" for path in (folder / "samples").glob("*.jsonl")}
+    names = map(VALIDATION.fullmatch, paths | (place.sizes("samples").keys() if place else set()))
     return tuple(sorted(int(name[1]) for name in names if name))
 
 
 def validation_samples(
-    folder: Path, step: int, limit: int, offset: int = 0
+    folder: Path, step: int, limit: int, offset: int = 0, place: Place | None = None
 ) -> tuple[list[RunSample], int]:
     """Some of the step's samples, and how many there are: the greedy answers first, then the sampled
     ones. A row is in memory at a time. Raises NotFoundError."""
-    path = folder / "samples" / f"step-{step:05d}.jsonl"
+    name = f"samples/step-{step:05d}.jsonl"
+    path = folder / name
+    if place and not path.is_file():
+        with suppress(NotFoundError):
+            fetch_file(place, name, path)
     if not path.is_file():
-        known = ", ".join(map(str, validation_steps(folder))) or "none yet"
+        known = ", ".join(map(str, validation_steps(folder, place))) or "none yet"
         raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
     samples: list[RunSample] = []
     number = 0

@@ -46,6 +46,20 @@ class InRoots:
                     self._check_inner(inner, key)
             return found
 
+    def elsewhere(self, path: Path, key: str) -> Path:
+        """Of another host: only where it would lie is checked. Raises ForbiddenError."""
+        if ".." in path.parts or "\0" in str(path):
+            raise ForbiddenError(f"{key}: {path}: .. leads elsewhere; name the place itself")
+        if not path.is_absolute():
+            raise InputError(
+                f"{key}: {path}: give an absolute path, as the hosts of the run have it"
+            )
+        if not any(path.is_relative_to(root) for root in self._named):
+            raise ForbiddenError(
+                f"{key}: {path}: is not below a root that the operator allows for {self._kind}"
+            )
+        return path
+
     def _find(self, path: Path, key: str) -> Path:
         if ".." in path.parts or "\0" in str(path):
             raise ForbiddenError(f"{key}: {path}: .. leads elsewhere; name the place itself")

@@ -97,11 +97,16 @@ class RunLinks:
 
 
 def wanted_replicas(run: Managed) -> Mapping[str, Any]:
-    """How many replicas the run shall have, and the devices of each: none have numbers on a CPU."""
+    """How many replicas the run shall have, and the devices of each: none have numbers on a CPU, and
+    of those that Ray gives the name says the host."""
     staying = [index for index in sorted(run.grant.replicas) if index not in run.leaving]
-    numbered = run.replica.kind != "cpu"
+    is_cpu = run.replica.kind == "cpu"
     devices = {
-        str(index): [device.name for device in run.grant.replicas[index] if numbered]
+        str(index): [
+            device.name
+            for device in run.grant.replicas[index]
+            if not (is_cpu and device.is_numbered)
+        ]
         for index in staying
     }
     return {"wanted": len(staying), "devices": devices}

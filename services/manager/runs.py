@@ -37,8 +37,10 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import LOG_NAME
+from trimaran.places import Place
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run_context import RunContext
+from trimaran.run_place import run_place
 from trimaran.runs import (
     EventKind,
     Goal,
@@ -267,7 +269,7 @@ class Runs:
             async for sequence, tree in entries(store, events_stream(run_id)):
                 if tree["kind"] == EventKind.CHECKPOINT:
                     events.append(event_from_tree(sequence, tree))
-        return await asyncio.to_thread(list_checkpoints, Path(run.folder), events)
+        return await asyncio.to_thread(list_checkpoints, Path(run.folder), events, _place(run))
 
     async def samples(
         self,
@@ -282,8 +284,8 @@ class Runs:
         run = self._of(client, run_id)
         if not 0 <= limit <= MAX_SAMPLES:
             raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
-        folder, limit = Path(run.folder), limit or SAMPLES
-        steps = await asyncio.to_thread(validation_steps, folder)
+        folder, limit, place = Path(run.folder), limit or SAMPLES, _place(run)
+        steps = await asyncio.to_thread(validation_steps, folder, place)
         trained = await asyncio.to_thread(trained_steps, run)
         if trained_step is not None:
             async with self._stores.of(run.store_url) as store:
@@ -292,7 +294,7 @@ class Runs:
         if not steps and validation_step is None:
             return RunSamples(steps, trained, ())
         step = steps[-1] if validation_step is None else validation_step
-        found = await asyncio.to_thread(validation_samples, folder, step, limit, offset)
+        found = await asyncio.to_thread(validation_samples, folder, step, limit, offset, place)
         return RunSamples(steps, trained, tuple(found[0]), found[1], step)
 
     async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
@@ -351,7 +353,10 @@ class Runs:
                 record = await store.get(endpoints_key(run_id))
         except NotFoundError:
             return {}  # it has just started
-        return record.value if record else {}
+        # One that its engine has still to start has no address yet.
+        return (
+            {name: address for name, address in record.value.items() if address} if record else {}
+        )
 
     async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
         """What a process counts, in Prometheus' text format. Raises NotFoundError."""
@@ -477,6 +482,10 @@ class Runs:
 
 def _tree(config: RunConfig) -> dict[str, Any]:
     return json.loads(config.model_dump_json())
+
+
+def _place(run: Managed) -> Place | None:
+    return run_place(parse_config(run.config, source=f"run {run.run_id}"), run.run_id)
 
 
 def _read_token(text: str) -> tuple[float, str] | None:

@@ -19,9 +19,20 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from services.manager.pools import Ask, Counts, Device, Fit, Grant, Need, Pool, find_fit, tightest
+from services.manager.pools import (
+    Ask,
+    Counts,
+    Device,
+    Fit,
+    Grant,
+    Need,
+    Pool,
+    find_fit,
+    spread,
+    tightest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,8 @@ class Plan:
     """Run -> replicas to drain."""
     waits: Mapping[str, str]
     """Run -> why it stays in the queue."""
+    moves: Mapping[str, Grant] = field(default_factory=dict[str, Grant])
+    """Run -> what it has instead of devices that are gone."""
 
 
 class Scheduler:
@@ -76,14 +89,20 @@ class Scheduler:
     Example: Scheduler(pools, Policy()).plan(holdings, queue, now=time.time()).starts
     """
 
-    def __init__(self, pools: Sequence[Pool], policy: Policy = POLICY) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], policy: Policy = POLICY, has_hosts: bool = False
+    ) -> None:
+        """`has_hosts`: a pool that is missing is a host that is gone, so what runs have there is
+        moved. Otherwise an operator has taken it out, and runs keep what they have."""
         self._pools = {pool.name: pool for pool in pools}
-        self._policy = policy
+        self._policy, self._has_hosts = policy, has_hosts
         self._shapes: dict[object, _Shape] = {}
 
     def plan(self, holdings: Sequence[Holding], queue: Sequence[Ask], now: float) -> Plan:
         """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
-        return _Round(self._pools, self._shape, holdings, now, self._policy).run(queue)
+        found = _Round(self._pools, self._shape, holdings, now, self._policy)
+        moves = found.moves() if self._has_hosts else {}
+        return replace(found.run(queue), moves=moves)
 
     def _shape(self, ask: Ask) -> _Shape:
         key = _need_key(ask.trainer), _need_key(ask.replica), ask.min_replicas
@@ -152,6 +171,10 @@ class _Round:
             self.running[holding.ask.owner] += 1
             for index in holding.leaving:
                 self._expect(holding.grant.replicas.get(index, ()))
+
+    def moves(self) -> dict[str, Grant]:
+        """To be called before `run`."""
+        return {run_id: grant for run_id in self.holdings if (grant := self._moved(run_id))}
 
     def run(self, queue: Sequence[Ask]) -> Plan:
         self._take_surplus()
@@ -274,6 +297,27 @@ class _Round:
                 if self.known.issuperset(devices):
                     yield _Extra(holding.ask.run_id, index, devices[0].pool, len(devices))
 
+    def _moved(self, run_id: str) -> Grant | None:
+        """With free devices for those whose pool is gone: a host that went down, or leaves. Replicas
+        for which there are none are given up; a trainer waits for them."""
+        holding = self.holdings[run_id]
+        lost = [d for d in holding.grant.trainer if d.pool not in self.pools]
+        trainer, need = holding.grant.trainer, holding.ask.trainer
+        found = spread(replace(need, count=len(lost)), self.pools, dict(self.counts))
+        if lost and found:
+            instead = [d for name, count in found.items() for d in self._pop(name, count)]
+            trainer = (*(d for d in trainer if d not in lost), *instead)
+        replicas = dict(holding.grant.replicas)
+        for index in holding.staying:
+            if any(d.pool not in self.pools for d in replicas[index]):
+                pool = tightest(holding.ask.replica, self.pools, self.counts)
+                if pool is not None:
+                    replicas[index] = self._pop(pool, holding.ask.replica.count)
+                elif holding.can_scale:
+                    self._take(run_id, index)
+        grant = Grant(trainer, replicas)
+        return grant if grant != holding.grant else None
+
     def _take_surplus(self) -> None:
         """What a run has above its most, since somebody has scaled it down."""
         for holding in self.holdings.values():
@@ -305,7 +349,7 @@ class _Round:
             share = self._share(ask.owner)
             return above, -ask.priority, share, count[run_id], ask.queued_at, run_id
 
-        # Not while replicas leave: so a run's replicas are always the first ones of its indices.
+        # Not while replicas leave: so a run's replicas have its lowest indices.
         growing = {
             n: h
             for n, h in self.holdings.items()
@@ -322,7 +366,9 @@ class _Round:
             if pool is None:
                 full.add(shape)
                 continue
-            adds[run_id][count[run_id]] = self._pop(pool, need.count)
+            taken = holding.grant.replicas.keys() | adds[run_id].keys()
+            index = next(i for i in range(len(taken) + 1) if i not in taken)
+            adds[run_id][index] = self._pop(pool, need.count)
             self.usage[holding.ask.owner] += need.count
             count[run_id] += 1
             if count[run_id] < holding.ask.max_replicas:

@@ -9,15 +9,16 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.manager import numbers
 from services.manager.admission import admit
 from services.manager.clients_file import Clients
-from services.manager.folders import LOCAL, Deployment, own_folder
+from services.manager.folders import Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
+from services.manager.ray_pools import RayPools
 from services.manager.reconcile import TIMES, Times
 from services.manager.records import LEASE, Records
 from services.manager.run_stores import RunStores
@@ -28,8 +29,11 @@ from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.launchers import Launcher, LocalLauncher
-from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name
+from trimaran.launch.ray.cluster import Cluster, ray_address
+from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
+from trimaran.tls import read_pem
 from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
@@ -69,12 +73,16 @@ async def serving(
     """
     async with AsyncExitStack() as stack:
         settings.check_submissions()
+        settings.check_services()
         settings.check_launcher()
         settings.folder.mkdir(parents=True, exist_ok=True)
-        store = await _open(settings.store_url, say)
+        store_seconds = StoreSeconds()
+        store = timed(await _open(settings.store_url, say), store_seconds)
         stack.push_async_callback(store.close)
         lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
+        ray = RayPools(Cluster(ray_address())) if settings.launcher == "ray" else None
+        pools = await ray.open() if ray else settings.find_pools()
         stores = RunStores()
         stack.push_async_callback(stores.close)
         records = await Records.load(store, lease)
@@ -86,14 +94,17 @@ async def serving(
             lease,
             stores,
             launcher or LocalLauncher(launcher_environment(settings)),
-            settings.find_pools(),
+            pools,
             settings.policy,
             times,
             _secrets(settings),
-            _deployment(settings),
+            deployment_of(settings),
         )
+        if ray:
+            following = asyncio.create_task(ray.follow(manager.use_pools))
+            stack.callback(following.cancel)
         runs = Runs(manager, settings, _admission(settings))
-        trust = Trust(tls=_tls(settings), is_network_trusted=settings.network == "trusted")
+        trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
         try:
             server = rpc.Server(
@@ -109,6 +120,7 @@ async def serving(
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
         numbers.show(server.metrics, manager)
+        server.metrics.show_store(store_seconds)
         hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
         app = make_app(
             runs,
@@ -187,8 +199,8 @@ async def _give_back(store: Store, lease: Lease) -> None:
 
 
 def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
-    allow, limits = settings.allowed, settings.limits.of_owner
-    return lambda text, overrides: admit(text, overrides, allow, limits)[0]
+    allow, limits, network = settings.allowed, settings.limits.of_owner, settings.services.network
+    return lambda text, overrides: admit(text, overrides, allow, limits, network)[0]
 
 
 def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
@@ -208,15 +220,22 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def _deployment(settings: ManagerSettings) -> Deployment:
-    if settings.launcher == "local":
-        return LOCAL
+def deployment_of(settings: ManagerSettings) -> Deployment:
+    """Raises InputError for files that cannot be used."""
     token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
-    return Deployment(
-        settings.launcher, Trust(token, _tls(settings), settings.network == "trusted")
-    )
+    return Deployment(settings.launcher, replace(service_trust(settings), token=token))
 
 
-def _tls(settings: ManagerSettings) -> TlsFiles | None:
+def service_trust(settings: ManagerSettings) -> Trust:
+    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
+    tls = settings.services.tls
+    files = None
+    if tls is not None:
+        files = TlsFiles(tls.certificate, tls.key, tls.authorities, server_name=tls.server_name)
+        read_pem(files)
+    return Trust(tls=files, is_network_trusted=settings.network == "trusted")
+
+
+def own_tls(settings: ManagerSettings) -> TlsFiles | None:
     tls = settings.tls
     return TlsFiles(tls.certificate, tls.key, tls.authorities) if tls else None

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -24,8 +24,9 @@ from services.manager.pools import Pool
 from services.manager.scheduler import Policy
 from trimaran.config import (
     Address,
+    NetworkSection,
     NonNegative,
-    Payloads,
+    Place,
     Positive,
     Seconds,
     Section,
@@ -44,6 +45,7 @@ HTTP_ADDRESS = "127.0.0.1:7980"
 KINDS: tuple[Kind, ...] = ("npu", "cuda")
 COSTS = ("runs", "kept", "replicas", "steps", "tokens", "disk_gib")
 """Limits about which an operator must have a word where others than this machine's users submit."""
+AnyTls = TypeVar("AnyTls", bound=Section)
 LEAST_SLOTS = 8
 """Of the pool that a machine without a configuration has: the example has three processes."""
 
@@ -92,6 +94,30 @@ class TlsSection(Section):
     """Clients must show a certificate that one of these signed (mutual TLS)."""
 
 
+class ServiceTlsSection(Section):
+    """PEM files that lie under these paths on every host of a run, for its services among themselves.
+
+    services: {tls: {certificate: service.crt, key: service.key, authorities: services-ca.crt}}
+    """
+
+    certificate: Path
+    key: Path
+    authorities: Path
+    """Each side shows the other a certificate that one of these signed."""
+    server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = ""
+    """That each service's certificate must carry. Without it the address that is called: the
+    certificate of a host then names its addresses."""
+
+
+class ServicesSection(Section):
+    """Of the services of all runs. `services: {network: {subnet: 10.0.0.0/8}, tls: {...}}`"""
+
+    network: NetworkSection | None = None
+    """As a run's own `network:`, which must then agree or be left out."""
+    tls: ServiceTlsSection | None = None
+    """Beyond loopback services want it, or the word `network: trusted`. Tensors travel without it."""
+
+
 class CredentialsSection(Section):
     """What calls of one plugin's host may show and trust."""
 
@@ -110,8 +136,10 @@ class AllowSection(Section):
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
-    payloads: tuple[Payloads, ...] = ()
-    """Folders and buckets below which `run.payloads` may lie, such as s3://bucket/payloads."""
+    sources: tuple[Place, ...] = ()
+    """Folders and buckets below which `model.source` may lie, such as s3://models."""
+    payloads: tuple[Place, ...] = ()
+    """The same for `run.payloads` and `run.checkpoints`, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     plugin_hosts: tuple[str, ...] = ()
@@ -138,6 +166,7 @@ class AllowSection(Section):
             models=self.models,
             data=self.data,
             rules=self.rules,
+            sources=self.sources,
             payloads=self.payloads,
             functions=self.functions,
             plugin_hosts=self.plugin_hosts,
@@ -220,10 +249,13 @@ class ManagerSettings(Section):
     tls: TlsSection | None = None
     network: Literal["loopback", "trusted"] = "loopback"
     """`trusted`: the operator's word that nobody reads the network, in place of TLS."""
+    services: ServicesSection = ServicesSection()
+    """How the services of runs reach and trust each other."""
     allow: AllowSection | None = None
     """Without it runs may name what the manager's own user may read; that is for loopback only."""
-    launcher: Literal["local", "external"] = "local"
-    """What starts the processes of runs: the launcher on this machine, or a container engine, whose
+    launcher: Literal["local", "external", "ray"] = "local"
+    """What starts the processes of runs: the launcher on this machine, a Ray cluster to which this
+    machine belongs and whose nodes are the pools, or a container engine, whose
     processes are `trimaran serve KIND --store-file FILE`."""
     service_token: Path | None = None
     """Holds what services that others start show each other, and their launcher; they have the same
@@ -277,8 +309,20 @@ class ManagerSettings(Section):
         if faults:
             raise InputError("\n".join(faults))
 
+    def check_services(self) -> None:
+        """Raises InputError where runs are to leave this machine, and neither TLS nor the operator's
+        word says how their services trust the network."""
+        network = self.services.network
+        if network is None or network.subnet is None:
+            return
+        if self.services.tls is None and self.network != "trusted":
+            raise InputError(
+                f"services.network.subnet: {network.subnet} is beyond loopback; give services.tls"
+                " (certificate, key, authorities), or say network: trusted"
+            )
+
     def check_launcher(self) -> None:
-        """Raises InputError where external services could not work for this manager, or slots stand
+        """Raises InputError where services elsewhere could not work for this manager, or slots stand
         for devices of this machine."""
         if self.launcher == "local":
             for name, section in self.pools.items():
@@ -291,15 +335,18 @@ class ManagerSettings(Section):
         faults: list[str] = []
         if not is_shared(self.store_url):
             faults.append("store: a file of this machine; give redis://…, which services can reach")
-        if self.service_token is None:
+        if self.launcher == "ray":
+            if self.pools:
+                faults.append("pools: the nodes of the cluster are the pools; leave them out")
+        elif self.service_token is None:
             faults.append("service_token: missing; name the file that the services have, too")
-        if not self.pools:
+        if self.launcher == "external" and not self.pools:
             faults.append(
                 "pools: missing; say what the services compute on, such as"
                 " pools: {cluster: {device: npu, slots: 16}}"
             )
         if faults:
-            raise InputError("\n".join(f"launcher: external: {fault}" for fault in faults))
+            raise InputError("\n".join(f"launcher: {self.launcher}: {fault}" for fault in faults))
 
     def check_in_sight(self, machine: Machine) -> None:
         """Raises InputError, with a line for each declared pool that this machine does not have."""
@@ -379,20 +426,25 @@ def _absolute(settings: ManagerSettings, here: Path) -> ManagerSettings:
                 "data": tuple(here / root for root in allow.data),
             }
         )
-    if tls:
-        files = {
-            name: here / file for name in type(tls).model_fields if (file := getattr(tls, name))
-        }
-        tls = tls.model_copy(update=files)
+    services = settings.services
+    if services.tls:
+        services = services.model_copy(update={"tls": _absolute_files(services.tls, here)})
     return settings.model_copy(
         update={
             "folder": here / settings.folder,
             "clients": here / settings.clients if settings.clients else None,
             "service_token": here / settings.service_token if settings.service_token else None,
             "allow": allow,
-            "tls": tls,
+            "tls": _absolute_files(tls, here) if tls else None,
+            "services": services,
         }
     )
+
+
+def _absolute_files(tls: AnyTls, here: Path) -> AnyTls:
+    given = {name: getattr(tls, name) for name in type(tls).model_fields}
+    files = {name: here / file for name, file in given.items() if isinstance(file, Path)}
+    return tls.model_copy(update=files)
 
 
 def _names(section: PoolSection) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from trimaran import rpc
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
-from trimaran.errors import DeadlineError, InputError, TrimaranError
+from trimaran.directory import Place
+from trimaran.errors import DeadlineError, TrimaranError
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller, Peer, PolicyVersion, Replica
 
@@ -25,6 +26,7 @@ DEREGISTER_TRIES = 16
 
 async def stay_registered(
     config: RunConfig,
+    weight_sync: Place | str,
     caller: Caller,
     replica: Replica,
     peer: Peer,
@@ -38,10 +40,7 @@ async def stay_registered(
     Raises DeadlineError when nobody takes the first registration within `start_timeout`. Later
     on an absent weight sync is only waited for: the replica serves what it holds.
     """
-    address = config.endpoints.weight_sync
-    if address is None:
-        raise InputError("endpoints.weight_sync: missing; a replica registers there")
-    async with WeightSyncClient(address, caller, trust) as client:
+    async with WeightSyncClient(weight_sync, caller, trust) as client:
         registration = await _register(client, replica, peer, pause, config.start_timeout)
         logger.info("%s is registered with weight sync", replica.name)
         while True:
@@ -52,20 +51,20 @@ async def stay_registered(
 
 
 async def deregister(
-    address: str, caller: Caller, name: str, registration: Registration, trust: Trust
+    weight_sync: Place | str, caller: Caller, name: str, registration: Registration, trust: Trust
 ) -> None:
     """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know.
 
     Asked again and again, because a call to a server that ends just then may be left unanswered.
     """
-    async with WeightSyncClient(address, caller, trust) as client:
+    async with WeightSyncClient(weight_sync, caller, trust) as client:
         for _ in range(DEREGISTER_TRIES):
             try:
                 await client.deregister_replica(name, registration.incarnation, DEREGISTER_SECONDS)
                 logger.info("%s is drained: it takes no more groups", name)
                 return
             except DeadlineError:  # a publication under way ends first
-                if not await rpc.is_serving(address, DEREGISTER_SECONDS, trust):
+                if not await rpc.is_serving(weight_sync, DEREGISTER_SECONDS, trust):
                     break
             except TrimaranError:
                 break

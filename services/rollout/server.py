@@ -27,14 +27,17 @@ from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
-from trimaran import rpc, wire
+from trimaran import rpc, tracing, wire
 from trimaran.clients import Registration
 from trimaran.config import RunConfig
 from trimaran.device import pick
+from trimaran.directory import Directory, named_addresses
 from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
+from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.store import open_store
+from trimaran.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -62,7 +65,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
-        self._check_version(wire.decode_version(request.min_version))
+        version = self._check_version(wire.decode_version(request.min_version))
+        tracing.annotate(replica=self._name, version=str(version))
         maker = self._weights.maker
         generation, ended = self._prepare(request)
         prompt_token_ids = wire.encode_token_ids(generation.prompt_token_ids)
@@ -80,12 +84,14 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             async for events in batches:
                 yield self._response(events, tokens, maker)
 
-    def _check_version(self, wanted: VersionId) -> None:
+    def _check_version(self, wanted: VersionId) -> VersionId:
+        """The live one."""
         live = self._weights.live
         if live is None:
             raise BehindError(f"{self._name} holds no version yet; weight sync must bring one")
         if live.version < wanted:
             raise BehindError(f"{self._name} holds {live.version}, asked for {wanted}")
+        return live.version
 
     def _prepare(
         self, request: rollout_pb2.GenerateRequest
@@ -220,7 +226,8 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
     not follow the temperature, and when nobody registers us.
     """
-    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
+    host = find_host(config.network)
+    check_tensors(config, run.trust, host)
     device = pick(config.rollout.device)
     engine = create_engine(config, device)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
@@ -233,7 +240,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(engine.close)
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)
-        receiver = WeightReceiver(device, 0, config.weight_sync)
+        receiver = WeightReceiver(
+            device, 0, config.weight_sync, host=host, tls=socket_tls(run.trust)
+        )
         check_engine = partial(
             check_temperature,
             engine,
@@ -255,21 +264,21 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(server.stop)
         await server.start()
         caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
+        directory = Directory(store, run.run_id, named_addresses(config))
+        weight_sync = directory.place("weight-sync")
         registered: list[Registration] = []
         try:
             await _until_first_end(
                 _watch(engine, weights),
                 stay_registered(
-                    *(config, caller, replica, receiver.peer, lambda: weights.live),
+                    *(config, weight_sync, caller, replica, receiver.peer, lambda: weights.live),
                     on_registered=registered.append,
                     trust=run.trust,
                 ),
             )
         except asyncio.CancelledError:  # SIGTERM: an orderly end
-            if config.endpoints.weight_sync and registered:
-                await deregister(
-                    *(config.endpoints.weight_sync, caller, name, registered[-1], run.trust)
-                )
+            if registered:
+                await deregister(weight_sync, caller, name, registered[-1], run.trust)
                 await _until_idle(engine)
             raise
 

@@ -11,6 +11,7 @@ from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
 from trimaran.model_folder import check_tensor_parallel
+from trimaran.network import find_host
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
@@ -29,6 +30,8 @@ def build_policy(
     warnings.filterwarnings("ignore", module=r"megatron\.core")
     # On an NPU the vendor's adaptor must be in place before megatron-core is imported.
     device.activate(megatron=True)
+    if config.run.deterministic:
+        device.be_deterministic()
     import torch
 
     torch.set_num_threads(config.trainer.threads)
@@ -62,6 +65,7 @@ def build_policy(
         meeting,
         join_timeout=config.start_timeout,
         collective_timeout=section.step_timeout,
+        host=find_host(config.network),
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=section.tensor_parallel,

@@ -107,10 +107,7 @@ def write_shard(
 
     Raises InternalError when it holds a number that is not finite.
     """
-    shard = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    for name, tensor in shard.items():
-        if not is_finite(tensor):
-            raise InternalError(f"{name} holds numbers that are not finite; nothing is saved")
+    shard = on_host(tensors)
     folder = _temporary(run_folder, step)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _shard_name(tensor_rank)
@@ -119,11 +116,19 @@ def write_shard(
     return shard_digest(shard)
 
 
+def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As they can be saved. Raises InternalError for a number that is not finite."""
+    shard = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    for name, tensor in shard.items():
+        if not is_finite(tensor):
+            raise InternalError(f"{name} holds numbers that are not finite; nothing is saved")
+    return shard
+
+
 def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
     """Once every rank has written: add the state, rename, drop all but the newest `keep`."""
     temporary, folder = _temporary(run_folder, state.step), folder_of(run_folder, state.step)
-    text = json.dumps({"format": FORMAT, **asdict(state)}, indent=2)
-    (temporary / STATE).write_text(text + "\n", encoding="utf-8")
+    (temporary / STATE).write_text(dump_state(state), encoding="utf-8")
     _sync(temporary / STATE)
     _sync(temporary)
     replaced = _replaced(folder)
@@ -141,6 +146,11 @@ def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
     for old in _by_step(run_folder)[:-keep]:
         _drop(old)
     return folder
+
+
+def dump_state(state: TrainerState) -> str:
+    """What `parse_state` reads."""
+    return json.dumps({"format": FORMAT, **asdict(state)}, indent=2) + "\n"
 
 
 def tidy(run_folder: Path) -> None:
@@ -161,7 +171,16 @@ def tidy(run_folder: Path) -> None:
 def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
     """Raises InputError when the checkpoint is broken, or of another layout or model."""
     try:
-        tree = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        text = (folder / STATE).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / STATE}: not a trainer checkpoint ({error})") from None
+    return parse_state(text, str(folder), layout, model)
+
+
+def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> TrainerState:
+    """The same of a state's text; `folder`: for errors."""
+    try:
+        tree = json.loads(text)
         written = tree.pop("format", 1)
         if written != FORMAT:
             raise InputError(
@@ -169,14 +188,14 @@ def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
                 " which has digests; resume with the version that saved it, or start a new run"
             )
         state = _parse_state(tree)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{folder / STATE}: not a trainer checkpoint ({error})") from None
+        raise InputError(f"{folder}/{STATE}: not a trainer checkpoint ({error})") from None
     _check_same(folder, "model", _flat(state.model), _flat(model))
     _check_same(folder, "configuration", asdict(state.layout), asdict(layout))
     if len(state.shards) != layout.tensor_parallel:
-        raise InputError(f"{folder / STATE}: names {len(state.shards)} shards")
+        raise InputError(f"{folder}/{STATE}: names {len(state.shards)} shards")
     return state
 
 
@@ -193,7 +212,7 @@ def _flat(model: Model) -> dict[str, object]:
 
 
 def _check_same(
-    folder: Path, what: str, saved: Mapping[str, object], wanted: Mapping[str, object]
+    folder: str, what: str, saved: Mapping[str, object], wanted: Mapping[str, object]
 ) -> None:
     differ = [key for key in saved if saved[key] != wanted[key]]
     if differ:
@@ -207,19 +226,19 @@ def _check_same(
 def read_shard(folder: Path, tensor_rank: int, digest: str) -> dict[str, torch.Tensor]:
     """Raises InputError when it cannot be read or is not what was written."""
     path = folder / _shard_name(tensor_rank)
+    return load_shard(path, digest, f"{path}", folder.name)
+
+
+def load_shard(path: Path, digest: str, where: str, name: str) -> dict[str, torch.Tensor]:
+    """The same of a part's file. `where` it was saved, and the checkpoint's `name`: for errors."""
+    remedy = f"remove {name} to resume from the checkpoint before it, if one was kept"
     try:
         shard = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); {_remedy(folder)}") from None
+        raise InputError(f"{where}: cannot be read ({error}); {remedy}") from None
     if shard_digest(shard) != digest:
-        raise InputError(
-            f"{path}: is damaged, its digest is not that of {STATE}; {_remedy(folder)}"
-        )
+        raise InputError(f"{where}: is damaged, its digest is not that of {STATE}; {remedy}")
     return shard
-
-
-def _remedy(folder: Path) -> str:
-    return f"remove {folder.name} to resume from the checkpoint before it, if one was kept"
 
 
 def shard_digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from trimaran.errors import InputError
+from trimaran.model_manifest import MANIFEST
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -55,7 +56,7 @@ def write_model_folder(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     for path in source.iterdir():
-        if path.is_file() and path.suffix not in NOT_COPIED and path.name != INDEX:
+        if path.is_file() and path.suffix not in NOT_COPIED and path.name not in (INDEX, MANIFEST):
             shutil.copyfile(path, temporary / path.name)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config.pop("torch_dtype", None)

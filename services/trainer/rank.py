@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from services.trainer import checkpoint
 from services.trainer.checkpoint import Model, RankLayout, TrainerState
+from services.trainer.checkpoints import open_checkpoints, shared_folder
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.learner import Policy, StepResult, check_algorithm, train_step
 from services.trainer.model_files import write_model_folder
@@ -29,7 +29,9 @@ from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
 from trimaran.model_folder import read_model_folder
+from trimaran.model_manifest import push_model
 from trimaran.run_context import RunContext
+from trimaran.run_place import bucket_of
 from trimaran.types import (
     LedgerEnd,
     Manifest,
@@ -89,7 +91,11 @@ class TrainerRank:
         self.rank = rank
         self._hold = hold
         self._config = config
-        self._run_id, self._run_folder = run.run_id, run.folder
+        self._run_id, self._folder = run.run_id, shared_folder(config, run)
+        self._checkpoints, self._place = (
+            open_checkpoints(config, run),
+            bucket_of(config, run.run_id),
+        )
         self._tensor_rank = rank % config.trainer.tensor_parallel
         self.exports = rank < config.trainer.tensor_parallel
         """Data-parallel rank 0: the others hold the same weights."""
@@ -188,22 +194,20 @@ class TrainerRank:
 
     async def publish_checkpoint(
         self, shards: Sequence[str], ledger: LedgerEnd | None = None
-    ) -> Path:
+    ) -> str:
         """On rank 0, once all ranks have written their parts, with their digests. Training may have
-        gone on since."""
+        gone on since. Where it lies."""
         assert self._written, "write_shard comes first"
         state = replace(self._written, shards=tuple(shards), ledger=ledger)
-        folder, keep = self._run_folder, self._config.run.keep_checkpoints
+        keep = self._config.run.keep_checkpoints
         what = f"checkpoint of step {state.step}"
-        path = await self._saver.run(what, lambda: checkpoint.publish(folder, state, keep))
+        place = await self._saver.run(what, lambda: self._checkpoints.publish(state, keep))
         self.ledger = ledger
-        return path
+        return place
 
     async def discard_checkpoint(self) -> None:
         """On rank 0, after a failure: what was written of it goes, what stood before stays."""
-        await self._saver.run(
-            "removal of an unfinished checkpoint", lambda: checkpoint.tidy(self._run_folder)
-        )
+        await self._saver.run("removal of an unfinished checkpoint", self._checkpoints.tidy)
 
     def check_export(self, path: str) -> Path:
         """The target. Ask rank 0, before any rank hears of it: a rank that refused alone would
@@ -214,25 +218,30 @@ class TrainerRank:
             raise OutOfOrderError(
                 f"step {self._training[0]} is under way; export the model when it is done"
             )
-        target = (self._run_folder / path).resolve()
-        if not target.is_relative_to(self._run_folder.resolve()) or target == self._run_folder:
-            raise InputError(f"{path}: a model is exported into the run folder {self._run_folder}")
+        target = (self._folder / path).resolve()
+        if not target.is_relative_to(self._folder.resolve()) or target == self._folder:
+            raise InputError(f"{path}: a model is exported into the run folder {self._folder}")
         if self.rank == 0:  # which writes it
             self._check_room(target)
         return target
 
     def _check_room(self, target: Path) -> None:
         needed = sum(map(num_bytes, self.manifest.tensors))
-        if (free := shutil.disk_usage(self._run_folder).free) < needed:
+        if (free := shutil.disk_usage(self._folder).free) < needed:
             raise UnavailableError(
                 f"{target}: the model takes {needed / MIB:,.0f} MiB, and its disk has"
                 f" {free / MIB:,.0f} left; make room there"
             )
 
-    async def export_model(self, target: Path) -> Path:
-        """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`."""
+    async def export_model(self, target: Path) -> str:
+        """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`,
+        and pushes it where `run.checkpoints` is a bucket. Where it lies."""
         await self._run(lambda: self._export(target))
-        return target
+        if self.rank or self._place is None:
+            return str(target)
+        place, name = self._place, target.relative_to(self._folder.resolve()).as_posix()
+        await asyncio.to_thread(push_model, target, place, name)
+        return f"{place.url}/{name}"
 
     async def send(self, version: VersionId, send: Callable[[Snapshot], Result]) -> Result:
         """Run `send(snapshot)` beside the computation; the snapshot stays whole meanwhile."""
@@ -263,13 +272,12 @@ class TrainerRank:
             raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
 
     async def _write_shard(self, step: int) -> str:
-        folder, rank = self._run_folder, self._tensor_rank
         async with self._weights:
             self._written = self._describe_state()
             shard = await self._run(self._policy.state)
             return await self._saver.run(
                 f"checkpoint of step {step}",
-                lambda: checkpoint.write_shard(folder, step, rank, shard),
+                lambda: self._checkpoints.write_shard(step, self._tensor_rank, shard),
             )
 
     def _describe_state(self) -> TrainerState:
@@ -330,26 +338,25 @@ class TrainerRank:
         check_algorithm(self._config.algorithm)
         if self.rank == 0:
             # The others look for a checkpoint once they have met this rank, in `build`.
-            checkpoint.tidy(self._run_folder)
+            self._checkpoints.tidy()
         path = self._config.model.path
         self._model = Model(path.name, read_model_folder(path))
         self._policy = build()
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
-        state = None
-        if (folder := checkpoint.newest(self._run_folder)) is not None:
-            state = checkpoint.read_state(folder, self._layout, self._model)
-            rank = self._tensor_rank
-            shard = checkpoint.read_shard(folder, rank, state.shards[rank])
-            self._policy.load_state(shard, state.num_updates)
+        loaded = self._checkpoints.load(self._layout, self._model, self._tensor_rank)
+        if loaded:
+            state = loaded.state
+            self._policy.load_state(loaded.shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
             self.ledger = state.ledger
-            logger.info("continuing from %s", folder)
+            logger.info("continuing from %s", loaded.place)
         self._adopt(self._take_snapshot())
-        if state and self._held and self._held.root != state.root:
+        if loaded and self._held and self._held.root != loaded.state.root:
             raise InternalError(
-                f"{folder}: the weights have root {self._held.root}, recorded is {state.root}"
+                f"{loaded.place}: the weights have root {self._held.root},"
+                f" recorded is {loaded.state.root}"
             )
 
     @property

@@ -1,7 +1,6 @@
-"""How the trainer's ranks find each other: torch's default process group, on loopback.
+"""How the trainer's ranks find each other: torch's default process group.
 
-Rank 0 hosts torch's store on a port that the system chooses and announces it with a
-nonce, so that what earlier ranks of the run announced misleads nobody.
+Rank 0 hosts torch's store on its host's address and announces it with a nonce, so that what earlier ranks of the run announced misleads nobody.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from services.trainer.meeting import Meeting
 from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.network import LOOPBACK, Host
 
-LOOPBACK = "127.0.0.1"
 NONCE_KEY = "trimaran/nonce"
 POLL_SECONDS = 0.1
 CONNECT_SECONDS = 5.0
@@ -31,18 +30,19 @@ def join_ranks(
     meeting: Meeting | None,
     join_timeout: float,
     collective_timeout: float,
+    host: Host = LOOPBACK,
 ) -> None:
     """Make the default process group; returns when all ranks are in it. Seconds.
 
     A single rank needs no `meeting`. Raises DeadlineError when a rank does not come within `join_timeout`.
     """
     # gloo would otherwise listen on whatever address the host's name has.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", host.interface)
     deadline = time.monotonic() + join_timeout
     if meeting is None or size == 1:
         store: Store = HashStore()
     elif rank == 0:
-        store = _host(meeting, join_timeout)
+        store = _host(meeting, host, join_timeout)
     else:
         store = _find(meeting, rank, deadline)
     timeout = timedelta(seconds=collective_timeout)
@@ -62,11 +62,11 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
     store.wait([f"trimaran/here/{other}" for other in range(size)], timeout)
 
 
-def _host(meeting: Meeting, timeout: float) -> TCPStore:
-    listener = socket.create_server((LOOPBACK, 0))
+def _host(meeting: Meeting, host: Host, timeout: float) -> TCPStore:
+    listener = host.listen()
     port = listener.getsockname()[1]
     store = TCPStore(
-        LOOPBACK,
+        host.address,
         port,
         is_master=True,
         timeout=timedelta(seconds=timeout),
@@ -75,7 +75,7 @@ def _host(meeting: Meeting, timeout: float) -> TCPStore:
     )
     nonce = secrets.token_hex(16)
     store.set(NONCE_KEY, nonce)
-    meeting.announce({"port": port, "nonce": nonce})
+    meeting.announce({"host": host.address, "port": port, "nonce": nonce})
     return store
 
 
@@ -98,10 +98,10 @@ def _try(meeting: Meeting) -> TCPStore | None:
         if published is None:
             return None
         # TCPStore waits long for a closed port; a plain connection knows at once.
-        socket.create_connection((LOOPBACK, published["port"]), CONNECT_SECONDS).close()
+        place = published["host"], published["port"]
+        socket.create_connection(place, CONNECT_SECONDS).close()
         store = TCPStore(
-            LOOPBACK,
-            published["port"],
+            *place,
             is_master=False,
             timeout=timedelta(seconds=CONNECT_SECONDS),
             wait_for_workers=False,

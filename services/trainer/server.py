@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import grpc
@@ -16,9 +15,10 @@ from services.trainer.history import VersionHistory
 from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.sender import WeightSender
-from trimaran import rpc, wire
+from trimaran import rpc, tracing, wire
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick
+from trimaran.directory import Directory, Place, named_addresses
 from trimaran.errors import (
     DeadlineError,
     InputError,
@@ -26,9 +26,11 @@ from trimaran.errors import (
     OutOfOrderError,
     TrimaranError,
 )
+from trimaran.network import Host, check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import TRAINER_STEP
 from trimaran.store import Store, open_store
+from trimaran.tls import socket_tls
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
@@ -44,8 +46,8 @@ SAVE_MARGIN_SECONDS = 5.0
 class OtherRanks:
     """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
 
-    def __init__(self, addresses: tuple[str, ...], trust: Trust = NO_TRUST) -> None:
-        self._channels = [rpc.connect(address, trust) for address in addresses]
+    def __init__(self, places: Sequence[Place], trust: Trust = NO_TRUST) -> None:
+        self._channels = [rpc.connect(place, trust) for place in places]
         self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
 
     def __len__(self) -> int:
@@ -117,9 +119,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if self._rank.rank == 0:
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
             self._rank.check_proofs(batch, proofs, self._history.roots)
-        answer = await self._together(
-            "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
-        )
+        numbers = [scored.group.number for scored in batch.groups] if not self._rank.rank else []
+        with tracing.in_groups("train", numbers):
+            answer = await self._together(
+                "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
+            )
+        tracing.annotate(step=batch.step, version=str(answer.version.version))
         if self._rank.rank == 0:
             # Before anybody hears of it. Where the store is away, the same step is asked for again.
             await self._history.add(answer.version)
@@ -137,9 +142,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return trainer_pb2.SaveCheckpointResponse(digest=digest)
         # A caller that goes away does not stop a save under way; the next one waits for it.
         path = await asyncio.shield(asyncio.create_task(self._save(request)))
-        return trainer_pb2.SaveCheckpointResponse(path=str(path))
+        return trainer_pb2.SaveCheckpointResponse(path=path)
 
-    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> Path:
+    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> str:
         """On rank 0. A failure leaves the ranks as they are: training goes on."""
         step, timeout = request.step, self._save_timeout + SAVE_MARGIN_SECONDS
         async with self._saving:
@@ -167,7 +172,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.ExportModelResponse:
         target = self._rank.check_export(request.path)
         path = await self._together("ExportModel", request, lambda: self._rank.export_model(target))
-        return trainer_pb2.ExportModelResponse(path=str(path))
+        return trainer_pb2.ExportModelResponse(path=path)
 
     async def GetPolicyVersion(
         self, request: trainer_pb2.GetPolicyVersionRequest, context: grpc.aio.ServicerContext
@@ -227,19 +232,23 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError(
             f"endpoints.trainer names {len(addresses)} addresses; rank {index} has none"
         )
-    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
+    host = find_host(config.network)
+    check_tensors(config, run.trust, host)
     store = await open_store(run.store_url)
     try:
-        await _serve(config, run, store, index)
+        await _serve(config, run, store, index, host)
     finally:
         await store.close()
 
 
-async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -> None:
+async def _serve(config: RunConfig, run: RunContext, store: Store, index: int, host: Host) -> None:
     addresses, device = config.endpoints.trainer, pick(config.trainer.device)
-    sender = WeightSender(device, 0, config.weight_sync)
+    sender = WeightSender(device, 0, config.weight_sync, host, socket_tls(run.trust))
     rank = TrainerRank(config, run, index, sender.hold)
-    others = OtherRanks(addresses[1:] if index == 0 else (), run.trust)
+    directory = Directory(store, run.run_id, named_addresses(config))
+    ranks = range(1, config.num_trainer_ranks) if index == 0 else ()
+    places = [directory.place(f"trainer-{rank}") for rank in ranks]
+    others = OtherRanks(places, run.trust)
     history, meeting = await VersionHistory.open(store, run), Meeting(store, run.run_id)
     servicer = TrainerServicer(rank, others, sender, history, config.trainer)
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
@@ -253,8 +262,8 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int) -
         await rank.start(lambda: build_policy(config, meeting, device, index))
         if index == 0:
             await history.add(rank.version)
-        for other in addresses[1:] if index == 0 else ():
-            await rpc.wait_until_serving(other, config.start_timeout, run.trust)
+        for place in places:
+            await rpc.wait_until_serving(place, config.start_timeout, run.trust)
         await server.start()
         logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
         raise InternalError(await rank.until_failed())

@@ -9,13 +9,14 @@ from services.weight_sync.control.coordinator import Coordinator
 from trimaran import rpc, wire
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
+from trimaran.directory import Directory, named_addresses
 from trimaran.errors import InputError
 from trimaran.exposition import Exposition
 from trimaran.run_context import RunContext
-from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP
+from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP, SYNC_UNROUTABLE
 from trimaran.store import Store, open_store
 from trimaran.trust import NO_TRUST, Trust
-from trimaran.types import VersionId
+from trimaran.types import Routing, VersionId
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
 
@@ -97,18 +98,20 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Until cancelled."""
-    address, trainers = config.endpoints.weight_sync, config.endpoints.trainer
-    if address is None or not trainers:
-        raise InputError("endpoints.weight_sync and endpoints.trainer: missing; give host:port")
-    senders = trainers[: config.trainer.tensor_parallel]  # the ranks of data-parallel rank 0
+    address = config.endpoints.weight_sync
+    if address is None:
+        raise InputError("endpoints.weight_sync: missing; give host:port")
     store = await open_store(run.store_url)
+    directory = Directory(store, run.run_id, named_addresses(config))
+    # The ranks of data-parallel rank 0.
+    senders = [directory.place(f"trainer-{rank}") for rank in range(config.trainer.tensor_parallel)]
     try:
         coordinator = await Coordinator.open(
             run.run_id,
             config.weight_sync,
             store,
             connect_senders=lambda caller: [
-                TrainerClient(address, caller, run.trust) for address in senders
+                TrainerClient(place, caller, run.trust) for place in senders
             ],
             connect_rollout=lambda replica, caller: RolloutClient(
                 replica.address, caller, run.trust
@@ -134,6 +137,12 @@ async def _serve(address: str, coordinator: Coordinator, store: Store, trust: Tr
         await coordinator.close()
 
 
+def count_unroutable(routing: Routing) -> dict[str, float]:
+    """By why they may make no tokens now."""
+    num_faulty = len(routing.faults)
+    return {"faulty": num_faulty, "behind": len(routing.unroutable) - num_faulty}
+
+
 def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     def live() -> VersionId | None:
         policy = coordinator.routing().live
@@ -142,4 +151,5 @@ def _show(metrics: Exposition, coordinator: Coordinator) -> None:
     metrics.show(SYNC_STEP, lambda: version.step if (version := live()) else None)
     metrics.show(SYNC_LINEAGE, lambda: version.lineage if (version := live()) else None)
     metrics.show(SYNC_ROUTABLE, lambda: len(coordinator.routing().routable))
+    metrics.show(SYNC_UNROUTABLE, lambda: count_unroutable(coordinator.routing()))
     metrics.show(SYNC_PAUSE, lambda: coordinator.last_pause)

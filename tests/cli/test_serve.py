@@ -34,10 +34,11 @@ async def fail(config, folder, index):
     await asyncio.sleep(0)
     raise InternalError("the engine is gone")
 
-service = sys.modules["services.rollout.server"] = ModuleType("services.rollout.server")
+sys.modules["services.hanging"] = ModuleType("services.hanging")
+service = sys.modules["services.hanging.server"] = ModuleType("services.hanging.server")
 service.serve = fail
 serve.STOP_SECONDS = 0.5
-serve._Service("rollout", Path("."), 0).run(None)
+serve._Service("hanging", Path("."), 0).run(None)
 """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+from services.controller.pack import place_of
 from services.controller.payloads import MissingPayloadError, checked
 from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.store import TrimmedError
@@ -74,27 +75,29 @@ class MemoryPayloads:
         self.deletes = True
         self.owner = ""
 
-    async def write(self, payloads: Mapping[str, bytes]) -> None:
+    async def write(self, files: Mapping[str, bytes]) -> None:
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "away":
             raise UnavailableError("the bucket is away")
-        self.data |= payloads
+        self.data |= files
         if fault == "crash after":
             raise CrashError
 
     async def read(self, name: str) -> bytes:
-        if name not in self.data:
+        place = place_of(name)
+        if place.file not in self.data:
             raise MissingPayloadError(name)
-        return checked(self.data[name], name, name)
+        end = None if place.size is None else place.start + place.size
+        return checked(self.data[place.file][place.start : end], place.digest, name)
 
     async def sizes(self) -> dict[str, int]:
         return {name: len(data) for name, data in self.data.items()}
 
-    async def delete(self, names: Set[str]) -> None:
+    async def delete(self, files: Set[str]) -> None:
         if not self.deletes:
             raise UnavailableError("the bucket is away")
-        for name in names:
-            self.data.pop(name, None)
+        for file in files:
+            self.data.pop(file, None)
 
     async def claim(self, owner: str) -> str:
         self.owner = self.owner or owner

@@ -34,6 +34,12 @@ PATH="${PATH#*:}" exec tar "$@"
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
+needs_sqlite3 = pytest.mark.skipif(
+    not shutil.which("sqlite3"),
+    reason="sqlite3 is not installed; Debian's package sqlite3 brings it",
+)
+
+
 def copy_store(source: Path, target: Path) -> None:
     """What `sqlite3 SOURCE ".backup TARGET"` does."""
     with closing(sqlite3.connect(source)) as store, closing(sqlite3.connect(target)) as copy:
@@ -42,8 +48,6 @@ def copy_store(source: Path, target: Path) -> None:
 
 def back_up(folder: Path, copy: Path) -> None:
     """What the docs say, word for word, in the folder that holds the run's."""
-    if not shutil.which("sqlite3"):
-        pytest.skip("sqlite3 is not installed; Debian's package sqlite3 brings it")
     section = DOCS.read_text(encoding="utf-8").partition("## Back-up and restore")[2]
     commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert commands
@@ -102,6 +106,7 @@ def verify(run: RunContext) -> Findings:
     return asyncio.run(body())
 
 
+@needs_sqlite3
 def test_a_copy_of_a_running_run_is_sound_and_goes_on_elsewhere(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     folder.mkdir()
@@ -124,6 +129,7 @@ def test_a_copy_of_a_running_run_is_sound_and_goes_on_elsewhere(tmp_path: Path) 
     assert verify(RunContext.in_folder(folder)).faults == [], "the run itself was left alone"
 
 
+@needs_sqlite3
 def test_an_anchor_that_is_copied_after_the_store_knows_more_than_the_copy(tmp_path: Path) -> None:
     """Why the order matters: such a copy looks as if its store had lost records."""
     folder, copy = tmp_path / "run", tmp_path / "elsewhere" / "run"

@@ -20,6 +20,7 @@ from services.controller.archive import PREFIX
 from services.controller.bucket import BucketPayloads
 from services.controller.disk import NoRoomError
 from services.controller.ledger import Retention, RunLedger, read_trees
+from services.controller.pack import PACK_BYTES, Pack, place_of
 from services.controller.payloads import (
     FolderPayloads,
     MissingPayloadError,
@@ -263,6 +264,111 @@ def trained(ledger: RunLedger, step: int, number: int) -> None:
     ledger.record(Committed(VersionId(0, step), "r"))
 
 
+async def packs_are_read_in_part(payloads: PayloadStore) -> None:
+    pack = Pack()
+    names = [pack.add(data, payload_digest(data)) for data in (b"one", b"second", b"3")]
+    await payloads.write({pack.file: pack.data()})
+    assert [await payloads.read(name) for name in names] == [b"one", b"second", b"3"]
+    assert await payloads.sizes() == {pack.file: 10}
+    with pytest.raises(InputError, match="does not match its digest"):
+        await payloads.read(names[1].replace(":3:6", ":2:6"))
+    await payloads.write({pack.file: pack.data()[:8]})  # cut off
+    assert await payloads.read(names[0]) == b"one"
+    with pytest.raises(InputError, match="does not match its digest"):
+        await payloads.read(names[1])
+    await payloads.delete({pack.file})
+    with pytest.raises(MissingPayloadError, match=rf"{pack.file}:0:3: payload is missing"):
+        await payloads.read(names[0])
+    await payloads.close()
+
+
+def test_payloads_of_a_pack_in_a_folder(tmp_path: Path) -> None:
+    asyncio.run(packs_are_read_in_part(FolderPayloads(tmp_path / "payloads")))
+
+
+@pytest.mark.e2e
+def test_payloads_of_a_pack_in_a_bucket(endpoint: Endpoint) -> None:
+    asyncio.run(packs_are_read_in_part(BucketPayloads("s3://payloads/packs", "run")))
+
+
+def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
+    async def body() -> list[int]:
+        payloads = FolderPayloads(tmp_path)
+        ledger = await open_ledger(MemoryStore(), payloads)
+        names = [scored(ledger, number) for number in range(3)]
+        await ledger.flush()
+        names.append(scored(ledger, 3))
+        await ledger.flush()
+        for number, name in enumerate(names):
+            assert await ledger.load(name) == f"group {number}".encode()
+        sizes = await payloads.sizes()
+        await ledger.close()
+        return sorted(sizes.values())
+
+    assert asyncio.run(body()) == [7, 21]
+
+
+def test_a_pack_that_is_full_is_followed_by_another() -> None:
+    async def body() -> None:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads)
+        names = [scored(ledger, number, PACK_BYTES // 2) for number in range(3)]
+        await ledger.flush()
+        assert len(payloads.data) == 2
+        assert (await ledger.load(names[2])).startswith(b"group 2")
+
+    asyncio.run(body())
+
+
+def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
+    async def body() -> None:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads)
+        first, second = scored(ledger, 0), scored(ledger, 1)
+        for step, number in ((1, 0), (2, 1)):
+            trained(ledger, step, number)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+            assert len(payloads.data) == (1 if step == 1 else 0)
+            if step == 1:
+                assert await ledger.load(first) == b"group 0"
+                assert await ledger.load(second) == b"group 1"
+
+    asyncio.run(body())
+
+
+def test_a_folder_of_an_older_version_is_read_and_collected(tmp_path: Path) -> None:
+    """Up to Trimaran 0.1 each payload had a file, and a record named it by its digest alone."""
+
+    async def body() -> None:
+        store, payloads = MemoryStore(), FolderPayloads(tmp_path)
+        ledger = await open_ledger(store, payloads)
+        for number in (0, 1):
+            data = f"group {number}".encode()
+            ledger.record(Issued(number, 1, "p"))
+            ledger.record(Generated(number, 1, "d"))
+            await payloads.write({payload_digest(data): data})
+            ledger.record(Scored(number, 1, payload_digest(data)))
+        await ledger.flush()
+        await ledger.close()
+        ledger = await open_ledger(store, payloads)
+        assert await ledger.load(ledger.state.groups[1].payload) == b"group 1"
+        new = scored(ledger, 2)
+        trained(ledger, 1, 0)
+        ledger.record(Checkpointed(1, "c", 1))
+        await ledger.collect()
+        assert set(await payloads.sizes()) == {payload_digest(b"group 1"), place_of(new).file}
+        await ledger.close()
+
+    asyncio.run(body())
+
+
+def test_what_a_killed_controller_had_half_written_goes(tmp_path: Path) -> None:
+    (tmp_path / "groups-5f0c.partial").write_bytes(b"half of a gr")
+    asyncio.run(FolderPayloads(tmp_path).write(ROW))
+    assert {path.name for path in tmp_path.iterdir()} == ROW.keys()
+
+
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
@@ -340,7 +446,7 @@ def test_the_quota_collects_first_and_then_holds() -> None:
         ledger.record(Checkpointed(2, "c", 2))
         kept = scored(ledger, 2, 700)
         await ledger.flush()  # only without the first two
-        assert set(payloads.data) == {kept}
+        assert set(payloads.data) == {place_of(kept).file}
         scored(ledger, 3, 400)
         with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
             await ledger.flush()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.exposition import StoreSeconds
 from trimaran.launch.exits import exit_code
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
 from trimaran.run_context import RunContext
@@ -158,7 +160,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         if self.pool.num_full_exports:
             self.pool.num_full_exports -= 1
             raise UnavailableError("model: its disk has 0 MiB left; make room there")
-        Path(request.path).mkdir()
+        self.pool.exported.append(request.path)
         return trainer_pb2.ExportModelResponse(path=request.path)
 
 
@@ -212,6 +214,7 @@ class Pool:
         self.nonfinite_step = self.full_disk_step = 0
         """At which the trainer leaves the update out, and at which it cannot save."""
         self.num_full_exports = 0
+        self.exported: list[str] = []
         """How often the model does not fit on the disk."""
         self.hangs = False
         """Whether every answer hangs its checker."""
@@ -370,7 +373,8 @@ def test_a_store_that_is_away_under_way_costs_no_start_of_the_controller(tmp_pat
         store = AwayStore(tmp_path / "run" / "store.sqlite")
         config = configure(tmp_path, endpoints)
         try:
-            await controller._serve(config, endpoints["controller"], run, store)
+            seconds = StoreSeconds()
+            await controller._serve(config, endpoints["controller"], run, store, seconds)
         finally:
             await store.close()
             await pool.stop()
@@ -423,7 +427,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     activities = {row["activity"] for row in read_json_lines(folder / "timeline.jsonl")}
     assert activities == {"generating", "scoring", "training", "syncing", "validating"}
     assert pool.saved == [3, 4]
-    assert (folder / "model").is_dir()
+    assert pool.exported == ["model"]
     assert (folder / "curve.png").stat().st_size > 0
     assert (folder / "timeline.png").stat().st_size > 0
 
@@ -436,7 +440,7 @@ def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
 
 
 def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
-    pool, told = Pool(), {}
+    pool, told, began = Pool(), {}, time.time()
 
     async def body() -> None:
         (tmp_path / "run").mkdir()
@@ -456,6 +460,10 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
     assert told[2]["trimaran_controller_wanted_steps",] == 2
     assert told[2]["trimaran_controller_held",] == 0
     assert told[2]["trimaran_controller_groups", "consumed"] > 0
+    progress = ("trimaran_controller_progress_time_seconds",)
+    assert began < told[1][progress] < told[2][progress]
+    assert told[1]["trimaran_controller_disk_free_bytes",] > 0
+    assert told[1]["trimaran_store_duration_seconds_count", "extend"] > 0
     assert ("trimaran_step_reward_completion_mean",) not in told[1]
     assert told[2]["trimaran_step_reward_completion_mean",] >= 0
 
@@ -527,7 +535,7 @@ def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later
     assert RunState.PAUSING in states
     assert pool.saved == [1]
     assert not (tmp_path / "run" / "summary.json").exists()
-    assert not (tmp_path / "run" / "model").exists()
+    assert pool.exported == []
     pool = Pool()
     pool.trainer.step = 1  # it has loaded the checkpoint
     later = asyncio.run(serve(tmp_path, pool))
@@ -543,7 +551,7 @@ def test_a_model_that_finds_no_room_holds_the_run_at_its_end(tmp_path: Path) -> 
     assert (kinds.count("held"), kinds.count("released")) == (1, 1)
     assert "make room there" in events[kinds.index("held")].run.held
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-    assert (tmp_path / "run" / "model").is_dir()
+    assert pool.exported == ["model"]
 
 
 def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
 from trimaran.device import pick
 from trimaran.errors import TrimaranError
+from trimaran.network import Host
 from trimaran.types import (
     CollectiveSource,
     Peer,
@@ -45,8 +46,8 @@ Values = dict[str, Any]
 
 
 class Sender:
-    def __init__(self, config: WeightSyncSection) -> None:
-        self._sender = WeightSender(pick("cpu"), 0, config)
+    def __init__(self, host: Host) -> None:
+        self._sender = WeightSender(pick("cpu"), 0, WeightSyncSection(), host)
         self._sender.start()
         self._snapshot: Snapshot | None = None
 
@@ -98,8 +99,8 @@ def source_of(values: Values) -> Source:
 
 
 class Receiver:
-    def __init__(self, config: WeightSyncSection) -> None:
-        self._receiver = WeightReceiver(pick("cpu"), 0, config)
+    def __init__(self, host: Host) -> None:
+        self._receiver = WeightReceiver(pick("cpu"), 0, WeightSyncSection(), host=host)
         self._receiver.start()
 
     def peer(self) -> Values:
@@ -130,7 +131,7 @@ def answer(service: Any, request: Values) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     kinds = {"sender": Sender, "receiver": Receiver}
-    service = kinds[sys.argv[1]](WeightSyncSection(address=sys.argv[2]))
+    service = kinds[sys.argv[1]](Host(sys.argv[2], "eth"))
     print(json.dumps({"id": 0, "result": "up"}), flush=True)
     for line in sys.stdin:
         threading.Thread(target=answer, args=(service, json.loads(line)), daemon=True).start()

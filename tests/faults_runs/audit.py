@@ -18,7 +18,7 @@ from trimaran.wire import parse_scored_group
 
 Tree = Mapping[str, Any]
 Read = Callable[[str], bytes]
-"""The payload of a digest."""
+"""From a payload's name to its bytes."""
 
 BEFORE = {"generated": ("issued",), "scored": ("generated",), "consumed": ("scored",)} | {
     "filtered": ("generated", "scored"),
@@ -156,12 +156,13 @@ class _Auditor:
 
     def _take(self, number: int, attempt: int) -> ScoredGroup | None:
         self._move(number, attempt, "consumed")
-        digest = self._payloads[number]
+        name = self._payloads[number]
+        digest = name.partition("@")[0]
         if digest in self._trained:
             self._say(f"payload {digest[:8]} of group {number} trains twice")
         self._trained.add(digest)
         try:
-            data = self._read(digest)
+            data = self._read(name)
         except (FileNotFoundError, KeyError):
             self._say(f"the payload of group {number} is missing")
             return None

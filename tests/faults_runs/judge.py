@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.reward.workers.semaphores import find_semaphores
@@ -30,7 +32,7 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
     found = audit(
         run.rows,
         run.name,
-        lambda digest: (run.folder / "payloads" / digest).read_bytes(),
+        lambda name: _read_payload(run.folder / "payloads", name),
         config.run.groups_per_step,
         config.run.max_lag,
     )
@@ -48,6 +50,13 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
     report.num_reissued += found.num_reissued
     more = [f"and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
     return [f"{run.name}: {what}" for what in wrong[:MOST] + more]
+
+
+def _read_payload(folder: Path, name: str) -> bytes:
+    """sha256 @ file : first byte : bytes."""
+    _, file, start, size = re.split("[@:]", name)
+    data = (folder / file).read_bytes()
+    return data[int(start) : int(start) + int(size)]
 
 
 async def _events(run: DrivenRun) -> list[RunEvent]:

@@ -67,9 +67,9 @@ PLANTS = {
         (
             Change(
                 "services.controller.ledger",
-                "await self._room.until_written(lambda: self._write_payloads(payloads))",
+                "await self._room.until_written(lambda files=files: self._write_payloads(files))",
                 "asyncio.get_running_loop().call_later("
-                "0.5, asyncio.ensure_future, self._write_payloads(payloads))",
+                "0.5, asyncio.ensure_future, self._write_payloads(files))",
             ),
         ),
     ),

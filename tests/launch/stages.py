@@ -7,14 +7,20 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from tests.launch.services import STAND_IN
+from tests.trimaran.ray.fake_cluster import FakeCluster
+from tests.trimaran.ray.test_placing import configure
 from trimaran.launch.children import Children
 from trimaran.launch.external_children import ExternalChildren
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.ray.children import RayChildren
+from trimaran.launch.ray.cluster import Cluster
 from trimaran.launch.service_process import ServiceProcess
+from trimaran.run_context import RunContext
 from trimaran.store import Store, open_store
+from trimaran.trust import Trust, make_token
 
 REGISTERING = Path(__file__).with_name("registering.py")
 RUN = "demo-1"
@@ -90,6 +96,39 @@ class ExternalStage:
         for engine in self.engines:
             engine.cancel()
         await asyncio.gather(*self.engines, return_exceptions=True)
+        for store in self.stores:
+            await store.close()
+
+
+class RayStage:
+    """With a stand-in for Ray: its actors are objects of this process, their services real."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stores: list[Store] = []
+
+    def cluster(self) -> Cluster:
+        return cast(Cluster, FakeCluster())
+
+    async def open(self) -> Children:
+        (self.folder / "logs").mkdir()
+        url = f"sqlite:{self.folder / 'run.sqlite'}"
+        store = await open_store(url)
+        self.stores.append(store)
+        run = RunContext(RUN, self.folder, url, Trust(make_token(self.folder)), "ray")
+        run.write()
+        return RayChildren(self.cluster(), run, configure(), store)
+
+    def make(self, name: str, what: str) -> ServiceProcess:
+        return ServiceProcess(
+            name=name,
+            command=(sys.executable, str(STAND_IN), what, str(self.folder / name)),
+            environment={},
+            log=self.folder / "logs" / f"{name}.log",
+            kind=name.rpartition("-")[0] or name,
+        )
+
+    async def close(self) -> None:
         for store in self.stores:
             await store.close()
 

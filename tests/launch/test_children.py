@@ -1,4 +1,4 @@
-"""What holds wherever processes are started: on this machine, and by an engine of others."""
+"""What holds wherever processes are started: on this machine, by an engine of others, and by Ray."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.stages import ExternalStage, LocalStage, Stage, kill
+from tests.launch.stages import ExternalStage, LocalStage, RayStage, Stage, kill
 from trimaran.launch.children import Child, Children
 
 SECONDS = 60.0
 Body = Callable[[Stage, Children], Awaitable[None]]
 
 
-@pytest.fixture(params=[LocalStage, ExternalStage])
+@pytest.fixture(params=[LocalStage, ExternalStage, RayStage])
 def hold(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Body], None]:
     """hold(body): runs it on a stage of each kind."""
 

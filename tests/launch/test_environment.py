@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,13 @@ from trimaran.cli.options import KINDS
 from trimaran.config import Endpoints, RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.environment import process_name, service_address, service_environment
+from trimaran.launch.environment import (
+    network_environment,
+    process_name,
+    service_address,
+    service_environment,
+)
+from trimaran.network import LOOPBACK, Host
 
 
 @pytest.fixture
@@ -52,6 +59,68 @@ def test_the_shells_own_settings_win_but_for_the_threads(config: RunConfig) -> N
     assert environment["GLOO_SOCKET_IFNAME"] == "eth1"
     assert environment["HOME"] == "/h"
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+HOST = Host("10.0.0.7", "eth1", range(30000, 30100))
+
+
+def test_libraries_are_shown_the_interface_of_the_subnet() -> None:
+    names = network_environment(HOST, {})
+    for library in ("GLOO", "TP"):
+        assert names[f"{library}_SOCKET_IFNAME"] == "eth1"
+    for library in ("NCCL", "HCCL"):
+        assert names[f"{library}_SOCKET_IFNAME"] == "=eth1"  # and not eth10
+    assert names["HCCL_IF_IP"] == names["VLLM_HOST_IP"] == "10.0.0.7"
+    assert names["HCCL_HOST_SOCKET_PORT_RANGE"] == "30000-30099"
+    assert "MASTER_ADDR" not in names
+    assert network_environment(HOST, names) == names
+    assert network_environment(LOOPBACK, {"HOME": "/h"}) == {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+def test_a_launcher_names_no_interface_of_a_subnet(config: RunConfig) -> None:
+    """Its own host may call the network differently; `trimaran serve` looks where it runs."""
+    tree = json.loads(config.model_dump_json()) | {"network": {"subnet": "10.0.0.0/8"}}
+    assert not network_environment(HOST, {}).keys() & service_environment(
+        parse_config(tree), "trainer", {}
+    )
+    assert service_environment(config, "trainer", {})["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0,eth1"),
+        ("TP_SOCKET_IFNAME", "eth1"),
+        ("NCCL_SOCKET_IFNAME", "eth"),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker"),
+        ("HCCL_SOCKET_IFNAME", "=eth0,eth1"),
+        ("HCCL_SOCKET_IFNAME", "^=eth0"),
+        ("HCCL_IF_IP", "10.0.0.7"),
+        ("HCCL_NPU_SOCKET_PORT_RANGE", "61000-61050"),
+    ],
+)
+def test_what_the_shell_says_of_the_network_wins(name: str, value: str) -> None:
+    assert network_environment(HOST, {name: value})[name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth"),  # gloo takes whole names
+        ("TP_SOCKET_IFNAME", "eth0"),
+        ("NCCL_SOCKET_IFNAME", "ib"),
+        ("NCCL_SOCKET_IFNAME", "^eth"),
+        ("HCCL_SOCKET_IFNAME", "=eth10"),
+        ("HCCL_SOCKET_IFNAME", "^=eth1"),
+        ("HCCL_IF_IP", "10.0.0.8"),
+        ("VLLM_HOST_IP", "127.0.0.1"),
+    ],
+)
+def test_a_shell_that_contradicts_the_subnet_is_told_so(name: str, value: str) -> None:
+    told = f"{name}={value}: network.subnet is on eth1 (10.0.0.7) of this host; unset {name}"
+    with pytest.raises(InputError, match=re.escape(told)):
+        network_environment(HOST, {name: value})
+    network_environment(LOOPBACK, {name: value})
 
 
 def test_a_second_look_changes_nothing(config: RunConfig) -> None:
@@ -109,3 +178,22 @@ def test_credentials_of_buckets_are_for_the_controller_alone(config: RunConfig) 
     found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
     assert {kind for kind, names in found.items() if names} == {"controller"}
     assert found["controller"] == shell.keys()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "place", "kinds"),
+    [
+        ("run", "checkpoints", "s3://b/runs", {"controller", "trainer"}),
+        ("model", "source", "s3://b/model", {"controller", "trainer", "rollout"}),
+        ("run", "checkpoints", "/shared/runs", {"controller"}),
+        ("run", "payloads", "s3://b/payloads", {"controller"}),
+    ],
+)
+def test_who_uses_a_bucket_has_its_credentials(
+    config: RunConfig, section: str, key: str, place: str, kinds: set[str]
+) -> None:
+    changed = getattr(config, section).model_copy(update={key: place})
+    config = config.model_copy(update={section: changed})
+    shell = {"AWS_SECRET_ACCESS_KEY": "s"}
+    found = {kind for kind in KINDS if service_environment(config, kind, shell).keys() & shell}
+    assert found == kinds

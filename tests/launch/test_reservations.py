@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from trimaran.launch.endpoints import PORTS, free_address
+from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 
 CHOOSE = """
 import random, sys
@@ -47,4 +48,4 @@ def test_a_port_is_free_again_when_its_launcher_is_gone() -> None:
     command = [sys.executable, "-c", f"import random; random.seed(3); {code}"]
     first, second = (subprocess.check_output(command, text=True) for _ in range(2))
     assert first == second
-    assert int(free_address(set()).rpartition(":")[2]) in PORTS
+    assert int(free_address(set()).rpartition(":")[2]) in LOOPBACK.ports

@@ -13,6 +13,7 @@ from services.manager.admission import Allow, PluginCredentials, admit, check_re
 from services.manager.costs import Limits, check_kept, check_owner, costs_of
 from services.manager.roots import InRoots
 from services.manager.specification import MAX_CONFIG_BYTES, MAX_NODES
+from trimaran.config import NetworkSection
 from trimaran.errors import ForbiddenError, InputError, LimitError, TrimaranError
 
 NO_LIMITS = Limits()
@@ -137,7 +138,6 @@ def test_what_hangs_a_reader_or_may_be_exchanged_is_refused(roots):
         "endpoints.reward=127.0.0.1:7001",
         "rollout.devices=[0]",
         "trainer.devices=[0]",
-        "weight_sync.address=10.0.0.1",
     ],
 )
 def test_the_managers_own_keys_are_refused(roots, override):
@@ -190,6 +190,33 @@ def test_payloads_lie_where_the_operator_allows(roots, named, place, fits):
     else:
         with pytest.raises(ForbiddenError, match=r"run\.payloads"):
             admitted(roots, text, payloads=places)
+
+
+def test_checkpoints_lie_where_the_operator_allows(roots):
+    text = specify(run={"checkpoints": "s3://ours/runs"})
+    with pytest.raises(ForbiddenError, match=r"run\.checkpoints: .*\(none\)"):
+        admitted(roots, text)
+    assert admitted(roots, text, payloads=("s3://ours",)).run.checkpoints == "s3://ours/runs"
+
+
+def test_a_model_that_other_hosts_have_lies_below_the_roots_and_comes_from_an_allowed_source(roots):
+    path = str(roots / "models" / "elsewhere")
+    text = specify(model={"path": path, "source": "s3://models/a"})
+    with pytest.raises(ForbiddenError, match=r"model\.source: .*\(none\); leave it out"):
+        admitted(roots, text)
+    sources: Any = {"sources": ("s3://models",)}
+    assert str(admitted(roots, text, **sources).model.path) == path
+    with pytest.raises(InputError, match=r"model\.path: .*no such file or folder"):
+        admitted(roots, specify(model={"path": path}), **sources)
+    for other, error in (
+        ("/etc/x", ForbiddenError),
+        ("x", InputError),
+        (f"{path}/../x", ForbiddenError),
+    ):
+        with pytest.raises(error, match=r"model\.path"):
+            admitted(roots, specify(model={"path": other, "source": "s3://models/a"}), **sources)
+    with pytest.raises(LimitError, match=r"model\.path: .* is not on the manager's host"):
+        admitted(roots, text, limits=Limits(disk_gib=10), **sources)
 
 
 def test_further_replicas_and_payloads_count(roots):
@@ -458,3 +485,14 @@ def test_whatever_comes_it_is_admitted_or_refused_with_a_field(tmp_path_factory,
 def test_whatever_text_comes_it_is_no_unforeseen_error(text):
     with pytest.raises((InputError, ForbiddenError, LimitError)):
         admit(text, (), Allow(), Limits())
+
+
+def test_the_operators_network_is_that_of_every_run(roots):
+    operators = NetworkSection(subnet="10.0.0.0/8", ports="30000-30999")
+    for own in ({}, {"network": {"subnet": "10.0.0.0/8", "ports": "30000-30999"}}):
+        config, _ = admit(specify(**own), (), allow(roots), NO_LIMITS, operators)
+        assert config.network == operators
+    other = {"network": {"subnet": "192.168.0.0/16"}}
+    with pytest.raises(ForbiddenError, match=r"network: the operator has said it .*10\.0\.0\.0/8"):
+        admit(specify(**other), (), allow(roots), NO_LIMITS, operators)
+    assert admit(specify(**other), (), allow(roots), NO_LIMITS)[0].network.subnet

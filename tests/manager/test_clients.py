@@ -92,6 +92,8 @@ async def test_prometheus_finds_the_processes_of_a_run(tmp_path: Path) -> None:
         own = values((await http.get("/metrics")).text)
         assert own["trimaran_manager_runs", "starting"] == 1
         assert own["trimaran_manager_runs", "queued"] == 0
+        assert own["trimaran_manager_queue_wait_seconds",] == 0
+        assert own["trimaran_store_duration_seconds_count", "put_fenced"] > 0
         used = own["trimaran_manager_devices", "gpu", "used"]
         assert used > 0
         assert own["trimaran_manager_devices", "gpu", "free"] == 8 - used

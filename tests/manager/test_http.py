@@ -153,6 +153,7 @@ def test_probes_tell_life_from_readiness() -> None:
 def test_prometheus_finds_every_process_and_its_numbers() -> None:
     async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         runs.add("ended", RunState.SUCCEEDED)
+        runs.add("run", owner="ada")
         runs.add("young", RunState.STARTING)
         targets = (await client.get("/metrics/targets")).json()
         assert targets == [
@@ -162,9 +163,12 @@ def test_prometheus_finds_every_process_and_its_numbers() -> None:
                     "__metrics_path__": f"/metrics/runs/run/{process}",
                     "run": "run",
                     "process": process,
+                    "owner": "ada",
+                    "kind": kind,
+                    "index": "0",
                 },
             }
-            for process in ("controller", "rollout-0")
+            for process, kind in (("controller", "controller"), ("rollout-0", "rollout"))
         ]
         told = await client.get(targets[1]["labels"]["__metrics_path__"])
         assert (told.text, told.headers["content-type"]) == ("up 1\n", CONTENT_TYPE)

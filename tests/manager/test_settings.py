@@ -6,11 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import yaml
 
 from services.manager.serve import serving
 from services.manager.settings import load_settings, pools_in_sight
+from tests.certificates import Authority
+from tests.manager.fakes import managing
+from tests.manager.test_runs import asynchronous, create
 from trimaran.errors import InputError
 from trimaran.machine import Machine
+from trimaran.run_context import RunContext
 
 
 def write(folder: Path, text: str) -> Path:
@@ -165,3 +170,35 @@ def test_a_manager_without_that_word_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="others may submit runs"):
         asyncio.run(main())
     assert not (tmp_path / "runs").exists()
+
+
+def test_runs_leave_this_machine_only_with_tls_or_the_operators_word(tmp_path: Path) -> None:
+    network = "services: {network: {subnet: 10.0.0.0/8}}\n"
+    with pytest.raises(
+        InputError, match=r"services\.network\.subnet: 10\.0\.0\.0/8 is beyond loop"
+    ):
+        load_settings(write(tmp_path, network)).check_services()
+    load_settings(write(tmp_path, network + "network: trusted\n")).check_services()
+    load_settings(write(tmp_path, "services: {network: {ports: 30000-30999}}\n")).check_services()
+    load_settings(None).check_services()
+
+
+@asynchronous
+async def test_services_of_runs_are_told_the_operators_certificates(tmp_path: Path) -> None:
+    Authority("services").write(tmp_path / "pem")
+    tls = {"certificate": "pem/cert.pem", "key": "pem/key.pem", "authorities": "pem/ca.pem"}
+    tree = {
+        "services": {"network": {"subnet": "10.0.0.0/8"}, "tls": {**tls, "server_name": "run"}},
+        "folder": "runs",
+    }
+    given = load_settings(write(tmp_path, yaml.safe_dump(tree)))
+    given.check_services()
+    async with managing(tmp_path / "runs", services=given.services) as served:
+        run_id = await create(served, tmp_path)
+        trust = RunContext.in_folder(tmp_path / "runs" / run_id).trust
+        assert trust.token and trust.tls and not trust.is_network_trusted
+        assert (trust.tls.authorities, trust.tls.server_name) == (tmp_path / "pem/ca.pem", "run")
+    (tmp_path / "pem/key.pem").write_text("no key")
+    with pytest.raises(InputError, match=r"cannot be used for TLS"):
+        async with managing(tmp_path / "others", services=given.services):
+            pass

@@ -12,6 +12,7 @@ from tests.rollout.replicas import free_ports
 from trimaran import rpc, wire
 from trimaran.clients import Registration
 from trimaran.config import parse_config
+from trimaran.directory import Place
 from trimaran.errors import DeadlineError
 from trimaran.trust import NO_TRUST
 from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId
@@ -48,13 +49,12 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         return rpc.service(weight_sync_pb2.DESCRIPTOR, add, self)
 
 
-def config(port: int, start_timeout: float):
+def config(start_timeout: float):
     return parse_config(
         {
             "model": {"path": "unused"},
             "data": {"train": "unused.jsonl"},
             "reward": {"rules": {"last_integer": 1.0}},
-            "endpoints": {"weight_sync": f"127.0.0.1:{port}"},
             "start_timeout": start_timeout,
         }
     )
@@ -67,7 +67,13 @@ def run(body, start_timeout: float = 30):
         server = rpc.Server(f"127.0.0.1:{port}", [WeightSync(events).service()])
         staying = asyncio.create_task(
             registration.stay_registered(
-                config(port, start_timeout), Caller("run", 0), REPLICA, PEER, lambda: LIVE, 0.02
+                config(start_timeout),
+                f"127.0.0.1:{port}",
+                Caller("run", 0),
+                REPLICA,
+                PEER,
+                lambda: LIVE,
+                0.02,
             )
         )
         try:
@@ -113,6 +119,40 @@ def test_whoever_forgot_it_gets_a_fresh_registration():
             await again.stop()
 
     run(body)
+
+
+def test_weight_sync_at_another_address_is_found_and_registered_with():
+    async def main():
+        events: asyncio.Queue = asyncio.Queue()
+        first = rpc.Server("127.0.0.1:0", [WeightSync(events).service()])
+        await first.start()
+        found = {"weight-sync": first.address}
+
+        async def look():
+            return found["weight-sync"]
+
+        place = Place("weight-sync", first.address, look)
+        staying = asyncio.create_task(
+            registration.stay_registered(
+                config(30), place, Caller("run", 0), REPLICA, PEER, lambda: LIVE, 0.02
+            )
+        )
+        try:
+            async with asyncio.timeout(30):
+                await next_beat(events, 1)
+                moved = WeightSync(events)
+                moved.incarnation = 6
+                second = rpc.Server("127.0.0.1:0", [moved.service()])
+                await second.start()
+                found["weight-sync"] = second.address
+                await first.stop()
+                await next_beat(events, 7)
+                await second.stop()
+        finally:
+            staying.cancel()
+            await asyncio.gather(staying, return_exceptions=True)
+
+    asyncio.run(main())
 
 
 def test_an_absence_of_weight_sync_is_told_once_and_ends_nothing(caplog):

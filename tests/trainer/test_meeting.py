@@ -12,6 +12,7 @@ from services.trainer import ranks
 from services.trainer.meeting import Meeting
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import UnavailableError
+from trimaran.network import LOOPBACK
 
 
 def host() -> TCPStore:
@@ -39,10 +40,15 @@ def test_what_earlier_ranks_announced_misleads_nobody() -> None:
     async def body() -> None:
         meeting, stranger = Meeting(MemoryStore(), "run"), host()
         stranger.set(ranks.NONCE_KEY, "another")
-        for place in ({"port": stranger.port, "nonce": "ours"}, {"port": 1, "nonce": "ours"}, {}):
+        for place in (
+            {"host": "127.0.0.1", "port": stranger.port, "nonce": "ours"},
+            {"host": "127.0.0.1", "port": 1, "nonce": "ours"},
+            {"port": stranger.port, "nonce": "ours"},
+            {},
+        ):
             await asyncio.to_thread(meeting.announce, place)
             assert await asyncio.to_thread(ranks._try, meeting) is None
-        ours = await asyncio.to_thread(ranks._host, meeting, 30.0)
+        ours = await asyncio.to_thread(ranks._host, meeting, LOOPBACK, 30.0)
         found = await asyncio.to_thread(ranks._try, meeting)
         assert found and found.port == ours.port
 

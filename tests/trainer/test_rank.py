@@ -49,7 +49,7 @@ async def started(
 
 async def save(rank: TrainerRank, step: int) -> Path:
     """As the service does, with one rank."""
-    return await rank.publish_checkpoint([await rank.write_shard(step)])
+    return Path(await rank.publish_checkpoint([await rank.write_shard(step)]))
 
 
 async def train(config: RunConfig, run_folder: Path, first: int, last: int) -> list[str]:

@@ -29,6 +29,22 @@ def test_paths_are_taken_from_the_folder_of_the_file_and_overrides_win(tmp_path)
     assert (config.trainer.learning_rate, config.run.steps) == (1e-5, 3)
 
 
+def test_a_path_beside_the_folder_of_the_file_is_named_by_its_place(tmp_path):
+    """A manager takes no path with `..` in it."""
+    (tmp_path / "examples").mkdir()
+    path = written(
+        tmp_path / "examples",
+        """
+model: {path: ../models/m}
+data: {train: ../t.jsonl}
+reward: {rules: {style: {function: "../style.py:score"}}}
+""",
+    )
+    config = load_config(path)
+    assert (config.model.path, config.data.train) == (tmp_path / "models/m", tmp_path / "t.jsonl")
+    assert config.reward.rules["style"].function == f"{tmp_path}/style.py:score"
+
+
 def test_a_rule_is_a_weight_or_a_section():
     rules = {"exact": 0.5, "style": {"function": "m:f", "options": {"words": [1, "two", None]}}}
     config = parse_config({**MINIMAL, "reward": {"rules": rules}})
@@ -108,7 +124,12 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("reward", {"rules": {"exact": 1}, "max_faulted_share": 0}, "reward.max_faulted_share"),
         ("reward", {"rules": {"exact": 1}, "pause_timeout": 0}, "reward.pause_timeout"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
-        ("weight_sync", {"address": "0.0.0.0"}, "weight_sync.address: 0.0.0.0 is all interfaces"),
+        ("network", {"subnet": "10.0.0.1/8"}, "network.subnet: 10.0.0.1/8 has host bits set"),
+        ("network", {"subnet": "eth0"}, "name a subnet as 10.0.0.0/8"),
+        ("network", {"subnet": "127.0.0.0/8"}, "network.subnet: 127.0.0.0/8 is this machine alone"),
+        ("network", {"ports": "80-90"}, "network.ports: must be a range within 1024-65535"),
+        ("network", {"ports": "3000-2000"}, "network.ports: must be a range"),
+        ("network", {"ports": "3000"}, "network.ports"),
         ("run", {"name": "a/b"}, "run.name"),
         ("reward", {"rules": {"exact": 1}, "workers": 200_000}, "reward.workers"),
         ("rollout", {"threads": 1_000_000}, "rollout.threads"),

@@ -17,8 +17,18 @@ from services.trainer import server as trainer
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient
 from trimaran.config import parse_config
+from trimaran.network import LOOPBACK, Host, Interface, check_tensors
 from trimaran.run_context import RunContext
-from trimaran.trust import LOCAL, ClientIdentity, Role, Trust, is_loopback, make_token, new_token
+from trimaran.trust import (
+    LOCAL,
+    ClientIdentity,
+    Role,
+    TlsFiles,
+    Trust,
+    is_loopback,
+    make_token,
+    new_token,
+)
 from trimaran.types import Caller, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
 
@@ -310,19 +320,29 @@ def test_beyond_loopback_a_service_needs_token_and_tls(address):
 
 
 @pytest.mark.parametrize("module", [rollout, trainer])
-def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path):
-    """TLS does not cover them."""
+def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path, monkeypatch):
+    """Or by the relay, through TLS."""
     tree = {
         "model": {"path": "m"},
         "data": {"train": "t"},
         "reward": {"rules": {"gsm8k": 1.0}},
-        "weight_sync": {"address": "192.0.2.1"},
+        "network": {"subnet": "198.51.100.0/24"},
         "endpoints": {"trainer": ["127.0.0.1:1"]},
     }
     run = RunContext("r", tmp_path, "sqlite:x", Trust(new_token()))
-    with pytest.raises(errors.InputError, match=r"weight_sync\.address: 192\.0\.2\.1 is beyond"):
+    there = Interface("eth7", "198.51.100.1")
+    monkeypatch.setattr("trimaran.network.read_interfaces", lambda: [there])
+    with pytest.raises(errors.InputError, match=r"network\.subnet: 198\.51\.100\.1 is beyond"):
         asyncio.run(module.serve(parse_config(tree), run))
-    Trust(is_network_trusted=True).check_plain("192.0.2.1", "weight_sync.address")
+    host, files = Host(there.address, there.name), TlsFiles(tmp_path / "c", tmp_path / "k")
+    relay = {**tree, "weight_sync": {"transport": "relay"}}
+    ranks = {**relay, "trainer": {"data_parallel": 2}, "endpoints": {}}
+    check_tensors(parse_config(tree), Trust(is_network_trusted=True), host)
+    check_tensors(parse_config(relay), Trust(tls=files), host)
+    check_tensors(parse_config(tree), Trust(), LOOPBACK)
+    for refused, told in ((tree, "weight_sync.transport: auto"), (ranks, "trainer: 2 ranks")):
+        with pytest.raises(errors.InputError, match=told):
+            check_tensors(parse_config(refused), Trust(tls=files), host)
 
 
 def test_a_token_does_not_leave_this_machine_in_plain_text():

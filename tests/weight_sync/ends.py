@@ -15,6 +15,7 @@ from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.relay_carrier import RelayCarrier
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
+from trimaran.network import LOOPBACK
 from trimaran.types import (
     CollectiveSource,
     Delta,
@@ -154,7 +155,7 @@ def started(
     others = [
         WeightReceiver(
             *(CPU, 0, config),
-            carriers=make_carriers(CPU, 0, config.address) | {Transport.RELAY: relay()},
+            carriers=make_carriers(CPU, 0, LOOPBACK.address) | {Transport.RELAY: relay()},
         )
         for _ in range(receivers)
     ]

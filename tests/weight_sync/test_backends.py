@@ -21,6 +21,7 @@ from services.weight_sync.transports.terms import Terms
 from tests.weight_sync.accelerators import StandIn
 from tests.weight_sync.ends import LONG, TENSORS, make_snapshot
 from trimaran.errors import TransferError
+from trimaran.network import LOOPBACK
 from trimaran.types import TransferGroup
 
 FACTS = json.loads((Path(__file__).parents[1] / "trimaran" / "device_facts.json").read_text())
@@ -97,7 +98,7 @@ def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
     target = make_layout(TENSORS, wanted)
     received = torch.zeros(target.num_bytes, dtype=torch.uint8)
     size = -(-layout.num_bytes // num_buckets)
-    sender = Collective.host(device, 4, "127.0.0.1", TransferGroup(1, "nonce", 2, ""), LONG)
+    sender = Collective.host(device, 4, LOOPBACK, TransferGroup(1, "nonce", 2, ""), LONG)
     receiver = Collective(device, 4, "127.0.0.1", sender.group, 1)
     terms = Terms.of(snapshot.manifest.root, "", layout, size)
     ends = []

@@ -37,6 +37,7 @@ from tests.weight_sync.ends import (
     version_of,
 )
 from trimaran.errors import TransferError
+from trimaran.network import Host
 from trimaran.types import Transport, VersionId
 
 pytestmark = pytest.mark.e2e  # real processes, most of which are killed or wait
@@ -424,13 +425,12 @@ def _host(family: int, text: str) -> str:
 
 
 def test_an_address_of_another_machine_is_refused():
-    config = CONFIG.model_copy(update={"address": "192.0.2.1"})
     from services.weight_sync.data.sender import WeightSender
 
-    sender = WeightSender(CPU, 0, config)
-    with pytest.raises(TransferError, match=r"cannot listen on 192\.0\.2\.1"):
+    sender = WeightSender(CPU, 0, CONFIG, Host("192.0.2.99", "eth7"))
+    with pytest.raises(TransferError, match=r"cannot listen on 192\.0\.2\.99"):
         sender.start()
-    with pytest.raises(TransferError, match=r"cannot listen on 192\.0\.2\.1"):
+    with pytest.raises(TransferError, match=r"cannot listen on 192\.0\.2\.99"):
         sender.open(group_of(1), LONG)
     sender.close()
 

@@ -45,6 +45,7 @@ from tests.weight_sync.ends import (
 )
 from tests.weight_sync.fakes import peer_of
 from trimaran.errors import TransferError
+from trimaran.network import LOOPBACK
 from trimaran.types import (
     CollectiveSource,
     Delta,
@@ -78,7 +79,7 @@ class Ends:
         """The receivers'."""
 
     def open(self, number: int = 1) -> tuple[Collective, Collective]:
-        sender = Collective.host(self.device, 0, "127.0.0.1", group_of(number), LONG)
+        sender = Collective.host(self.device, 0, LOOPBACK, group_of(number), LONG)
         return sender, Collective(self.device, 0, "127.0.0.1", sender.group, 1, self.turn)
 
     def transfer(
@@ -164,7 +165,7 @@ def _ending(wire: Wire, rank: int) -> list[str]:
 def test_nobody_enters_a_collective_before_all_are_there(wire):
     """A member that is dead or frozen before a transfer costs a deadline, not a stuck device."""
     both = Ends("hccl")
-    sender = Collective.host(both.device, 0, "127.0.0.1", group_of(1, world_size=3), LONG)
+    sender = Collective.host(both.device, 0, LOOPBACK, group_of(1, world_size=3), LONG)
     receiver = Collective(both.device, 0, "127.0.0.1", sender.group, 1, both.turn)
     raised = both.transfer((sender, receiver), timeout=0.5)
     assert "receiver 2 did not come" in (raised[0] or "")

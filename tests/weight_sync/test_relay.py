@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.weight_sync.data.layout import to_ranges
+from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.transports import door, relay_wire
 from services.weight_sync.transports.door import DoorPatience
 from services.weight_sync.transports.relay_carrier import RelayCarrier
@@ -32,9 +33,11 @@ from services.weight_sync.transports.relay_wire import (
     introduce,
 )
 from services.weight_sync.transports.stock import Holding, Stock, contents_of
+from tests.certificates import Authority
 from tests.weight_sync.ends import (
     ALL,
     CONFIG,
+    CPU,
     LONG,
     big_snapshot,
     blocks_of,
@@ -49,7 +52,9 @@ from tests.weight_sync.ends import (
     until,
 )
 from trimaran.errors import TransferError
-from trimaran.types import MAX_BLOCKS, Peer, VersionId
+from trimaran.network import LOOPBACK
+from trimaran.tls import SocketTls
+from trimaran.types import MAX_BLOCKS, Peer, Transport, VersionId
 
 ROOT = "ab" * 16
 NOWHERE = Peer("127.0.0.1:1", "key", "")
@@ -343,7 +348,7 @@ def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
 
 def test_strangers_of_one_address_make_room_only_for_each_other():
     """Those of another machine, which may be about to prove themselves, stay."""
-    listener = door.listen("127.0.0.1")
+    listener = LOOPBACK.listen()
     with (
         closing(door.Door("relay", listener, "key", lambda *_: None)) as here,
         ExitStack() as stack,
@@ -539,3 +544,36 @@ def test_nothing_leaks_over_many_pulls():
             assert torch.equal(shadow_of(receiver.held).buffer, snapshot.buffer)
         until(lambda: len(threads_named("relay-serve")) == 0)
         assert door_of(sender)._connections == {}
+
+
+def test_blocks_travel_through_tls_and_a_stranger_gets_none(tmp_path):
+    """Both ends show certificates; one of another authority, or none, ends the handshake."""
+    ours = SocketTls(Authority("ours").write(tmp_path / "ours"))
+    theirs = SocketTls(Authority("theirs").write(tmp_path / "theirs"))
+    snapshot, stock = make_snapshot(), Stock()
+    stock.put(snapshot.manifest.root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
+    with closing(RelayServer(CONFIG, "key", stock, tls=ours)) as server:
+        server.start()
+        source = by_relay(snapshot, Peer(server.address, "key", ""))
+        for shown in (theirs, None, ours):
+            carriers = {Transport.RELAY: RelayCarrier(patience=0.2, stall=1.0, tls=shown)}
+            with closing(WeightReceiver(CPU, 0, CONFIG, carriers=carriers)) as receiver:
+                if shown is ours:
+                    stage(receiver, snapshot, source)
+                    assert holds(receiver, snapshot)
+                else:
+                    with pytest.raises(TransferError, match="no peer is left to ask"):
+                        stage(receiver, snapshot, source)
+        until(lambda: not threads_named("relay-serve"))
+    assert not threads_named("relay")
+
+
+def test_a_silent_puller_is_shut_out_before_the_handshake_of_tls(tmp_path):
+    tls = SocketTls(Authority("ours").write(tmp_path / "ours"))
+    with closing(
+        RelayServer(CONFIG, "key", Stock(), DoorPatience(handshake=0.3), tls=tls)
+    ) as server:
+        server.start()
+        host, _, port = server.address.rpartition(":")
+        with socket.create_connection((host, int(port)), 5.0) as mute:
+            assert mute.recv(1) == b""

@@ -12,7 +12,6 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from services.weight_sync.transports import rendezvous
-from services.weight_sync.transports.door import listen
 from services.weight_sync.transports.relay_wire import Connection, RelayStatus, introduce
 from services.weight_sync.transports.rendezvous import GroupStore, Rendezvous, max_value_bytes
 from tests.weight_sync.ends import (
@@ -28,11 +27,12 @@ from tests.weight_sync.ends import (
     threads_named,
     until,
 )
+from trimaran.network import LOOPBACK
 
 
 @pytest.fixture
 def group():
-    listener = listen("127.0.0.1")
+    listener = LOOPBACK.listen()
     host, port = listener.getsockname()
     group = replace(group_of(1, 3), rendezvous=f"{host}:{port}")
     with closing(Rendezvous(listener, group)) as server:
@@ -73,7 +73,7 @@ def test_the_wait_ends_with_the_deadline_or_the_group(group):
 
 def test_all_members_of_a_large_group_may_ask_at_once_from_one_host():
     """64 replicas and their sender; more than so many strangers would be closed."""
-    listener = listen("127.0.0.1")
+    listener = LOOPBACK.listen()
     group = replace(group_of(1, 65), rendezvous="{}:{}".format(*listener.getsockname()))
     with closing(Rendezvous(listener, group)), ExitStack() as stack:
         address = listener.getsockname()

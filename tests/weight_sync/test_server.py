@@ -16,7 +16,7 @@ from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
 from trimaran.rpc import wait_until_serving
 from trimaran.run_context import RunContext
-from trimaran.types import Caller, Proof, Replica, VersionId
+from trimaran.types import Caller, Proof, Replica, Routing, VersionId
 
 
 def config_at(address: str | None):
@@ -39,7 +39,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
     monkeypatch.setattr(
         weight_sync,
         "TrainerClient",
-        lambda address, caller, trust: world.connect_senders(caller)[int(address[-1]) - 1],
+        lambda place, caller, trust: world.connect_senders(caller)[int(place.address[-1]) - 1],
     )
     monkeypatch.setattr(
         weight_sync,
@@ -76,6 +76,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
             assert told["trimaran_weight_sync_live_step",] == 1
             assert told["trimaran_weight_sync_live_lineage",] == 0
             assert told["trimaran_weight_sync_routable_replicas",] == 1
+            assert told["trimaran_weight_sync_unroutable_replicas", "faulty"] == 0
             pause = metrics["weight_sync/pause/seconds"]
             assert told["trimaran_weight_sync_pause_seconds",] == pytest.approx(pause)
             assert await client.heartbeat("7001", 1, routing.live, 30)
@@ -161,3 +162,8 @@ def unused_port():
 def test_the_service_loads_no_torch():
     check = "import sys, services.weight_sync.server; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+
+
+def test_replicas_that_may_not_make_tokens_are_counted_by_why() -> None:
+    routing = Routing(None, (), {"a": "connection refused", "b": "", "c": "silent for 30 s"})
+    assert weight_sync.count_unroutable(routing) == {"faulty": 2, "behind": 1}

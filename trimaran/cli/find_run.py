@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.config import RunSection, WeightSyncSection
+from trimaran.directory import find_address
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import CONFIG_NAME, open_run_folder
 from trimaran.run_context import RunContext
+from trimaran.store import find_store
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller
 
@@ -54,8 +57,20 @@ def find_run(text: str | None, address: str | None) -> FoundRun:
     if folder is None:
         raise InputError(f"{text}: not a run; {_known_runs()}" if text else _known_runs())
     folder, config = open_run_folder(str(folder))
-    trust = RunContext.in_folder(folder).trust
-    return FoundRun(config.endpoints.weight_sync, folder, config.weight_sync.prove_timeout, trust)
+    run = RunContext.in_folder(folder)
+    address = config.endpoints.weight_sync or asyncio.run(_recorded_address(run))
+    return FoundRun(address or None, folder, config.weight_sync.prove_timeout, run.trust)
+
+
+async def _recorded_address(run: RunContext) -> str:
+    """Of weight sync, where it says itself at which address it listens; empty where it does not."""
+    store = await find_store(run.store_url)
+    if store is None:
+        return ""
+    try:
+        return await find_address(store, run.run_id, "weight-sync")
+    finally:
+        await store.close()
 
 
 def trust_at(address: str) -> Trust:

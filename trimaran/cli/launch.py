@@ -12,7 +12,8 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-from trimaran.cli.preflight import check_run
+from trimaran import scope
+from trimaran.cli.preflight import check_run, show_errors
 from trimaran.clients import ControllerClient
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError, UnavailableError
@@ -24,6 +25,7 @@ from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
 from trimaran.launch.local import Processes, ServiceDiedError
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.ray.site import ray_site
 from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
 from trimaran.launch.run_services import (
@@ -35,8 +37,10 @@ from trimaran.launch.run_services import (
 from trimaran.launch.service_process import ServiceProcess
 from trimaran.launch.site import Site
 from trimaran.machine import read_machine
+from trimaran.network import find_host
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, launcher_lease
+from trimaran.scrape import ADDRESS_VARIABLE
 from trimaran.store import Store, open_store
 from trimaran.telemetry import setup_logging
 
@@ -48,6 +52,7 @@ def launch_run(run_folder: str) -> int:
     setup_logging("launcher")
     folder, config = open_run_folder(run_folder)
     run = RunContext.in_folder(folder)
+    scope.process.run_id = run.run_id
     with locked(folder):
         return asyncio.run(_launch(config, run))
 
@@ -64,6 +69,7 @@ async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     try:
         if run.launcher == "local":
             check_run(config)
+            show_errors(config)
             config = fill_endpoints(config, move_busy=True)
         else:
             config = config.model_copy(update={"endpoints": Endpoints()})
@@ -98,6 +104,8 @@ async def launch_here(
         async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 
+    # An address for one process; of those that we start the manager tells.
+    os.environ.pop(ADDRESS_VARIABLE, None)
     site = SITES[launcher](config, run, store)
     # The reward service and the controller have theirs; what else is started gets none.
     for name in [*plugin_variables(config), *filter(is_of_bucket, os.environ)]:
@@ -110,9 +118,10 @@ def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
 
     services = run_services(config, run.folder, place(config, read_machine(os.environ)))
     taken = {service.address for service in services}  # also while one of them is dead
+    host = find_host(config.network)
 
     def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-        address = free_address(taken)
+        address = free_address(taken, host)
         taken.add(address)
         return added_replica(config, run.folder, index, address, devices)
 
@@ -132,6 +141,7 @@ def _external_site(config: RunConfig, run: RunContext, store: Store) -> Site:
 SITES: Mapping[str, Callable[[RunConfig, RunContext, Store], Site]] = {
     "local": _local_site,
     "external": _external_site,
+    "ray": ray_site,
 }
 """By `RunContext.launcher`."""
 

@@ -22,8 +22,10 @@ from trimaran.clients.access import MANAGER_VARIABLE
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, UnreachableError
 from trimaran.launch.run_folder import open_run_folder
+from trimaran.places import Place
 from trimaran.run_answers import LedgerAnswer
 from trimaran.run_context import RunContext
+from trimaran.run_place import run_place, saved_states
 from trimaran.store import Store, find_store
 
 LOOK_SECONDS, VERIFY_SECONDS = 120.0, 1800.0
@@ -54,7 +56,7 @@ async def show(run: str | None, group: int) -> LedgerAnswer:
 
 async def verify(run: str | None) -> LedgerAnswer:
     async with recorded(run) as record:
-        anchors = read_anchors(record.run.folder)
+        anchors = read_anchors(record.run.folder, record.place)
         keeps_all = record.config.run.keep_payloads == "all"
         found = await check_ledger(
             record.store, record.payloads, record.run.run_id, anchors, keeps_all
@@ -112,9 +114,12 @@ class Recorded:
 
     def kept_checkpoints(self) -> list[int]:
         """Their steps."""
-        folders = (self.run.folder / "checkpoints").glob("step-*")
-        numbers = (folder.name.removeprefix("step-") for folder in folders)
-        return sorted(int(number) for number in numbers if number.isdecimal())
+        return sorted(state["step"] for _, state in saved_states(self.run.folder, self.place))
+
+    @property
+    def place(self) -> Place | None:
+        """The run's own, where `run.checkpoints` names one."""
+        return run_place(self.config, self.run.run_id)
 
 
 @asynccontextmanager

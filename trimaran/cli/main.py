@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     if hasattr(options, "allow"):
         _pass_on(options.allow)
+    if getattr(options, "ray_address", None):
+        from trimaran.launch.ray.cluster import ADDRESS_VARIABLE
+
+        os.environ[ADDRESS_VARIABLE] = options.ray_address
     if options.command == "train":
         from trimaran.cli.train import resume, train
 
@@ -42,22 +46,34 @@ def _dispatch(options: argparse.Namespace) -> int:
                     f"{options.config}: a resumed run keeps its configuration;"
                     " give --resume RUN alone"
                 )
-            return resume(options.resume, options.network)
+            return resume(options.resume, options.network, options.launcher)
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
-        return train(options.config, options.overrides, options.network)
+        return train(
+            options.config, options.overrides, options.network, options.launcher, options.store
+        )
     if options.command == "launch":
         from trimaran.cli.launch import launch_run
 
         return launch_run(options.run_folder)
+    if options.command == "health":
+        from trimaran.cli.health import health
+
+        return health(options.kind, options.address, options.timeout)
     if options.command == "token":
         from trimaran.cli.token import new
 
         return new(options.owner, options.role, options.name)
+    if options.command == "model":
+        from trimaran.cli.model import push
+
+        return push(options.folder, options.url)
     if options.command == "up":
         from trimaran.cli.up import up
 
         return up(options)
+    if options.command == "doctor":
+        return _doctor(options)
     if options.command in RUN_COMMANDS:
         from trimaran.cli.runs import dispatch
 
@@ -97,6 +113,21 @@ def _pass_on(allow: Sequence[str]) -> None:
     known = os.environ.get(ALLOW_VARIABLE, "").split("\n")
     if entries := [*filter(None, map(str.strip, known)), *allow]:
         os.environ[ALLOW_VARIABLE] = "\n".join(map(absolute_entry, entries))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from trimaran.cli import doctor
+
+    if options.listen is not None:
+        return doctor.listen(options.listen, options.token_file)
+    return doctor.doctor(
+        options.config,
+        options.overrides,
+        options.host,
+        options.token_file,
+        options.store,
+        options.json,
+    )
 
 
 def _weights(options: argparse.Namespace) -> int:

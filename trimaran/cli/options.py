@@ -10,6 +10,8 @@ from trimaran.cli.run_options import add_run_commands
 
 KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
 
+HEALTH_KINDS = ("manager", *KINDS, "reward-plugin")
+
 TRAIN_EXAMPLES = """\
 examples:
   trimaran train examples/addition/run.yaml
@@ -34,6 +36,35 @@ TOKEN_EXAMPLES = """\
 The token goes to stdout and is shown once; the manager's file holds only its SHA-256.
 example:
   umask 077; trimaran token new --owner team-a --role submitter --name anna > anna.token
+"""
+
+MODEL_EXAMPLES = """\
+It prints what a run needs: model.source, and the digest of all files as model.digest. Where a bucket
+answers, and for whom, stands in AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
+example:
+  trimaran model push models/SmolLM2-135M-Instruct s3://models/SmolLM2-135M-Instruct
+"""
+
+HEALTH_EXAMPLES = """\
+A process that a container engine starts notes in the file TRIMARAN_HEALTH_FILE who it is and where it
+listens; a service that waits for a run or loads its model notes until when. That is looked up here.
+KIND is manager, controller, reward, weight-sync, rollout, trainer or reward-plugin.
+examples:
+  trimaran health                                    whatever this container serves
+  trimaran health rollout                            and it has to be a replica
+  trimaran health reward --address 127.0.0.1:7001    without a note
+  trimaran health manager --address http://127.0.0.1:7980/healthz
+exit codes: 0 when it serves, or starts in good time; 1 when it does not; 2 where nothing is noted
+"""
+
+DOCTOR_EXAMPLES = """\
+Each finding says what is wrong, why it matters and how to mend it; docs/doctor.md lists them all.
+examples:
+  trimaran doctor                                        this host
+  trimaran doctor run.yaml --store redis://10.0.0.9      and what this run needs of it
+  trimaran doctor --listen 10.0.0.2:7990 --token-file F  on every other host, then on one of them:
+  trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file F
+exit codes: 1 when there is an error among the findings, 2 for bad input
 """
 
 UP_EXAMPLES = """\
@@ -136,8 +167,20 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--network",
         choices=("loopback", "trusted"),
-        help="trusted: everybody on it may read what travels (for weight_sync.address)",
+        help="trusted: everybody on it may read what travels (for network.subnet)",
     )
+    train.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="what starts its processes: this machine (default), or the Ray cluster it belongs to",
+    )
+    train.add_argument(
+        "--store",
+        metavar="URL",
+        help="redis://HOST:PORT/0, which processes on other machines need (default: in the folder)",
+    )
+    _add_ray_address(train)
     _add_allow(train)
 
     serve = commands.add_parser(
@@ -178,6 +221,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--tls-key", metavar="FILE", help="its private key")
     serve.add_argument("--tls-ca", metavar="FILE", help="who signed those of the others")
     serve.add_argument(
+        "--tls-name",
+        default="",
+        metavar="NAME",
+        help="what their certificates carry (default: the address that is called)",
+    )
+    serve.add_argument(
         "--network",
         choices=("loopback", "trusted"),
         default="loopback",
@@ -197,14 +246,25 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_argument(
         "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
     )
+    _add_health(commands)
     _add_token(commands)
+    _add_model(commands)
     add_run_commands(commands)
     _add_up(commands)
+    _add_doctor(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
     _add_reward(commands)
     return parser
+
+
+def _add_ray_address(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="of Ray's head (default: RAY_ADDRESS, or the cluster that runs on this machine)",
+    )
 
 
 def _index(text: str) -> int | None:
@@ -222,6 +282,31 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
         " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
+
+
+def _add_model(commands: Any) -> None:
+    model = commands.add_parser(
+        "model",
+        help="models that the hosts of a run fetch",
+        epilog=MODEL_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
+    push = actions.add_parser("push", help="bring one to a bucket or a folder, for model.source")
+    push.add_argument("folder", metavar="FOLDER", help="a Hugging Face model folder")
+    push.add_argument("url", metavar="URL", help="s3://bucket/path, or a folder")
+
+
+def _add_health(commands: Any) -> None:
+    health = commands.add_parser(
+        "health",
+        help="does the service of this container answer? for health checks of images",
+        epilog=HEALTH_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    health.add_argument("kind", nargs="?", default="", choices=("", *HEALTH_KINDS), metavar="KIND")
+    health.add_argument("--address", default="", metavar="HOST:PORT|URL", help="that is asked")
+    health.add_argument("--timeout", type=float, default=5, metavar="S", help="default 5")
 
 
 def _add_token(commands: Any) -> None:
@@ -252,9 +337,29 @@ def _add_up(commands: Any) -> None:
     up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
     up.add_argument(
         "--launcher",
-        choices=("local", "external"),
+        choices=("local", "external", "ray"),
         help="what starts runs' processes (default local: this machine)",
     )
+    _add_ray_address(up)
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is wrong with this host, other hosts and the links between them",
+        epilog=DOCTOR_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
+    doctor.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+    )
+    add = doctor.add_argument
+    add("--host", action="append", default=[], metavar="HOST:PORT", help="where one listens")
+    add("--listen", metavar="HOST:PORT", help="answer doctors of other hosts, for an hour")
+    add("--token-file", metavar="FILE", help="the same token on every host; only you can read it")
+    add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
+    add("--json", action="store_true", help="for machines")
 
 
 def _add_weights(commands: Any) -> None:

@@ -6,12 +6,16 @@ Each check raises one InputError that names the key or the file and what would b
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from trimaran.config import RunConfig
+from trimaran.doctor.examine import examine
+from trimaran.doctor.finding import Severity
+from trimaran.doctor.system import System
 from trimaran.errors import InputError
 from trimaran.launch.devices import place
 from trimaran.machine import read_machine
@@ -20,16 +24,29 @@ from trimaran.trust import NO_TRUST
 
 
 def check_run(config: RunConfig) -> None:
-    facts = read_model_folder(config.model.path)
-    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
-    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
-    check_lengths(config, facts)
+    if config.model.source is None or config.model.path.is_dir():
+        check_model(config, config.model.path)  # else its services fetch it, and look at it then
     make_terms(config, Allowed.from_environment())
     check_dataset(config.data.train, config)
     if config.data.validation:
         check_dataset(config.data.validation, config)
     check_endpoints(config)
     place(config, read_machine(os.environ))
+
+
+def check_model(config: RunConfig, folder: Path) -> None:
+    facts = read_model_folder(folder)
+    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
+    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
+    check_lengths(config, facts)
+
+
+def show_errors(config: RunConfig | None) -> None:
+    """The doctor's errors of this host, a line each on standard error. They stop nothing: what is
+    measured or estimated may be wrong. None: of a manager, which has no run yet."""
+    for finding in examine(System(os.environ), config, is_start=True):
+        if finding.severity is Severity.ERROR:
+            print(f"doctor: {finding.what}; {finding.mend}", file=sys.stderr)
 
 
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -32,11 +33,14 @@ from trimaran.launch.local import Processes
 from trimaran.launch.run_folder import locked, write_config
 from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine
+from trimaran.places import FolderPlace, fetch_file
 from trimaran.run_context import RunContext
 from trimaran.store import entries, open_store
 from trimaran.trust import Trust, make_token
 from trimaran.types import Caller
 
+DIGEST = re.compile(r"-[0-9a-f]{32}(?=\.safetensors)")
+"""In the name of a part of a checkpoint that lies in a bucket."""
 FOLDER = "replay"
 """In the run folder: what the replay's trainers leave behind, until the next replay."""
 
@@ -109,19 +113,32 @@ def _prepare(record: Recorded, start: int) -> tuple[RunConfig, RunContext]:
         shutil.rmtree(folder)
     (folder / "logs").mkdir(parents=True)
     if start:
-        name = Path("checkpoints") / f"step-{start:05d}"
-        if not (run / name).is_dir():
-            kept = ", ".join(map(str, record.kept_checkpoints())) or "none"
-            raise InputError(f"--from {start}: no checkpoint of that step is kept (kept: {kept})")
-        (folder / name).parent.mkdir()
-        (folder / name).symlink_to(run / name)
-    config = fill_endpoints(record.config, move_busy=True)
+        _bring_checkpoint(record, start, folder)
+    own = record.config.run.model_copy(update={"checkpoints": None})
+    config = record.config.model_copy(update={"run": own})
+    config = fill_endpoints(config, move_busy=True)
     write_config(folder, config)
     run_id = f"{record.run.run_id}-{FOLDER}"
     trust = Trust(make_token(folder))
     context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}", trust)
     context.write()
     return config, context
+
+
+def _bring_checkpoint(record: Recorded, step: int, folder: Path) -> None:
+    """Into the replay's folder, from wherever the run's lie."""
+    if step not in (known := record.kept_checkpoints()):
+        kept = ", ".join(map(str, known)) or "none"
+        raise InputError(f"--from {step}: no checkpoint of that step is kept (kept: {kept})")
+    target = folder / "checkpoints" / f"step-{step:05d}"
+    name = target.relative_to(folder).as_posix()
+    saved = record.place or FolderPlace(record.run.folder, "run.folder")
+    if isinstance(saved, FolderPlace):
+        target.parent.mkdir()
+        target.symlink_to(Path(saved.url) / name)
+        return
+    for found in saved.sizes(name):
+        fetch_file(saved, found, target / DIGEST.sub("", Path(found).name))
 
 
 @asynccontextmanager

@@ -29,10 +29,13 @@ from trimaran.cli.reward_arguments import (
     parse_options,
 )
 from trimaran.errors import InputError
+from trimaran.health_note import Notes
 from trimaran.telemetry import setup_logging
 
 STOP_SECONDS = 10
 """For requests at work when the server is told to end."""
+LOAD_SECONDS = 300.0
+"""For the function's module, after which a health check takes the server for hung."""
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -59,12 +62,14 @@ def serve(arguments: argparse.Namespace) -> int:
     check_tls(arguments.tls_cert, arguments.tls_key)
     listener = listen(arguments.host, arguments.port)
     setup_logging("reward-plugin")
+    notes = Notes.claim("reward-plugin", os.environ)
+    notes.wait("loads the function", LOAD_SECONDS)
     # The function's processes inherit the environment; the token is not theirs.
     if arguments.token_variable:
         del os.environ[arguments.token_variable]
     pool = WorkerPool(arguments.workers, arguments.timeout, arguments.memory_mib)
     with listener:
-        return asyncio.run(_serve(pool, spec, info, token, options, listener, arguments))
+        return asyncio.run(_serve(pool, spec, info, token, options, listener, arguments, notes))
 
 
 class _Server(uvicorn.Server):
@@ -93,6 +98,7 @@ async def _serve(
     options: Mapping[str, Any],
     listener: socket.socket,
     arguments: argparse.Namespace,
+    notes: Notes,
 ) -> int:
     app = make_app(partial(pool.judge, spec), info, token, options)
     server = _Server(
@@ -114,7 +120,7 @@ async def _serve(
         async with pool:
             await pool.load([spec])
             server.loading = None
-            _announce(info, listener, arguments, token)
+            notes.serve(f"{_announce(info, listener, arguments, token)}/v1/health")
             await server.serve([listener])
     except asyncio.CancelledError:
         return 0
@@ -123,10 +129,13 @@ async def _serve(
 
 def _announce(
     info: Info, listener: socket.socket, arguments: argparse.Namespace, token: str | None
-) -> None:
+) -> str:
+    """Returns where it listens, as a URL."""
     host, port = listener.getsockname()[:2]
     scheme = "https" if arguments.tls_cert else "http"
     shown = f"[{host}]" if ":" in host else host
-    print(f"serving {info.name} at {scheme}://{shown}:{port}", flush=True)
+    url = f"{scheme}://{shown}:{port}"
+    print(f"serving {info.name} at {url}", flush=True)
     if token is not None and scheme == "http" and not is_loopback(arguments.host):
         print("warning: token and texts travel unencrypted; give --tls-cert", file=sys.stderr)
+    return url

@@ -17,13 +17,22 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
+from trimaran import tracing
+from trimaran.cli.host_checks import prepare_host
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
+from trimaran.health_note import Notes
 from trimaran.launch.devices import placed_environment
 from trimaran.launch.endpoints import with_replica
-from trimaran.launch.environment import process_name, serve_command, service_address
+from trimaran.launch.environment import (
+    is_of_bucket,
+    process_name,
+    serve_command,
+    service_address,
+)
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
+from trimaran.network import find_host, join
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
 
@@ -50,14 +59,19 @@ def serve(
             raise InputError(f"--run-folder: {folder} is not a folder; make it first")
     else:
         config = _recorded_config(folder)
+    # At once, and not when it has waited for others.
+    trust = RunContext.in_folder(folder).trust
+    trust.check_address(join(find_host(config.network).address, 0))
     environment = placed_environment(config, kind, index, os.environ)
-    if any(os.environ.get(name) != value for name, value in environment.items()):
+    if environment != os.environ:
         command = serve_command(kind, config_path, run_folder, index, address)
         os.execve(command[0], command, environment)
     parent = os.environ.get(PARENT_VARIABLE)
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
-    setup_logging(process_name(kind, index))
+    setup_logging(process_name(kind, index), RunContext.in_folder(folder).run_id)
+    tracing.configure(os.environ)
+    Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
     if config_path:
         return _Service(kind, folder, index).run(config)
     return _serve_registered(kind, config, folder, index)
@@ -129,17 +143,28 @@ class _Service:
 
     def run(self, config: RunConfig) -> int:
         """Returns the exit code."""
-        # Late: this loads the service's libraries, and only now stands their environment.
-        module = importlib.import_module(f"services.{self._kind.replace('-', '_')}.server")
         try:
+            config = self._prepare(config)
+            # Late: this loads the service's libraries, and only now stands their environment.
+            module = importlib.import_module(f"services.{self._kind.replace('-', '_')}.server")
             asyncio.run(self._until_stopped(module, config))
         except asyncio.CancelledError:
             self._on_end(-signal.SIGTERM, ())
             return 0
         except Exception as error:
             return self._fail(error)
+        finally:
+            tracing.stop()
         self._on_end(0, ())
         return 0
+
+    def _prepare(self, config: RunConfig) -> RunConfig:
+        run = RunContext.in_folder(self._folder)
+        config = asyncio.run(prepare_host(self._kind, self._index, config, run))
+        if self._kind == "rollout":  # what has fetched the model is not for vLLM's processes
+            for name in filter(is_of_bucket, list(os.environ)):
+                del os.environ[name]
+        return config
 
     async def _until_stopped(self, module: Any, config: RunConfig) -> None:
         task = asyncio.current_task()

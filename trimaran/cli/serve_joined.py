@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trimaran.cli.serve import tell_error
 from trimaran.errors import InputError, TrimaranError
+from trimaran.health_note import Notes, noted_file
 from trimaran.launch.devices import PLACED
 from trimaran.launch.environment import process_name, serve_command
 from trimaran.launch.joining import WAIT_SECONDS, Place, join_run
@@ -48,7 +49,7 @@ def _tls(options: argparse.Namespace) -> TlsFiles | None:
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key: one is missing; give both")
     certificate, key, authorities = [Path(path).resolve() if path else None for path in given]
-    return TlsFiles(certificate, key, authorities)
+    return TlsFiles(certificate, key, authorities, server_name=options.tls_name)
 
 
 def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:
@@ -75,6 +76,8 @@ async def _join(
         loop.add_signal_handler(number, task.cancel)
     which = f"run {run_id}" if run_id else "a run"
     print(f"{kind}: waits for {which} that needs it, for at most {seconds:g} s", flush=True)
+    # Not claimed: the process that serves comes in place of this one, with its environment.
+    Notes(kind, noted_file()).wait("waits for a run", seconds)
     try:
         place = await join_run(store_url, kind, index, run_id, seconds)
     except asyncio.CancelledError:

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trimaran.places import is_bucket
+
 Rewards = Mapping[str, float | None]
 
 NEXT = """\
@@ -17,13 +19,13 @@ What to try next:
   see how it went        {folder}/curve.png and {folder}/timeline.png
   in TensorBoard         tensorboard --logdir {folder}/tensorboard
   read what it answers   {folder}/samples/
-  use the model          AutoModelForCausalLM.from_pretrained("{folder}/model")
+  use the model          {use}
   another run            trimaran train CONFIG run.seed=2, or run.max_lag=1"""
 
 
 def show_summary(folder: Path, console: Console) -> None:
     """Prints summary.json; without one (the run did not get so far) only where the run lies."""
-    path = folder / "summary.json"
+    path, model = folder / "summary.json", ""
     if path.is_file():
         summary = json.loads(path.read_text(encoding="utf-8"))
         console.print()
@@ -31,9 +33,17 @@ def show_summary(folder: Path, console: Console) -> None:
         if before or after:
             console.print(_heldout_table(before or {}, after or {}))
         console.print(_describe(summary), highlight=False)
+        model = summary.get("model", str(folder / "model"))
     console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
-    if (folder / "model").is_dir():
-        console.print(NEXT.format(folder=_short(folder)), highlight=False, soft_wrap=True)
+    if model:
+        text = NEXT.format(folder=_short(folder), use=_how_to_use(model))
+        console.print(text, highlight=False, soft_wrap=True)
+
+
+def _how_to_use(model: str) -> str:
+    if is_bucket(model):
+        return f"model.source={model} in another run fetches it"
+    return f'AutoModelForCausalLM.from_pretrained("{_short(Path(model))}")'
 
 
 def _heldout_table(before: Rewards, after: Rewards) -> Table:

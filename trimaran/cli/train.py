@@ -6,17 +6,16 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
 from trimaran.cli.find_run import LATEST, find_run
 from trimaran.cli.launch import Signals, launch_here
-from trimaran.cli.preflight import check_run
+from trimaran.cli.preflight import check_run, show_errors
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
-from trimaran.config import RunConfig, load_config
+from trimaran.config import Endpoints, RunConfig, load_config
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import ServiceDiedError
 from trimaran.launch.run_folder import (
@@ -26,6 +25,7 @@ from trimaran.launch.run_folder import (
     open_run_folder,
     write_config,
 )
+from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, events_stream
 from trimaran.store import open_store
@@ -35,32 +35,50 @@ LAST_EVENTS_SECONDS = 5.0
 """After the processes' end, for the events that are still on their way."""
 
 
-def train(config_path: str, overrides: Sequence[str], network: str | None = None) -> int:
+def train(
+    config_path: str,
+    overrides: Sequence[str],
+    network: str | None = None,
+    launcher: str = "local",
+    store: str | None = None,
+) -> int:
     config = load_config(config_path, overrides)
-    check_run(config)
-    config = fill_endpoints(config)
-    return _launch(config, make_run_folder(config), network)
+    config = prepared(config, launcher, move_busy=False)
+    folder = make_run_folder(config)
+    run = RunContext.in_folder(folder)
+    return _launch(
+        config, replace(run, store_url=store or run.store_url, launcher=launcher), network
+    )
 
 
-def resume(run: str, network: str | None = None) -> int:
+def resume(run: str, network: str | None = None, launcher: str = "local") -> int:
     folder, config = open_run_folder(str(find_run(run, None).folder) if run == LATEST else run)
     make_token(folder)  # an older run has none
-    if asyncio.run(has_succeeded(RunContext.in_folder(folder))):
+    context = replace(RunContext.in_folder(folder), launcher=launcher)
+    if asyncio.run(has_succeeded(context)):
         console = Console()
         console.print("this run has finished; there is nothing to resume")
         show_summary(folder, console)
         return 0
+    return _launch(prepared(config, launcher, move_busy=True), context, network)
+
+
+def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
+    """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
+    its files, devices and address itself."""
+    if launcher != "local":
+        return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config)
-    return _launch(fill_endpoints(config, move_busy=True), folder, network)
+    show_errors(config)
+    return fill_endpoints(config, move_busy)
 
 
-def _launch(config: RunConfig, folder: Path, network: str | None) -> int:
+def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
     """`network` None: what the run had before."""
-    console = Console()
-    run = RunContext.in_folder(folder)
+    console, folder = Console(), run.folder
     if network is not None:
         run = replace(run, trust=replace(run.trust, is_network_trusted=network == "trusted"))
-    run.trust.check_plain(config.weight_sync.address, "weight_sync.address")
+    check_tensors(config, run.trust, find_host(config.network))
     with locked(folder):
         run.write()
         write_config(folder, config)
@@ -83,7 +101,7 @@ async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
         with view:
             following = asyncio.create_task(follow(store, run.run_id, view, shown))
             try:
-                ended = await launch_here(config, run, store, signals.end)
+                ended = await launch_here(config, run, store, signals.end, run.launcher)
             finally:
                 await _end(following, 0.0 if signals.seen else LAST_EVENTS_SECONDS)
     except asyncio.CancelledError:

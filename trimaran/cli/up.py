@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.manager.serve import Serving, serving
+from services.manager.serve import Serving, own_tls, serving
 from services.manager.settings import ManagerSettings, load_settings
+from trimaran.cli.preflight import show_errors
 from trimaran.errors import InputError
+from trimaran.health_note import Notes
 from trimaran.machine import read_machine
 from trimaran.store import store_name
 from trimaran.telemetry import setup_logging
 from trimaran.watchdog import watched
+
+START_SECONDS = 90.0
+"""It waits for its store and for the lease of a manager before it, each for 30 s at most."""
 
 
 def up(options: argparse.Namespace) -> int:
@@ -40,11 +45,14 @@ def up(options: argparse.Namespace) -> int:
         {key: value for key, value in given.items() if value},
     )
     settings.check_in_sight(read_machine(os.environ))
+    show_errors(None)
     setup_logging("manager")
-    return asyncio.run(_until_stopped(settings))
+    notes = Notes.claim("manager", os.environ)
+    notes.wait("starts", START_SECONDS)
+    return asyncio.run(_until_stopped(settings, notes))
 
 
-async def _until_stopped(settings: ManagerSettings) -> int:
+async def _until_stopped(settings: ManagerSettings, notes: Notes) -> int:
     stopped: list[signal.Signals] = []
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task
@@ -60,6 +68,8 @@ async def _until_stopped(settings: ManagerSettings) -> int:
     try:
         async with serving(settings, say=_say) as served:
             announce(settings, served)
+            scheme = "https" if settings.tls else "http"
+            notes.serve(f"{scheme}://{served.http_address}/healthz", own_tls(settings))
             try:
                 async with watched():
                     await served.manager.run()
@@ -80,7 +90,7 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
     _say(f"runs: {settings.folder}")
     if durability := served.manager.records.store.durability:
         _say(f"store {store_name(settings.store_url)}: {durability}")
-    for pool in settings.find_pools():
+    for pool in served.manager.pools:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")

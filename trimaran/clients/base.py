@@ -8,6 +8,7 @@ from typing import Self
 import grpc
 
 from trimaran import rpc
+from trimaran.directory import Place
 from trimaran.trust import NO_TRUST, Trust
 
 CONTROL_SECONDS = 10.0
@@ -19,9 +20,16 @@ TRANSFER_MARGIN_SECONDS = 5.0
 class Client:
     """Owns its channel; use it as an async context manager or call `close`."""
 
-    def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
-        self.address = address
+    def __init__(self, address: str | Place, trust: Trust = NO_TRUST) -> None:
+        self._address = address
         self._channel: grpc.aio.Channel = rpc.connect(address, trust)
+
+    @property
+    def address(self) -> str:
+        """host:port; of a place that nobody knows yet, its name."""
+        if isinstance(self._address, str):
+            return self._address
+        return self._address.address or self._address.name
 
     async def close(self) -> None:
         await self._channel.close()

@@ -6,6 +6,7 @@ from typing import Any
 
 from trimaran import rpc, wire
 from trimaran.clients.base import Client
+from trimaran.directory import Place
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import Caller, Group, Verdict
 from trimaran.v1 import reward_pb2 as pb
@@ -20,7 +21,7 @@ class RewardClient(Client):
             verdicts = await client.score_group(group, timeout=60.0)
     """
 
-    def __init__(self, address: str, caller: Caller, trust: Trust = NO_TRUST) -> None:
+    def __init__(self, address: str | Place, caller: Caller, trust: Trust = NO_TRUST) -> None:
         super().__init__(address, trust)
         self._stub: Any = reward_pb2_grpc.RewardServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trimaran import rpc, wire
 from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
+from trimaran.directory import Place
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
@@ -54,7 +55,7 @@ class TrainerClient(Client):
             print(answer.version.version, answer.metrics)
     """
 
-    def __init__(self, address: str, caller: Caller, trust: Trust = NO_TRUST) -> None:
+    def __init__(self, address: str | Place, caller: Caller, trust: Trust = NO_TRUST) -> None:
         super().__init__(address, trust)
         self._stub: Any = trainer_pb2_grpc.TrainerServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)

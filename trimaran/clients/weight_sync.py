@@ -8,6 +8,7 @@ from typing import Any
 
 from trimaran import rpc, wire
 from trimaran.clients.base import CONTROL_SECONDS, Client
+from trimaran.directory import Place
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
@@ -47,7 +48,7 @@ class WeightSyncClient(Client):
             print(routing.live, [replica.name for replica in routing.routable])
     """
 
-    def __init__(self, address: str, caller: Caller, trust: Trust = NO_TRUST) -> None:
+    def __init__(self, address: str | Place, caller: Caller, trust: Trust = NO_TRUST) -> None:
         super().__init__(address, trust)
         self._stub: Any = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)

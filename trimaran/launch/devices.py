@@ -30,8 +30,13 @@ from trimaran.device import (
     resolve,
 )
 from trimaran.errors import InputError
-from trimaran.launch.environment import process_name, service_environment
+from trimaran.launch.environment import (
+    network_environment,
+    process_name,
+    service_environment,
+)
 from trimaran.machine import Machine, read_machine
+from trimaran.network import find_host
 
 POOLS = ("trainer", "rollout")
 """In the order in which `auto` serves them."""
@@ -131,6 +136,7 @@ def placed_environment(
     """The environment for a service that may have been started alone: it takes its own share of
     the devices in sight, unless a launcher has placed it already."""
     environment = service_environment(config, kind, inherited)
+    environment |= network_environment(find_host(config.network), inherited)
     if kind not in POOLS or inherited.get(PLACED) == process_name(kind, index):
         return environment
     return environment | place(config, read(inherited), (kind,)).variables(kind, index)

@@ -1,19 +1,12 @@
-"""Free loopback ports for the services of a run."""
+"""Free ports of this host for the services of a run."""
 
 from __future__ import annotations
 
-import random
-import socket
-
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError
+from trimaran.network import LOOPBACK, Host, find_host, is_free, reserve, split
 
-# Below Linux' range for outgoing connections: our own calls never take a port
-# between its choice here and the service's bind.
-PORTS = range(20000, 32768)
-HOST = "127.0.0.1"
-_reserved: dict[str, socket.socket] = {}
-"""By this process."""
+__all__ = ["fill_endpoints", "free_address", "is_free", "with_replica"]
 
 
 def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
@@ -22,9 +15,10 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
     A named port that is in use raises InputError, or with `move_busy` gives way to a free one.
     """
     taken: set[str] = set()
+    host = find_host(config.network)
 
     def address(named: str | None, key: str) -> str:
-        if named is not None and named not in taken and is_free(named) and _reserve(named):
+        if named is not None and named not in taken and _is_ours(named):
             chosen = named
         elif named is not None and not move_busy:
             raise InputError(
@@ -32,7 +26,7 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
                 " or leave the key out and a free one is chosen"
             )
         else:
-            chosen = free_address(taken)
+            chosen = free_address(taken, host)
         taken.add(chosen)
         return chosen
 
@@ -51,6 +45,10 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
     return config.model_copy(update={"endpoints": filled})
 
 
+def _is_ours(address: str) -> bool:
+    return is_free(address) and reserve(split(address)[1])
+
+
 def with_replica(config: RunConfig, index: int, address: str) -> RunConfig:
     """The configuration for the process of a replica that it does not name."""
     named = config.endpoints.rollout[:index]
@@ -59,40 +57,6 @@ def with_replica(config: RunConfig, index: int, address: str) -> RunConfig:
     return config.model_copy(update={"endpoints": endpoints})
 
 
-def free_address(taken: set[str]) -> str:
-    for port in random.sample(PORTS, len(PORTS)):
-        address = f"{HOST}:{port}"
-        if address not in taken and is_free(address) and _reserve(address):
-            return address
-    raise InputError(f"no free port from {PORTS.start} to {PORTS.stop - 1} on {HOST}")
-
-
-def _reserve(address: str) -> bool:
-    """Keeps other launchers from a port between its choice and the service's bind, and while that
-    service is started again. False when another process has it.
-
-    The reservation is a socket without a file (Linux: its name begins with a zero byte), in the
-    network namespace in which the port is. The kernel ends it with this process.
-    """
-    name = f"\0trimaran-port-{address.rpartition(':')[2]}"
-    if name in _reserved:
-        return True
-    reservation = socket.socket(socket.AF_UNIX)
-    try:
-        reservation.bind(name)
-    except OSError:
-        reservation.close()
-        return False
-    _reserved[name] = reservation
-    return True
-
-
-def is_free(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except (OSError, OverflowError):
-            return False
-    return True
+def free_address(taken: set[str], host: Host = LOOPBACK) -> str:
+    """Kept for this process: see `Host.free_address`."""
+    return host.free_address(taken)

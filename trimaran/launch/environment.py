@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.network import LOOPBACK, Host
+from trimaran.places import is_bucket
 
 COMMON = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",  # a model is a local folder; nobody waits for a hub
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # trimaran.device imports what is needed, in order
-    "GLOO_SOCKET_IFNAME": "lo",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device numbers are those of nvidia-smi
     "VLLM_NO_USAGE_STATS": "1",
     "PYTHONUNBUFFERED": "1",
@@ -49,24 +50,101 @@ def service_environment(
 ) -> dict[str, str]:
     """The environment for one service. What the user's shell sets wins, except thread counts.
 
-    Tokens of reward plugins are for the reward service alone, credentials of buckets for the
-    controller alone: it writes the payloads, and runs no functions of others.
+    In a subnet only the process' own host can say which interface is meant: there `trimaran serve`
+    adds `network_environment`.
+
+    Tokens of reward plugins are for the reward service alone, credentials of buckets for who uses
+    one: never for the reward service, which runs functions of others.
     """
     hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
+    with_bucket = uses_bucket(config, kind)
     inherited = {
         name: value
         for name, value in inherited.items()
-        if name not in hidden and (kind == "controller" or not is_of_bucket(name))
+        if name not in hidden and (with_bucket or not is_of_bucket(name))
     }
     defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
+    if config.network.subnet is None:
+        defaults |= network_environment(LOOPBACK, {})
     threads = {"rollout": config.rollout.threads, "trainer": config.trainer.threads}.get(kind, 1)
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(threads)}
 
 
+def network_environment(host: Host, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What makes libraries listen and call on the interface of the run's subnet on this host, where
+    the process starts. What the user's shell sets wins.
+
+    Raises InputError where that means another interface or address.
+    """
+    wanted = _network_variables(host)
+    if not host.is_loopback and (
+        others := [
+            f"{name}={value}: network.subnet is on {host.interface} ({host.address}) of this host;"
+            f" unset {name}, or correct network.subnet"
+            for name, value in inherited.items()
+            if name in wanted and not _agrees(name, value, host)
+        ]
+    ):
+        raise InputError("\n".join(others))
+    return {name: inherited.get(name, value) for name, value in wanted.items()}
+
+
+def _network_variables(host: Host) -> dict[str, str]:
+    if host.is_loopback:
+        # gloo would otherwise listen on whatever address the host's name has.
+        return {"GLOO_SOCKET_IFNAME": host.interface}
+    variables = {
+        "GLOO_SOCKET_IFNAME": host.interface,
+        "TP_SOCKET_IFNAME": host.interface,
+        # "=" is this interface, not all whose names begin so.
+        "NCCL_SOCKET_IFNAME": f"={host.interface}",
+        "HCCL_SOCKET_IFNAME": f"={host.interface}",
+        "HCCL_IF_IP": host.address,
+        # Where this range is given, HCCL_IF_BASE_PORT counts for nothing.
+        "HCCL_HOST_SOCKET_PORT_RANGE": f"{host.ports.start}-{host.ports.stop - 1}",
+        # On the NPU's own network card; the default is one port, for one process a device.
+        "HCCL_NPU_SOCKET_PORT_RANGE": "auto",
+        "VLLM_HOST_IP": host.address,
+    }
+    if ":" in host.address:
+        variables |= {"NCCL_SOCKET_FAMILY": "AF_INET6", "HCCL_SOCKET_FAMILY": "AF_INET6"}
+    return variables
+
+
+def _agrees(name: str, value: str, host: Host) -> bool:
+    if name in ("HCCL_IF_IP", "VLLM_HOST_IP"):
+        return value == host.address
+    if name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        return host.interface in value.split(",")
+    return not name.endswith("_SOCKET_IFNAME") or _has(value, host.interface)
+
+
+def _has(names: str, interface: str) -> bool:
+    """Whether a list has the interface, as NCCL and HCCL read it: of prefixes, after "=" of whole
+    names, after "^" of those that are not meant."""
+    listed = names.removeprefix("^")
+    is_exact, known = listed.startswith("="), listed.removeprefix("=").split(",")
+    found = interface in known if is_exact else interface.startswith(tuple(known))
+    return found != names.startswith("^")
+
+
 def is_of_bucket(name: str) -> bool:
-    """Of the environment variables by which the vendors' tools, and ours, open a bucket for
-    `run.payloads`."""
+    """Of the environment variables by which the vendors' tools, and ours, open a bucket."""
     return name.startswith(BUCKET_PREFIXES)
+
+
+def uses_bucket(config: RunConfig, kind: str) -> bool:
+    """Of a run that names one: the controller for payloads, the trainer for checkpoints, and who
+    loads the model to fetch it."""
+    match kind:
+        case "controller":
+            return True
+        case "trainer":
+            return is_bucket(config.run.checkpoints) or is_bucket(config.model.source)
+        case "rollout":
+            return is_bucket(config.model.source)
+        case _:
+            return False
 
 
 def plugin_variables(config: RunConfig) -> frozenset[str]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from trimaran.agreement import forget_model
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
 from trimaran.launch.health import HealthWatch
@@ -45,6 +46,7 @@ async def launch(
     """
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
+        await forget_model(store, run.run_id)
         await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")

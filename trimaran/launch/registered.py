@@ -15,10 +15,11 @@ from contextlib import suppress
 
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import UnavailableError
-from trimaran.launch.endpoints import free_address, is_free, with_replica
+from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import CALLS, process_name
 from trimaran.launch.exits import exit_code
 from trimaran.launch.registration import Registration, find_addresses
+from trimaran.network import Host, find_host, is_free, split
 from trimaran.run_context import RunContext
 from trimaran.store import Store, open_store
 
@@ -83,7 +84,7 @@ class Registered:
         store = await open_store(self._run.store_url)
         try:
             registration = await Registration.claim(store, self._run.run_id, [name], timeout)
-            own = _own_address(registration.record.address)
+            own = _own_address(registration.record.address, find_host(self._config.network))
             await registration.move(own)
             try:
                 await self._serve(store, registration, own)
@@ -145,6 +146,7 @@ def with_addresses(
     )
 
 
-def _own_address(former: str) -> str:
-    """The one before where it is free: who knew it finds us again."""
-    return former if former and is_free(former) else free_address(set())
+def _own_address(former: str, host: Host) -> str:
+    """The one before where it is this host's and free: who knew it finds us again."""
+    is_ours = former and split(former)[0] == host.address and is_free(former)
+    return former if is_ours else host.free_address()

@@ -24,6 +24,7 @@ from trimaran.store.port import (
     TrimmedError,
     entries,
 )
+from trimaran.store.timed import timed
 
 __all__ = [
     "OPEN_SECONDS",
@@ -42,4 +43,5 @@ __all__ = [
     "open_store",
     "run_store_url",
     "store_name",
+    "timed",
 ]

@@ -11,6 +11,7 @@ from services.rollout.vllm.plugin import BACKEND
 from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
+from trimaran.network import find_host, split
 
 STREAM_TOKENS = 16
 """vLLM hands out a completion's first token, then this many at a time: per token costs 5%."""
@@ -47,15 +48,18 @@ def check_environment(environment: Mapping[str, str], device: Device) -> None:
 
 def set_environment(config: RunConfig, on_host: bool) -> None:
     """Before vLLM is imported; what the user has set stays."""
+    host = find_host(config.network)
     defaults = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_HOST_IP": host.address,
         "HF_HUB_OFFLINE": "1",
         # See `ascend`.
         "VLLM_ASCEND_ENABLE_NZ": "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if not host.is_loopback:
+        defaults["VLLM_PORT"] = str(split(host.free_address())[1])  # the first one that it tries
     if on_host:
         defaults |= {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 
 from services.weight_sync.control.members import Member
+from trimaran.network import split
 
 CONNECT_SECONDS = 2.0
 """To one relay; all are asked at the same time."""
@@ -23,10 +24,10 @@ async def find_gone(members: Iterable[Member], timeout: float = CONNECT_SECONDS)
 
 
 async def _listens(address: str, timeout: float) -> bool:
-    host, _, port = address.rpartition(":")
     try:
+        host, port = split(address)
         async with asyncio.timeout(timeout):
-            _, writer = await asyncio.open_connection(host, int(port))
+            _, writer = await asyncio.open_connection(host, port)
     except (OSError, ValueError):  # TimeoutError is an OSError
         return False
     writer.close()

@@ -28,6 +28,8 @@ from services.weight_sync.transports.stock import Holding, Stock, contents_of
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import InputError, TransferError
+from trimaran.network import LOOPBACK, Host
+from trimaran.tls import SocketTls
 from trimaran.types import (
     Manifest,
     Peer,
@@ -91,10 +93,13 @@ class WeightReceiver:
         config: WeightSyncSection,
         wanted: Ranges | None = None,
         carriers: Mapping[Transport, Carrier[Any]] | None = None,
+        host: Host = LOOPBACK,
+        tls: SocketTls | None = None,
     ) -> None:
         """`wanted`: the blocks that this process needs; None means all.
 
         `carriers`: the transports' receiving sides; None means those of `make_carriers`.
+        `tls`: of the relay; transfer groups do without it.
         """
         self._device = device
         self._wanted = wanted
@@ -108,13 +113,13 @@ class WeightReceiver:
         self._overlaid: _Overlaid | None = None
         self._held: StagedWeights | None = None
         self._spare: Shadow | None = None
-        self._carriers = carriers or make_carriers(device, index, config.address)
+        self._carriers = carriers or make_carriers(device, index, host.address, tls)
         self._stock = Stock()
         self._key = secrets.token_hex(32)
-        self._relay = RelayServer(config, self._key, self._stock)
+        self._relay = RelayServer(config, self._key, self._stock, host=host, tls=tls)
 
     def start(self) -> None:
-        """Raises TransferError when the configured address cannot be listened on."""
+        """Raises TransferError when the host's address cannot be listened on."""
         self._relay.start()
 
     @property

@@ -22,6 +22,8 @@ from services.weight_sync.transports.turns import Turn
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import OutOfOrderError, TransferError
+from trimaran.network import LOOPBACK, Host
+from trimaran.tls import SocketTls
 from trimaran.types import Peer, Ranges, TransferGroup, TransferLimits
 
 
@@ -41,8 +43,17 @@ class WeightSender:
         sender.send(snapshot, group.group_id, ((0, 694),), "", limits)
     """
 
-    def __init__(self, device: Device, index: int, config: WeightSyncSection) -> None:
+    def __init__(
+        self,
+        device: Device,
+        index: int,
+        config: WeightSyncSection,
+        host: Host = LOOPBACK,
+        tls: SocketTls | None = None,
+    ) -> None:
+        """`tls`: of the relay; transfer groups do without it."""
         self._device = device
+        self._host = host
         self._index = index
         self._config = config
         self._lock = threading.Lock()
@@ -51,10 +62,10 @@ class WeightSender:
         self._newest = 0
         self._stock = Stock()
         self._key = secrets.token_hex(32)
-        self._relay = RelayServer(config, self._key, self._stock)
+        self._relay = RelayServer(config, self._key, self._stock, host=host, tls=tls)
 
     def start(self) -> None:
-        """Raises TransferError when the configured address cannot be listened on."""
+        """Raises TransferError when the host's address cannot be listened on."""
         self._relay.start()
 
     @property
@@ -96,8 +107,7 @@ class WeightSender:
                 if end.group.nonce != group.nonce:
                     self._ends.pop(group_id).close()
             self._newest = group.group_id
-            address = self._config.address
-            end = Collective.host(self._device, self._index, address, group, timeout, self._turn)
+            end = Collective.host(self._device, self._index, self._host, group, timeout, self._turn)
             self._ends[group.group_id] = end
             return end.group
 

@@ -4,7 +4,7 @@ It stands outside torch's default group, which belongs to the engine or to the
 trainer's ranks, and is the same on gloo, nccl and hccl: of collectives only
 broadcast is used, which every backend offers, also HCCL's communicator under
 vLLM-Ascend (`process_groups.py` says why that one is not used). The sender
-hosts the rendezvous on the configured address; only who knows the group's nonce
+hosts the rendezvous on its host's address; only who knows the group's nonce
 finds the others there, so that nobody joins a group of another time.
 
 Collectives do not isolate faults: after any failure an end is closed for good
@@ -17,7 +17,6 @@ and its caller waits with a deadline.
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +47,7 @@ from services.weight_sync.transports.turns import Turn, meet
 from trimaran.call_thread import CallThread
 from trimaran.device import Device
 from trimaran.errors import TransferError
+from trimaran.network import BACKLOG, Host, join
 from trimaran.types import TransferGroup
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Collective:
         cls,
         device: Device,
         index: int,
-        address: str,
+        host: Host,
         group: TransferGroup,
         timeout: float,
         turn: Turn | None = None,
@@ -129,14 +129,14 @@ class Collective:
         Raises TransferError when the address cannot be listened on.
         """
         try:
-            listener = socket.create_server((address, 0), backlog=max(64, group.world_size))
+            listener = host.listen(backlog=max(BACKLOG, group.world_size))
         except OSError as error:
             raise TransferError(
-                f"transfer group {group.group_id}: cannot listen on {address}"
-                f" ({error.strerror}); check weight_sync.address"
+                f"transfer group {group.group_id}: cannot listen on {host.address}"
+                f" ({error.strerror}); check network.subnet"
             ) from None
-        opened = replace(group, rendezvous=f"{address}:{listener.getsockname()[1]}")
-        end = cls(device, index, address, opened, SENDER, turn)
+        opened = replace(group, rendezvous=join(host.address, listener.getsockname()[1]))
+        end = cls(device, index, host.address, opened, SENDER, turn)
 
         def run() -> None:
             if device.on_host:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from services.weight_sync.transports.relay_wire import STALL_SECONDS, Connection, greet
+from trimaran.network import join
+from trimaran.tls import SocketTls
 
 logger = logging.getLogger(__name__)
 
@@ -18,16 +20,10 @@ MAX_STRANGERS = 64
 """Connections that have not proved themselves yet. When there are more, the oldest one makes room."""
 MAX_STRANGERS_PER_ADDRESS = 32
 """The same among those from one address, so that one machine cannot crowd out the others."""
-BACKLOG = 64
 CLOSE_SECONDS = 5.0
 
 Serve = Callable[[Connection, bytes], None]
 """Given a connection whose other end has proved that it knows the key, and both nonces."""
-
-
-def listen(address: str) -> socket.socket:
-    """On a free port. Raises OSError."""
-    return socket.create_server((address, 0), backlog=BACKLOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +50,7 @@ class Door:
         serve: Serve,
         num_expected: int = 0,
         patience: DoorPatience = DEFAULT_PATIENCE,
+        tls: SocketTls | None = None,
     ) -> None:
         """Open from now on; `name` stands in the threads' names.
 
@@ -63,6 +60,7 @@ class Door:
         self._key = key
         self._serve = serve
         self._patience = patience
+        self._tls = tls
         self._most = max(MAX_STRANGERS, 4 * num_expected)
         self._most_near = max(MAX_STRANGERS_PER_ADDRESS, 2 * num_expected)
         self._lock = threading.Lock()
@@ -70,8 +68,7 @@ class Door:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._strangers: dict[socket.socket, str] = {}
         """Those of the connections that have not proved themselves, oldest first, by address."""
-        host, port = listener.getsockname()
-        self.address = f"{host}:{port}"
+        self.address = join(*listener.getsockname()[:2])
         self._accepting = threading.Thread(
             target=self._accept, args=(listener,), name=f"{name}-accept", daemon=True
         )
@@ -94,7 +91,7 @@ class Door:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, (address, _) = listener.accept()
+                sock, (address, *_) = listener.accept()
             except ConnectionAbortedError:
                 continue
             except OSError as error:
@@ -129,9 +126,13 @@ class Door:
         self._strangers[sock] = address
 
     def _handle(self, sock: socket.socket) -> None:
+        patience, shown = self._patience, sock
         try:
-            patience = self._patience
-            connection = Connection(sock, time.monotonic() + patience.handshake, patience.stall)
+            if self._tls is not None:
+                sock.settimeout(patience.handshake)
+                # Of a copy: whoever ends the connection shuts the socket itself down.
+                shown = self._tls.accept(sock.dup())
+            connection = Connection(shown, time.monotonic() + patience.handshake, patience.stall)
             nonces = greet(connection, self._key)
             with self._lock:
                 self._strangers.pop(sock, None)
@@ -142,6 +143,8 @@ class Door:
         except OSError as error:
             logger.info("%s: a connection ended: %s", self._name, error)
         finally:
+            if shown is not sock:
+                shown.close()
             with self._lock:
                 self._connections.pop(sock, None)
                 self._strangers.pop(sock, None)

@@ -26,6 +26,8 @@ from services.weight_sync.transports.relay_wire import (
     introduce,
 )
 from trimaran.errors import TransferError
+from trimaran.network import family_of, split
+from trimaran.tls import SocketTls
 from trimaran.types import Peer, RelaySource
 
 PATIENCE_SECONDS = 3.0
@@ -58,12 +60,18 @@ class _Pull:
     job: Job[RelaySource]
     patience: float
     stall: float
+    tls: SocketTls | None
     missing: dict[int, memoryview] = field(default_factory=dict)
     """Where the bytes of each block that has not landed belong."""
 
 
 class RelayCarrier(Carrier[RelaySource]):
-    def __init__(self, patience: float = PATIENCE_SECONDS, stall: float = STALL_SECONDS) -> None:
+    def __init__(
+        self,
+        patience: float = PATIENCE_SECONDS,
+        stall: float = STALL_SECONDS,
+        tls: SocketTls | None = None,
+    ) -> None:
         """`patience`: a peer that fails for so many seconds, without a block in between, is not
         asked again in this stage. It may be about to begin with the version itself.
 
@@ -71,9 +79,10 @@ class RelayCarrier(Carrier[RelaySource]):
         """
         self._patience = patience
         self._stall = stall
+        self._tls = tls
 
     def carry(self, job: Job[RelaySource]) -> None:
-        pull = _begin(_Pull(job, self._patience, self._stall))
+        pull = _begin(_Pull(job, self._patience, self._stall, self._tls))
         candidates = [_Candidate(peer) for peer in job.source.peers]
         pause = FIRST_PAUSE_SECONDS
         while pull.missing:
@@ -131,11 +140,12 @@ def _ask(pull: _Pull, candidate: _Candidate) -> None:
 
 
 def _pull_from(pull: _Pull, peer: Peer) -> None:
-    host, _, port = peer.relay.rpartition(":")
-    if not port.isdigit():
-        raise _DroppedError("has no relay")
+    try:
+        host, port = split(peer.relay)
+    except ValueError:
+        raise _DroppedError("has no relay") from None
     deadline = pull.job.deadline
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as sock:
 
         def interrupt() -> None:
             with suppress(OSError):
@@ -146,16 +156,21 @@ def _pull_from(pull: _Pull, peer: Peer) -> None:
             if left <= 0:
                 raise TimeoutError("the deadline passed")
             sock.settimeout(min(left, pull.stall))
-            sock.connect((host, int(port)))
-            connection = Connection(sock, deadline, pull.stall)
-            status = introduce(connection, peer.key)
-            if status is None:
-                raise _DroppedError("could not prove that it knows its key")
-            if status is RelayStatus.BUSY:
-                raise _BusyError
-            _request(pull, connection)
-            while _take_frame(pull, connection):
-                pass
+            sock.connect((host, port))
+            # Of a copy: `interrupt` shuts the socket itself down.
+            with pull.tls.connect(sock.dup(), host) if pull.tls else sock as shown:
+                _pull_through(pull, peer, Connection(shown, deadline, pull.stall))
+
+
+def _pull_through(pull: _Pull, peer: Peer, connection: Connection) -> None:
+    status = introduce(connection, peer.key)
+    if status is None:
+        raise _DroppedError("could not prove that it knows its key")
+    if status is RelayStatus.BUSY:
+        raise _BusyError
+    _request(pull, connection)
+    while _take_frame(pull, connection):
+        pass
 
 
 def _request(pull: _Pull, connection: Connection) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from services.weight_sync.transports.door import DEFAULT_PATIENCE, Door, DoorPatience, listen
+from services.weight_sync.transports.door import DEFAULT_PATIENCE, Door, DoorPatience
 from services.weight_sync.transports.relay_wire import (
     BLOCK,
     END,
@@ -23,6 +23,8 @@ from services.weight_sync.transports.relay_wire import (
 from services.weight_sync.transports.stock import Holding, Stock
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TransferError
+from trimaran.network import LOOPBACK, Host
+from trimaran.tls import SocketTls
 from trimaran.types import MAX_BLOCKS
 
 LANDING_SECONDS = 2.0
@@ -45,8 +47,11 @@ class RelayServer:
         key: str,
         stock: Stock,
         patience: DoorPatience = DEFAULT_PATIENCE,
+        host: Host = LOOPBACK,
+        tls: SocketTls | None = None,
     ) -> None:
         self._config = config
+        self._host, self._tls = host, tls
         self._key = key
         self._stock = stock
         self._patience = patience
@@ -59,17 +64,19 @@ class RelayServer:
         return self._door.address if self._door else ""
 
     def start(self) -> None:
-        """Idempotent. Raises TransferError when the configured address cannot be listened on."""
+        """Idempotent. Raises TransferError when the host's address cannot be listened on."""
         if self._door is not None:
             return
         try:
-            listener = listen(self._config.address)
+            listener = self._host.listen()
         except OSError as error:
             raise TransferError(
-                f"the relay cannot listen on {self._config.address} ({error.strerror});"
-                " check weight_sync.address"
+                f"the relay cannot listen on {self._host.address} ({error.strerror}); check"
+                " network.subnet"
             ) from None
-        self._door = Door("relay", listener, self._key, self._serve, patience=self._patience)
+        self._door = Door(
+            "relay", listener, self._key, self._serve, patience=self._patience, tls=self._tls
+        )
 
     def close(self) -> None:
         """Idempotent; ends every connection."""

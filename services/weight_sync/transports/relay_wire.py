@@ -12,9 +12,9 @@
 Blocks come in the order in which the server has them. The claim proves the
 puller before anything is given out, the welcome proves the server; the labels
 keep one from being played back as the other. A server that does not know the
-puller closes the connection without a word. Bytes are not encrypted and are
-checked against the manifest's digests, which stop faults, not forgers: a
-network between sites needs a tunnel.
+puller closes the connection without a word. Bytes are checked against the
+manifest's digests, which stop faults, not forgers. Where the run's services have
+TLS, all of this goes through it; else nothing is encrypted.
 """
 
 from __future__ import annotations

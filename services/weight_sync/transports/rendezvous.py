@@ -33,6 +33,7 @@ from services.weight_sync.transports.relay_wire import (
     introduce,
     welcome,
 )
+from trimaran.network import split
 from trimaran.types import TransferGroup
 
 REQUEST = struct.Struct(">BHId")
@@ -124,8 +125,8 @@ class GroupStore(Store):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"the deadline passed; no member put {key}")
-        host, _, port = self._group.rendezvous.rpartition(":")
-        with socket.create_connection((host, int(port)), min(left, STALL_SECONDS)) as sock:
+        place = split(self._group.rendezvous)
+        with socket.create_connection(place, min(left, STALL_SECONDS)) as sock:
             connection = Connection(sock, self._deadline)
             if introduce(connection, self._group.nonce) is not RelayStatus.READY:
                 raise ProtocolError(
@@ -146,7 +147,7 @@ def max_value_bytes(world_size: int) -> int:
 
 def host_tcp_store(listener: socket.socket, timeout: float) -> Store:
     """The sender's, on a socket that listens already."""
-    host, port = listener.getsockname()
+    host, port = listener.getsockname()[:2]
     return TCPStore(
         host,
         port,
@@ -163,10 +164,10 @@ def connect_tcp_store(group: TransferGroup, timeout: timedelta) -> Store:
     torch asks the name server about the address; without one that answers, each
     connection waits for the resolver's own timeout.
     """
-    host, _, port = group.rendezvous.rpartition(":")
+    host, port = split(group.rendezvous)
     # TCPStore would try a closed port again and again; closed, it means that the group is gone.
-    socket.create_connection((host, int(port)), timeout.total_seconds()).close()
-    store = TCPStore(host, int(port), is_master=False, timeout=timeout, wait_for_workers=False)
+    socket.create_connection((host, port), timeout.total_seconds()).close()
+    store = TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
     # Whoever lists the keys must not learn the nonce.
     hidden = hashlib.sha256(group.nonce.encode()).hexdigest()
     store = PrefixStore(f"trimaran/{group.group_id}/{hidden}", store)

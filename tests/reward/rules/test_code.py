@@ -77,9 +77,9 @@ def test_any_reference_is_usable_or_refused(reference: str) -> None:
 
 
 def test_arguments_nested_too_deeply_are_refused() -> None:
-    nested = "[" * 900 + "]" * 900  # Python 3.12 takes 700
+    nested = "[" * 5000 + "]" * 5000  # some versions of Python read that, others do not
     reference = json.dumps({"fn_name": "f", "inputs": [nested], "outputs": ["1"]})
-    with pytest.raises(ReferenceUnusableError, match="nested too deeply"):
+    with pytest.raises(ReferenceUnusableError, match="nested too deeply|not arguments"):
         programs(answered("x", reference))
 
 

@@ -1,0 +1,180 @@
+"""What a host lacks for a service is one line that names the process, the host and the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.bucket_server import Endpoint, served
+from tests.tiny_model import write_tiny_model
+from trimaran.agreement import forget_model
+from trimaran.cli import host_checks
+from trimaran.cli.host_checks import prepare_host
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError, UnavailableError
+from trimaran.model_folder import read_model_folder
+from trimaran.run_context import RunContext
+from trimaran.store import open_store
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("host-models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Endpoint]:
+    with served() as endpoint:
+        yield endpoint
+
+
+class Site:
+    """Two hosts with one store: a folder each, and a copy of the model each."""
+
+    def __init__(self, folder: Path, tiny: Path) -> None:
+        self.store_url = f"sqlite:{folder / 'store.sqlite'}"
+        self.hosts = {name: folder / name for name in ("a", "b")}
+        for host in self.hosts.values():
+            shutil.copytree(tiny, host / "tiny")
+            (host / "run").mkdir()
+        self.data = folder / "train.jsonl"
+        self.data.write_text('{"prompt": "1 + 1 = ?", "answer": "2"}\n')
+
+    def config(self, host: str, **sections: Any) -> RunConfig:
+        tree: dict[str, Any] = {
+            "model": {"path": str(self.hosts[host] / "tiny")},
+            "data": {"train": str(self.data)},
+            "reward": {"rules": {"gsm8k": 1.0}},
+            "rollout": {"max_tokens": 12, "max_prompt_tokens": 64},
+        }
+        for name, values in sections.items():
+            tree[name] = tree.get(name, {}) | values
+        return parse_config(tree)
+
+    def start(self, name: str, host: str, **sections: Any) -> RunConfig:
+        kind, _, index = name.partition("-")
+        run = RunContext("demo", self.hosts[host] / "run", self.store_url)
+        return asyncio.run(prepare_host(kind, int(index or 0), self.config(host, **sections), run))
+
+    async def launch(self) -> None:
+        store = await open_store(self.store_url)
+        await forget_model(store, "demo")
+        await store.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path, tiny: Path) -> Site:
+    return Site(tmp_path, tiny)
+
+
+def edit_json(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_hosts_that_have_all_start(site: Site) -> None:
+    places = {"run": {"checkpoints": str(site.data.parent / "shared")}}
+    for name, host in (("trainer-0", "a"), ("trainer-1", "b"), ("rollout-0", "b")):
+        assert site.start(name, host, **places).model.path == site.hosts[host] / "tiny"
+    for name in ("controller", "reward"):
+        site.start(name, "b", **places)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_another_model_beside_equal_weights_is_found(site: Site, name: str) -> None:
+    edit_json(site.hosts["b"] / "tiny" / name, added="a template that nobody else has")
+    site.start("trainer-0", "a")
+    with pytest.raises(InputError) as raised:
+        site.start("rollout-1", "b")
+    line = f"rollout-1 on {HOST}: model.path: {site.hosts['b']}/tiny is not what trainer-0 on {HOST} had"
+    assert str(raised.value).startswith(f"{line}, by its {name}; give every host the same one")
+    # Once it is mended another launch begins anew, whichever was wrong.
+    asyncio.run(site.launch())
+    site.start("rollout-1", "b")
+    with pytest.raises(InputError, match=f"trainer-0 on {HOST}: .* is not what rollout-1"):
+        site.start("trainer-0", "a")
+
+
+def test_files_that_decide_nothing_may_differ(site: Site) -> None:
+    (site.hosts["b"] / "tiny" / "README.md").write_text("a copy")
+    site.start("trainer-0", "a")
+    site.start("rollout-0", "b")
+
+
+def test_a_host_without_the_model_or_with_another_source_is_named(site: Site) -> None:
+    shutil.rmtree(site.hosts["b"] / "tiny")
+    with pytest.raises(InputError, match=rf"rollout-0 on {HOST}: model\.path: .* is not a folder"):
+        site.start("rollout-0", "b")
+    with pytest.raises(
+        InputError, match=r"model\.source: /never/trimaran-model\.json: is not there"
+    ):
+        site.start("rollout-0", "b", model={"source": "/never"})
+
+
+def test_the_controllers_host_needs_the_data_and_keeps_them(site: Site) -> None:
+    site.start("controller", "a")
+    site.data.write_text('{"prompt": "1 + 1 = ?", "answer": "3"}\n')
+    with pytest.raises(
+        InputError, match=rf"is not what controller on {HOST} had, by its train.jsonl"
+    ):
+        site.start("controller", "b")
+    site.data.write_text('{"prompt": "1 + 1 = ?", "answer": "three"}\n')
+    with pytest.raises(InputError, match=r"train\.jsonl:1"):  # its rule cannot work with it
+        site.start("controller", "b")
+    site.data.unlink()
+    with pytest.raises(InputError, match=f"controller on {HOST}: data: {site.data} cannot be read"):
+        site.start("controller", "b")
+    site.start("trainer-0", "b")  # which needs none
+
+
+def test_a_folder_that_is_not_shared_is_found(site: Site, tmp_path: Path) -> None:
+    """Without the mount an empty folder of the same name would do, until the day that it is needed."""
+    places = {name: {"run": {"checkpoints": str(tmp_path / name / "mnt")}} for name in site.hosts}
+    site.start("trainer-0", "a", **places["a"])
+    with pytest.raises(
+        InputError, match=rf"controller on .*/b/mnt/demo is not what trainer-0 on {HOST}"
+    ):
+        site.start("controller", "b", **places["b"])
+    shutil.rmtree(tmp_path / "b" / "mnt")
+    (tmp_path / "b" / "mnt").symlink_to(tmp_path / "a" / "mnt")  # now it is mounted
+    site.start("controller", "b", **places["b"])
+
+
+def test_places_that_take_no_files_are_named(site: Site, bucket: Endpoint) -> None:
+    (site.data.parent / "file").write_text("")
+    for key in ("payloads", "checkpoints"):
+        line = rf"controller on {HOST}: run\.{key}: .*file.*: Not a directory"
+        with pytest.raises(UnavailableError, match=line):
+            site.start("controller", "a", run={key: str(site.data.parent / "file" / "x")})
+    site.start("trainer-0", "a", run={"checkpoints": "s3://payloads/here"})
+    site.start("controller", "a", run={"payloads": "s3://payloads/here"})
+
+
+def test_parameters_are_counted_without_reading_them(tiny: Path) -> None:
+    tensors = [load_file(path) for path in tiny.glob("*.safetensors")]
+    wanted = sum(tensor.numel() for shard in tensors for tensor in shard.values())
+    assert 0.9 * wanted < read_model_folder(tiny).num_parameters < wanted  # norms are left out
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_a_disk_without_room_for_checkpoints_is_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_checks.shutil, "disk_usage", lambda folder: Usage(1, 1, 1000))
+    with pytest.raises(InputError) as raised:
+        site.start("trainer-0", "a", run={"keep_checkpoints": 3})
+    line = f"trainer-0 on {HOST}: {site.hosts['a']}/run: 4 checkpoints and the trained model take up to"
+    assert str(raised.value).startswith(line)
+    site.start("trainer-1", "a", run={"groups_per_step": 8}, trainer={"data_parallel": 2})

@@ -1,0 +1,73 @@
+"""`python -m tests.cluster [--only NAME]`: runs on a Ray cluster of several hosts.
+
+A head, whose memory is in Redis, and three nodes, each with its own network, disk and processes. A
+run goes to its end; then one is harmed in every way that docs/deploy.md names, and nobody helps it.
+Needs root, iproute2, util-linux, redis-server and Ray. `results.json` is what came of it last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.hosts import why_impossible
+from tests.cluster.ray_hosts import ROOT, RayHosts
+from tests.cluster.trial import Trial
+
+NAMES = ("whole", "harmed")
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster")
+    parser.add_argument("--only", choices=NAMES, help="and leaves results.json alone")
+    parser.add_argument("--keep", action="store_true", help="the hosts' disks, to look at")
+    options = parser.parse_args()
+    why = why_impossible()
+    if importlib.util.find_spec("ray") is None:
+        why = why or "needs Ray: pip install 'trimaran[ray]'"
+    if why:
+        print(f"error: {why}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    folder, results = Path(tempfile.mkdtemp()), dict[str, Any]()
+    try:
+        with RayHosts(folder) as cluster:
+            trial = Trial(cluster, folder, results)
+            for name in (options.only,) if options.only else NAMES:
+                getattr(trial, name)()
+        results["all of it"] = "passed"
+    finally:
+        if not options.only:
+            RESULTS.write_text(json.dumps(describe() | results, indent=1) + "\n")
+        if options.keep:
+            print(f"kept: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def describe() -> dict[str, Any]:
+    import ray  # pyright: ignore[reportMissingImports]
+
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return {
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "ray": ray.__version__,
+        "unit": "seconds after the fault; all hosts together have two cores",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

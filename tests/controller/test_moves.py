@@ -1,0 +1,113 @@
+"""Services that answer at another address than the controller knew: it finds them in the run's store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from services.controller import server as controller
+from tests.controller.test_serve import STEPS, Pool, configure, free_address
+from trimaran.run_context import RunContext
+from trimaran.runs import Run, RunState, endpoints_key, run_from_tree, run_key, service_key
+from trimaran.store import open_store
+
+
+async def tell(run_folder: Path, endpoints: dict[str, Any]) -> None:
+    """The store, as a launcher does."""
+    store = await open_store(RunContext.in_folder(run_folder).store_url)
+    named = {
+        "reward": endpoints["reward"],
+        "weight-sync": endpoints["weight_sync"],
+        "trainer-0": endpoints["trainer"][0],
+        **{f"rollout-{index}": address for index, address in enumerate(endpoints["rollout"])},
+    }
+    await store.put(endpoints_key(run_folder.name), named)
+    await store.close()
+
+
+async def recorded(run_folder: Path) -> Run:
+    store = await open_store(RunContext.in_folder(run_folder).store_url)
+    record = await store.get(run_key(run_folder.name))
+    await store.close()
+    assert record
+    return run_from_tree(record.value)
+
+
+def test_a_controller_that_was_told_old_addresses_finds_everybody(tmp_path: Path) -> None:
+    async def body() -> Run:
+        pool, run_folder = Pool(), tmp_path / "run"
+        run_folder.mkdir()
+        await tell(run_folder, await pool.start())
+        gone = {
+            "controller": await free_address(),
+            "reward": await free_address(),
+            "weight_sync": await free_address(),
+            "trainer": [await free_address()],
+            "rollout": [await free_address(), await free_address()],
+        }
+        config, run = configure(tmp_path, gone), RunContext.in_folder(run_folder)
+        try:
+            await asyncio.wait_for(controller.serve(config, run), 60)
+        finally:
+            await pool.stop()
+        return await recorded(run_folder)
+
+    run = asyncio.run(body())
+    assert (run.state, run.step) == (RunState.SUCCEEDED, STEPS)
+
+
+def test_services_that_move_under_way_are_found_at_their_new_addresses(tmp_path: Path) -> None:
+    """Reward, weight sync and both replicas; another controller comes with another trainer."""
+
+    async def body() -> Run:
+        pool, run_folder = Pool(), tmp_path / "run"
+        run_folder.mkdir()
+        moves: list[asyncio.Task[None]] = []
+        endpoints = await pool.start()
+        trainer = endpoints["trainer"][0]
+
+        async def move() -> None:
+            leaving = [server for server in pool.servers if server.address != trainer]
+            await tell(run_folder, {**await pool.start(), "trainer": [trainer]})
+            await asyncio.gather(*(server.stop() for server in leaving))
+
+        async def during(step: int) -> None:
+            if step == 2:
+                moves.append(asyncio.create_task(move()))
+
+        pool.trainer.during_step = during
+        config = configure(tmp_path, {**endpoints, "controller": await free_address()})
+        try:
+            await asyncio.wait_for(controller.serve(config, RunContext.in_folder(run_folder)), 60)
+        finally:
+            await asyncio.gather(*moves)
+            await pool.stop()
+        assert moves
+        return await recorded(run_folder)
+
+    run = asyncio.run(body())
+    assert (run.state, run.step) == (RunState.SUCCEEDED, STEPS)
+
+
+def test_what_a_service_says_itself_counts_more_than_the_launchers_record(tmp_path: Path) -> None:
+    """The launcher may be gone with its host, or not have read it yet."""
+
+    async def body() -> Run:
+        pool, run_folder = Pool(), tmp_path / "run"
+        run_folder.mkdir()
+        endpoints = await pool.start()
+        await tell(run_folder, {**endpoints, "reward": await free_address()})
+        store = await open_store(RunContext.in_folder(run_folder).store_url)
+        own = {"address": endpoints["reward"], "code": None}
+        await store.put(service_key("run", "reward"), own)
+        await store.close()
+        old = {**endpoints, "reward": await free_address(), "controller": await free_address()}
+        try:
+            config, run = configure(tmp_path, old), RunContext.in_folder(run_folder)
+            await asyncio.wait_for(controller.serve(config, run), 60)
+        finally:
+            await pool.stop()
+        return await recorded(run_folder)
+
+    assert asyncio.run(body()).state is RunState.SUCCEEDED

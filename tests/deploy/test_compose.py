@@ -1,0 +1,203 @@
+"""The compose files, against what the services accept. tests/compose runs the demo for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.manager.settings import load_settings
+from services.reward.allowed import Allowed
+from trimaran.cli.options import parse
+from trimaran.config import load_config
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy/compose"
+DEVICES = ("cpu", "cuda", "npu")
+ONE_SHOT = {"prepare", "submit"}
+FOREIGN = {"redis", "prometheus"}
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}")
+
+
+def load(device: str) -> dict[str, Any]:
+    """With defaults for its variables, and with what its services take from cpu.yaml."""
+    file = FOLDER / f"{device}.yaml"
+    text = VARIABLE.sub(lambda found: found[2] or "1", file.read_text()).replace("$$", "$")
+    tree = yaml.safe_load(text)
+    for name, service in tree["services"].items():
+        if extends := service.pop("extends", None):
+            assert extends["file"] == "cpu.yaml"
+            base = load("cpu")["services"][extends["service"]]
+            merged = {**base, **service}
+            for key in ("volumes", "devices"):
+                merged[key] = [*base.get(key, []), *service.get(key, [])]
+            merged["build"] = merge_builds(base.get("build"), service.get("build"))
+            tree["services"][name] = merged
+    return tree
+
+
+def merge_builds(base: Any, own: Any) -> Any:
+    if not (base and own):
+        return base or own
+    return {**base, **own, "args": {**base.get("args", {}), **own.get("args", {})}}
+
+
+def words(service: dict[str, Any]) -> list[str]:
+    """Of `trimaran`, as the container starts it."""
+    entrypoint = service.get("entrypoint", ["tini", "--", "trimaran"])
+    return (
+        [*entrypoint[entrypoint.index("trimaran") + 1 :], *service.get("command", [])]
+        if ("trimaran" in entrypoint)
+        else list(service["command"])
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_topology_is_whole(device: str) -> None:
+    services = set(load(device)["services"])
+    replicas = {"rollout"} if device == "cpu" else {"rollout-0", "rollout-1"}
+    assert services == ONE_SHOT | FOREIGN | replicas | {
+        *("manager", "reward", "plugin", "weight-sync", "controller", "trainer")
+    }
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_services_take_their_command_lines(device: str) -> None:
+    for name, service in load(device)["services"].items():
+        if name in FOREIGN | {"prepare"}:
+            continue
+        options = parse(words(service))
+        if options.command == "serve":
+            assert name.startswith(options.kind)
+            assert service.get("restart") == "unless-stopped"  # it serves one run after the other
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_container_is_as_narrow_as_it_can_be(device: str) -> None:
+    for name, service in load(device)["services"].items():
+        assert service["read_only"] is True, name
+        assert service["user"] == "10001:10001", name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "privileged" not in service, name
+        published = service.get("ports", [])
+        assert all(port.startswith("127.0.0.1:") for port in published), name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_mounted_is_declared_or_there(device: str) -> None:
+    tree = load(device)
+    for service in tree["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume["source"] if isinstance(volume, dict) else volume.split(":")[0]
+            if source.startswith("."):
+                assert (FOLDER / source).exists(), source
+            elif not source.startswith("/"):
+                assert source in tree["volumes"], source
+        for network in service.get("networks", []):
+            assert network in tree["networks"], network
+        for other in service.get("depends_on", {}):
+            assert other in tree["services"], other
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_built_are_targets_and_arguments_of_the_containerfile(device: str) -> None:
+    text = (ROOT / "deploy/docker/Containerfile").read_text()
+    for name, service in load(device)["services"].items():
+        if not (build := service.get("build")):
+            assert name in FOREIGN
+            continue
+        assert (FOLDER / build["context"] / build["dockerfile"]).is_file()
+        assert re.search(rf"^FROM .* AS {build['target']}$", text, re.MULTILINE)
+        known = set(
+            re.findall(r"[A-Z_]{2,}", " ".join(re.findall(r"^ARG (.*)$", text, re.MULTILINE)))
+        )
+        assert set(build["args"]) <= known
+        computes = build["target"] in ("rollout", "trainer")
+        assert service["image"].endswith(f":{device if computes else 'cpu'}")
+        assert build["args"].get("DEVICE", "cpu") == (device if computes else "cpu")
+
+
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_each_process_has_a_device_of_its_own(device: str) -> None:
+    services = load(device)["services"]
+    given = []
+    for name in ("trainer", "rollout-0", "rollout-1"):
+        if device == "npu":
+            given += [d for d in services[name]["devices"] if re.match(r"/dev/davinci\d", d)]
+        else:
+            [reservation] = services[name]["deploy"]["resources"]["reservations"]["devices"]
+            given += reservation["device_ids"]
+        assert services[name].get("scale", 1) == 1
+    assert len(given) == len(set(given)) == 3
+
+
+def test_a_missing_part_of_the_driver_is_not_made() -> None:
+    """An empty folder in its place would be a riddle later."""
+    for volume in load("npu")["services"]["rollout-1"]["volumes"]:
+        if isinstance(volume, dict):
+            assert volume["bind"] == {"create_host_path": False}
+
+
+def test_the_manager_takes_its_configuration() -> None:
+    settings = load_settings(FOLDER / "manager.yaml")
+    settings.check_submissions()
+    assert settings.network == "trusted"
+    assert settings.clients == Path("/clients/clients.yaml")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_run_that_is_submitted_is_one_that_the_manager_allows(device: str) -> None:
+    tree = load(device)
+    submit = parse(words(tree["services"]["submit"]))
+    config = load_config(ROOT / submit.config.removeprefix("/"), submit.overrides)
+    assert str(config.model.path).endswith("models/SmolLM2-135M-Instruct")
+    [plugin] = [rule.plugin for rule in config.reward.rules.values() if rule.plugin]
+    allowed = Allowed.from_entries(
+        tree["services"]["reward"]["environment"]["TRIMARAN_ALLOW"].split()
+    )
+    allowed.check_url(plugin.url, "url")
+    settings = load_settings(FOLDER / "manager.yaml")
+    assert settings.allow and plugin.url in settings.allow.plugin_hosts
+    token = settings.allow.plugin_credentials[plugin.url].token_variable
+    assert plugin.token_variable == token
+
+
+def test_redis_keeps_what_it_has_acknowledged() -> None:
+    text = (FOLDER / "prepare.sh").read_text()
+    assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(
+        text.splitlines()
+    )
+
+
+@pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool is missing: apt install prometheus"
+)
+def test_prometheus_takes_its_configuration() -> None:
+    subprocess.run(
+        ["promtool", "check", "config", "--syntax-only", FOLDER / "prometheus.yaml"], check=True
+    )
+
+
+@pytest.mark.skipif(
+    not shutil.which("docker-compose"), reason="docker-compose (v2) is not on the path"
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_compose_takes_the_files(device: str) -> None:
+    command = ["docker-compose", "--file", FOLDER / f"{device}.yaml", "config", "--quiet"]
+    subprocess.run(command, env=os.environ | {"NPU_GROUP": "1000"}, check=True, timeout=60)
+
+
+def test_the_last_result_says_which_commit_and_when() -> None:
+    results = json.loads((ROOT / "tests/compose/results.json").read_text())
+    assert re.fullmatch(r"[0-9a-f]{12}\+?", results["commit"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
+    assert results["steps"]["down"]["left behind"] == []
+    assert not [step for step in results["steps"].values() if "failed" in step]

@@ -1,0 +1,315 @@
+"""How each fault of a host is made, and the words by which it is told."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tests.doctor.made import (
+    config,
+    cpu_host,
+    npu_host,
+    without,
+    write,
+    write_library,
+    write_limits,
+    write_meminfo,
+    write_package,
+    write_tool,
+)
+from trimaran.device import Kind
+from trimaran.doctor.addresses import Addresses, check_addresses
+from trimaran.doctor.devices import Devices, check_devices, read_devices
+from trimaran.doctor.examine import examine
+from trimaran.doctor.finding import Finding
+from trimaran.doctor.limits import check_limits, read_limits
+from trimaran.doctor.system import System
+from trimaran.machine import read_machine
+from trimaran.network import Interface
+
+Made = list[Finding]
+Case = tuple[Callable[[Path], Made], tuple[str, ...]]
+TLS_C = 'static __thread char block[1 << 20] __attribute__((tls_model("initial-exec")));\n'
+TLS_C += "char *use(int i) { return block + i; }\n"
+INTERFACES = (
+    Interface("lo", "127.0.0.1"),
+    Interface("eth0", "192.168.1.4"),
+    Interface("ib0", "10.7.0.4"),
+)
+
+
+def looked(system: System) -> Made:
+    return examine(system, None)
+
+
+def other_torch(root: Path) -> Made:
+    system = npu_host(root)
+    write_package(root, "torch", "2.9.0")
+    return looked(system)
+
+
+def no_triton(root: Path) -> Made:
+    system = npu_host(root)
+    (root / "site/triton_ascend-0.dist-info/METADATA").unlink()
+    (root / "site/triton_ascend-0.dist-info").rmdir()
+    return looked(system)
+
+
+def unknown_cann(root: Path) -> Made:
+    system = npu_host(root)
+    write(root, "cann/x86_64-linux/ascend_toolkit_install.info", "version=master-daily\n")
+    return looked(system)
+
+
+def preloaded(root: Path, names: str, machine: str = "x86_64") -> Made:
+    return looked(npu_host(root, machine, LD_PRELOAD=names))
+
+
+def foreign(root: Path) -> Made:
+    jemalloc = write_library(root, "lib/libjemalloc.so.2", "x86_64")
+    arm = write_library(root, "arm/libother.so.2", "aarch64")
+    return preloaded(root, f"{jemalloc}:{arm}")
+
+
+def several(root: Path) -> Made:
+    names = [write_library(root, f"lib/lib{n}malloc.so", "x86_64") for n in ("je", "tc")]
+    return preloaded(root, ":".join(names))
+
+
+def gone(root: Path) -> Made:
+    """As the oldest guide has it: a space, and a library of another distribution."""
+    jemalloc = write_library(root, "lib/libjemalloc.so.2", "x86_64")
+    return preloaded(root, f"{jemalloc} /nowhere/libjemalloc.so.2")
+
+
+def static_tls(root: Path) -> Made:
+    """A library that wants more static TLS than is left, compiled here."""
+    system = cpu_host(root)
+    (root / "site/scikit_learn.libs").mkdir()
+    (root / "tls.c").write_text(TLS_C)
+    library = root / "site/scikit_learn.libs/libgomp-947d5fa1.so.1.0.0"
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(root / "tls.c")]
+    subprocess.run(command, check=True, timeout=60)
+    return looked(system)
+
+
+def late_libgomp(root: Path) -> Made:
+    system = npu_host(root, "aarch64")
+    for folder in ("scikit_learn.libs", "torch.libs"):
+        write(root, f"site/{folder}/libgomp-947d5fa1.so.1.0.0", "")
+    return looked(system)
+
+
+def tool(name: str, script: str | None) -> Callable[[Path], Made]:
+    def make(root: Path) -> Made:
+        system = npu_host(root)
+        if script is None:
+            (root / "bin" / name).unlink()
+        else:
+            write_tool(root, name, script)
+        return looked(system)
+
+    return make
+
+
+def no_compiler(root: Path) -> Made:
+    system = npu_host(root)
+    for name in ("g++", "clang++"):
+        (root / "bin" / name).unlink()
+    return looked(system)
+
+
+def variables(**given: str) -> Callable[[Path], Made]:
+    return lambda root: looked(npu_host(root, **given))
+
+
+def removed(*names: str) -> Callable[[Path], Made]:
+    def make(root: Path) -> Made:
+        system = npu_host(root)
+        for name in names:
+            (root / name).rename(root / f"{name}.away")
+        return looked(system)
+
+    return make
+
+
+def closed(root: Path) -> Made:
+    """Root may open every file, so the fact is given."""
+    system = npu_host(root)
+    machine = read_machine(system.variables, str(root / "dev/davinci[0-9]*"))
+    facts = replace(read_devices(system, machine), closed=("/dev/davinci0",))
+    return list(check_devices(facts, "npu", None))
+
+
+def devices_of(
+    root: Path, kind: Kind, given: Mapping[str, str], **sections: Mapping[str, object]
+) -> Made:
+    machine = read_machine(given, str(root / "dev/davinci[0-9]*"))
+    facts = Devices(machine, frozenset(), (), ())
+    return list(check_devices(facts, kind, config(root, 0, **sections)))
+
+
+def graphs_with_queue(root: Path) -> Made:
+    return devices_of(
+        root,
+        "npu",
+        {"TASK_QUEUE_ENABLE": "2"},
+        rollout={"eager": False, "device": "cpu", "engine": "transformers"},
+        trainer={"device": "cpu"},
+    )
+
+
+def refused(root: Path) -> Made:
+    return devices_of(root, "cpu", {}, trainer={"device": "cuda", "devices": [7]})
+
+
+def named(
+    given: Mapping[str, str], names: Mapping[str, str] | None = None, subnet: str = ""
+) -> Callable[[Path], Made]:
+    def make(root: Path) -> Made:
+        facts = Addresses("node-1", names or {"node-1": "192.168.1.4"}, INTERFACES, given)
+        of_run = config(root, network={"subnet": subnet}) if subnet else None
+        return list(check_addresses(facts, of_run))
+
+    return make
+
+
+def only_few(root: Path) -> Made:
+    system = cpu_host(root)
+    write(root, "proc/sys/net/ipv4/ip_local_port_range", "60000 60999")
+    return looked(system)
+
+
+def overlap(root: Path) -> Made:
+    system = cpu_host(root)
+    write(root, "proc/sys/net/ipv4/ip_local_port_range", "1024 65535")
+    return looked(system)
+
+
+def hccl(base: str, reserved: str, outgoing: str = "32768 60999") -> Callable[[Path], Made]:
+    def make(root: Path) -> Made:
+        system = without(npu_host(root, HCCL_IF_BASE_PORT=base), "HCCL_HOST_SOCKET_PORT_RANGE")
+        write(root, "proc/sys/net/ipv4/ip_local_port_range", outgoing)
+        write(root, "proc/sys/net/ipv4/ip_local_reserved_ports", reserved)
+        return looked(system)
+
+    return make
+
+
+def hccl_range(root: Path) -> Made:
+    """A range of its own choice, in the middle of the system's."""
+    return looked(npu_host(root, HCCL_HOST_SOCKET_PORT_RANGE="60000-60050"))
+
+
+def limited(**limits: str) -> Callable[[Path], Made]:
+    def make(root: Path) -> Made:
+        system = npu_host(root)
+        write_limits(root, **{"files": "65536", **limits})
+        (root / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+        return looked(system)
+
+    return make
+
+
+def small_container(root: Path) -> Made:
+    system = cpu_host(root)
+    write(root, "sys/fs/cgroup/pids.max", "256\n")
+    return looked(system)
+
+
+def small_shm(root: Path) -> Made:
+    """The room is given; `test_reading` reads it from a file system of its own."""
+    facts = replace(read_limits(cpu_host(root)), shared=64 << 20, files=1 << 20)
+    parallel = config(root, rollout={"tensor_parallel": 2, "replicas": 4})
+    return list(check_limits(facts, "cpu", parallel))
+
+
+def no_thp(root: Path) -> Made:
+    system = cpu_host(root)
+    write(root, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
+    return looked(system)
+
+
+def hoarded(root: Path) -> Made:
+    system = cpu_host(root)
+    write_meminfo(root, pages=16 << 10)
+    return looked(system)
+
+
+def strict(root: Path) -> Made:
+    system = cpu_host(root)
+    write(root, "proc/sys/vm/overcommit_memory", "2\n")
+    return looked(system)
+
+
+GUIDE_TLS = "cannot allocate memory in static TLS block"
+HOST_CASES: dict[str, Case] = {
+    "versions/mismatch": (other_torch, ("torch 2.9.0", "==2.10.0", "vllm-ascend 0.23.0")),
+    "versions/absent": (no_triton, ("triton-ascend is not installed", "==3.2.2")),
+    "versions/unreadable": (unknown_cann, ("cann", "'master-daily'", "9.1.0")),
+    "preloads/gone": (gone, ("/nowhere/libjemalloc.so.2", "not there")),
+    "preloads/foreign": (foreign, ("libother.so.2", "aarch64", "x86_64")),
+    "preloads/several": (several, ("libjemalloc.so", "libtcmalloc.so")),
+    "preloads/no-allocator": (lambda root: preloaded(root, ""), ("no jemalloc",)),
+    "preloads/static-tls": (static_tls, ("libgomp-947d5fa1.so.1.0.0", GUIDE_TLS)),
+    "preloads/late-libgomp": (late_libgomp, ("libgomp-947d5fa1.so.1.0.0", "not preloaded")),
+    "tools/ip": (tool("ip", None), ("no `ip`",)),
+    "tools/npu-smi": (
+        tool("npu-smi", "echo dcmi module initialize failed >&2; exit 1"),
+        ("npu-smi info", "dcmi module initialize failed"),
+    ),
+    "tools/compiler": (
+        tool("clang++", "echo \"<stdin>:1:10: fatal error: 'cstdint' file not found\" >&2; exit 1"),
+        ("clang++", "fatal error: 'cstdint' file not found"),
+    ),
+    "tools/no-compiler": (no_compiler, ("g++, clang++",)),
+    "devices/refused": (refused, ("trainer.device cuda", "no GPU is in sight")),
+    "devices/harmful-variable": (
+        variables(VLLM_ASCEND_ENABLE_NZ="1"),
+        ("VLLM_ASCEND_ENABLE_NZ=1", "unset it"),
+    ),
+    "devices/nodes": (removed("dev/hisi_hdc"), ("2 NPU dies", "/dev/hisi_hdc")),
+    "devices/permission": (closed, ("/dev/davinci0", "cannot be opened")),
+    "devices/mounts": (removed("usr/local/dcmi"), ("/usr/local/dcmi",)),
+    "devices/cut-short": (
+        variables(ASCEND_RT_VISIBLE_DEVICES="0, 1"),
+        ("ASCEND_RT_VISIBLE_DEVICES=0, 1", "names 2", "sees 1"),
+    ),
+    "devices/task-queue": (graphs_with_queue, ("TASK_QUEUE_ENABLE=2", "graphs")),
+    "devices/old-switch": (variables(VLLM_USE_V1="0"), ("VLLM_USE_V1=0",)),
+    "addresses/localhost": (
+        named({"MASTER_ADDR": "localhost"}),
+        ("MASTER_ADDR is localhost",),
+    ),
+    "addresses/own-name": (named({}, {"node-1": "127.0.1.1"}), ("node-1", "127.0.1.1")),
+    "addresses/no-interface": (
+        named({"GLOO_SOCKET_IFNAME": "eth9"}),
+        ("GLOO_SOCKET_IFNAME=eth9", "eth0 192.168.1.4"),
+    ),
+    "addresses/other-interface": (
+        named({"HCCL_SOCKET_IFNAME": "eth0", "HCCL_IF_IP": "10.7.0.4"}),
+        ("HCCL_SOCKET_IFNAME=eth0", "10.7.0.4"),
+    ),
+    "addresses/foreign-address": (
+        named({"HCCL_IF_IP": "10.7.0.5"}),
+        ("HCCL_IF_IP=10.7.0.5", "ib0 10.7.0.4"),
+    ),
+    "addresses/outside-subnet": (named({}, subnet="172.16.0.0/12"), ("172.16.0.0/12", "eth0")),
+    "ports/outgoing-overlap": (overlap, ("1024 to 65535", "20000 to 32767")),
+    "ports/few-outgoing": (only_few, ("only 1000 ports",)),
+    "ports/hccl-not-reserved": (hccl_range, ("60000-60050", "HCCL_HOST_SOCKET_PORT_RANGE")),
+    "ports/hccl-overlap": (hccl("24703", "24703-24734"), ("24703-24734", "20000 to 32767")),
+    "ports/hccl-shared-host": (hccl("61000", ""), ("HCCL_IF_BASE_PORT=61000",)),
+    "limits/nofile": (limited(files="1024"), ("1024 files", "32768")),
+    "limits/memlock": (limited(locked="8388608"), ("8 MiB", "mlx5_0")),
+    "limits/nproc": (small_container, ("256 processes", "768")),
+    "limits/shared-memory": (small_shm, ("/dev/shm", "64 MiB")),
+    "limits/no-huge-pages": (no_thp, ("transparent huge pages",)),
+    "limits/hoarded-huge-pages": (hoarded, ("32 GiB",)),
+    "limits/strict-overcommit": (strict, ("overcommit_memory=2",)),
+}
+"""check/fault -> what makes it, and words of its text."""
+ALSO: dict[str, set[str]] = {"ports/hccl-overlap": {"ports/hccl-shared-host"}}
+"""What cannot be made alone: the others that then are true as well."""

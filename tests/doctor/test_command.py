@@ -1,0 +1,155 @@
+"""`trimaran doctor` as it is typed, and what the start of a run says."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.made import config
+from tests.tiny_model import write_tiny_model
+from trimaran.cli.main import main
+from trimaran.cli.preflight import show_errors
+from trimaran.doctor.document import CHECKS
+from trimaran.doctor.finding import Finding, Severity
+from trimaran.doctor.report import HostReport, Report
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> str:
+    """Of a run whose data is missing."""
+    (tmp_path / "run.yaml").write_text(config(tmp_path).model_dump_json())
+    return str(tmp_path / "run.yaml")
+
+
+def test_json_has_the_form_that_the_document_tells(
+    run_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["doctor", run_file, "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert report["form"] == 1
+    (host,) = report["hosts"]
+    for finding in host["findings"]:
+        assert list(finding) == ["check", "fault", "severity", "what", "why", "mend"]
+        assert finding["severity"] in ("fine", "warning", "error")
+    known = {f"{check.name}/{fault.name}" for check in CHECKS for fault in check.faults}
+    found = {f"{one['check']}/{one['fault']}" for one in host["findings"] if one["fault"]}
+    assert "run/refused" in found and found <= known
+    (link,) = report["links"]
+    assert list(link) == ["start", "end", "transport", "seconds", "bytes_per_second", "said"]
+
+
+def test_people_read_errors_first_with_reason_and_remedy() -> None:
+    findings = (
+        Finding("tools", "", Severity.FINE, "nothing found"),
+        Finding(
+            "tools", "ip", Severity.WARNING, "no `ip`", "scripts", "apt-get install -y iproute2"
+        ),
+        Finding("disks", "room", Severity.ERROR, "full", "it is held", "df -h\nrm old"),
+    )
+    report = Report((HostReport("node-1", findings),))
+    assert list(report.lines()) == [
+        "node-1:",
+        "  error: full",
+        "    why:  it is held",
+        "    mend: df -h",
+        "          rm old",
+        "  warning: no `ip`",
+        "    why:  scripts",
+        "    mend: apt-get install -y iproute2",
+        "  fine: tools",
+    ]
+    assert report.worst is Severity.ERROR
+
+
+def test_warnings_alone_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    assert main(["doctor"]) == 0
+    assert "warning: VLLM_USE_V1=0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["--host", "10.0.0.2:7990"], "give --token-file FILE"),
+        (["--host", "nowhere", "--token-file", "TOKEN"], "--host nowhere: give HOST:PORT"),
+        (["--listen", "10.0.0.2:7990"], "is beyond loopback"),
+        (["--listen", "nowhere"], "--listen nowhere"),
+        (["--store", "sqlite:x"], "give redis://HOST:PORT/DB"),
+    ],
+)
+def test_what_is_given_wrongly_is_told(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("a-token-of-a-test")
+    (tmp_path / "token").chmod(0o600)
+    given = [str(tmp_path / "token") if word == "TOKEN" else word for word in arguments]
+    assert main(["doctor", *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_token_that_others_can_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("a-token-of-a-test")
+    (tmp_path / "token").chmod(0o644)
+    arguments = ["--host", "127.0.0.1:1", "--token-file", str(tmp_path / "token")]
+    assert main(["doctor", *arguments]) == 2
+    assert "others can read this token" in capsys.readouterr().err
+
+
+def test_before_a_start_each_error_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    monkeypatch.setenv("VLLM_USE_V1", "0")  # a warning, which stays for `trimaran doctor`
+    show_errors(config(tmp_path))
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith("doctor: GLOO_SOCKET_IFNAME=eth99: there is no such interface")
+    assert "export GLOO_SOCKET_IFNAME=" in line
+    assert not said.out
+
+
+@pytest.mark.e2e
+def test_a_manager_says_so_before_it_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "trimaran.cli", "up", "--address", address]
+        asked = subprocess.run(
+            [*command, "--folder", str(tmp_path)],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "eth99"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert asked.returncode != 0  # the port is taken
+    assert asked.stderr.startswith("doctor: GLOO_SOCKET_IFNAME=eth99")
+
+
+@pytest.mark.e2e
+def test_a_run_says_so_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on then; here it ends because a port is taken."""
+    write_tiny_model(tmp_path / "model")
+    capsys.readouterr()  # what its writing says
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1 + 2", "answer": "3"}\n')
+    sections = {"rollout": {"engine": "transformers", "max_tokens": 8, "max_prompt_tokens": 64}}
+    run = {"model": {"path": "model"}, "data": {"train": "train.jsonl"}, **sections}
+    (tmp_path / "run.yaml").write_text(json.dumps({**run, "reward": {"rules": {"gsm8k": 1.0}}}))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"endpoints.reward=127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["train", str(tmp_path / "run.yaml"), endpoint]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in told] == ["doctor", "error"], told

@@ -1,0 +1,86 @@
+"""docs/doctor.md and the version matrix."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trimaran import doctor
+from trimaran.doctor.document import CHECKS, markdown
+from trimaran.doctor.finding import Severity
+from trimaran.doctor.versions import check_versions, load_matrix
+
+DOCUMENT = Path(doctor.__file__).parents[2] / "docs" / "doctor.md"
+GUIDES = (
+    "cannot allocate memory in static TLS block",
+    "libgomp-947d5fa1.so.1.0.0",
+    "ip: command not found",
+    "fatal error: 'cstdint' file not found",
+    "out of memory (OOM) on the host",
+    "overwritten by another installation",
+    "antlr4-python3-runtime",
+    "MASTER_ADDR",
+    "npu-smi info",
+    "--device",
+    "HCCL_SOCKET_IFNAME",
+    "VLLM_USE_V1",
+)
+"""What the guides that our users follow warn of, in their words, or the name of what they have set."""
+
+
+def test_the_document_is_written_from_the_checks() -> None:
+    written = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    assert written == "\n".join(markdown()).splitlines(), (
+        "run: python -m trimaran.doctor > docs/doctor.md"
+    )
+
+
+@pytest.mark.parametrize("words", GUIDES)
+def test_what_the_guides_warn_of_can_be_found_by_its_words(words: str) -> None:
+    assert words in "\n".join(markdown())
+
+
+def test_names_are_short_and_unique() -> None:
+    names = [f"{check.name}/{fault.name}" for check in CHECKS for fault in check.faults]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+/[a-z-]+", name) for name in names)
+
+
+def test_each_row_of_the_matrix_has_its_source_and_remedy() -> None:
+    for row in load_matrix():
+        assert row.needs
+        assert re.match(r"(ours: |vLLM-Ascend|torch-npu|verl|NVIDIA)", row.source), row.source
+        assert len(row.source) > 20
+        assert row.mend
+        assert row.severity is not Severity.FINE
+
+
+def _version(specifier: str, fits: bool) -> str:
+    """One that does, or does not."""
+    number = re.search(r"\d[\w.]*", specifier)
+    assert number
+    if not fits:
+        return "0.0.1" if ">" in specifier or "==" in specifier else number[0]
+    if specifier.startswith("!="):
+        return "0.1.7"
+    return number[0].removesuffix(".")
+
+
+@pytest.mark.parametrize(
+    "row", load_matrix(), ids=lambda row: f"{dict(row.when)} {dict(row.needs)}"
+)
+def test_each_row_can_be_broken(row) -> None:
+    """By every package that it names, one at a time; and by none where all fit."""
+    there = {name: _version(want, fits=True) for name, want in row.when.items()}
+    fitting = {name: _version(want.lstrip("?"), fits=True) for name, want in row.needs.items()}
+    right = fitting | {name: v for name, v in there.items() if name not in fitting}
+    if not row.when.keys() & row.needs.keys():
+        assert not list(check_versions(right, [row]))
+    for name in row.needs:
+        broken = {**right, name: there.get(name, "0.0.1")}
+        if name in there and name in fitting:
+            broken[name] = "0.1.7"
+        (finding,) = check_versions(broken, [row])
+        assert finding.severity is row.severity and row.source in finding.why

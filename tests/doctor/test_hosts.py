@@ -1,0 +1,267 @@
+"""Doctors of several hosts, over real connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.made import config
+from trimaran.doctor.listener import Listener
+from trimaran.doctor.others import check_other
+from trimaran.doctor.pairs import ask_host, measure_pairs
+from trimaran.doctor.wire import dial
+from trimaran.errors import UnauthenticatedError, UnavailableError
+from trimaran.network import join
+
+TOKEN = "a-token-of-a-test"
+SECONDS = 120
+
+
+def listen(token: str = TOKEN, ahead: float = 0) -> str:
+    """On this host; it ends with the tests' process."""
+    listener = Listener("127.0.0.1:0", token, now=lambda: time.time() + ahead)
+    threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
+    return join(listener.host, listener.port)
+
+
+def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
+    other, findings = ask_host(listen(), TOKEN, config(tmp_path))
+    assert not other.said
+    assert other.versions and other.versions["trimaran"]
+    assert other.model_bytes == 1000
+    assert {"memory", "disks", "tools"} <= {one.check for one in findings}
+    assert not list(check_other(other, other.versions, "model", 1000))
+
+
+@pytest.mark.parametrize(("ahead", "side"), [(90.0, "90 s ahead"), (-90.0, "90 s behind")])
+def test_a_clock_that_is_wrong_is_found(ahead: float, side: str) -> None:
+    other, _ = ask_host(listen(ahead=ahead), TOKEN, None)
+    (finding,) = check_other(other, other.versions or {})
+    assert finding.fault == "clock" and side in finding.what
+
+
+def test_a_slow_answer_is_no_wrong_clock() -> None:
+    """Half a round trip is what the clock may be wrong by, so a slow network accuses nobody."""
+    other, _ = ask_host(listen(ahead=0.4), TOKEN, None)
+    assert other.ahead == pytest.approx(0.4, abs=other.within + 0.05)
+    assert not list(check_other(other, other.versions or {}))
+    assert not list(check_other(replace(other, ahead=1.9, within=1.0), other.versions or {}))
+    assert list(check_other(replace(other, ahead=1.9, within=0.1), other.versions or {}))
+
+
+def test_another_token_is_refused_on_both_sides() -> None:
+    address = listen("another-token-of-a-test")
+    with pytest.raises(UnauthenticatedError, match="another token"):
+        dial(address, TOKEN)
+    other, findings = ask_host(address, TOKEN, None)
+    assert "another token" in other.said and not findings
+
+
+def test_who_shows_no_proof_is_answered_nothing() -> None:
+    host, _, port = listen().rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        assert b"nonce" in connection.recv(1000)
+        connection.sendall(b'{"nonce": "1", "proof": "1"}\n{"ask": "clock"}\n')
+        answered = b""
+        while read := connection.recv(1000):
+            answered += read
+    assert json.loads(answered) == {"proof": ""}
+
+
+def test_the_token_never_travels() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        heard: list[bytes] = []
+
+        def overhear() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b'{"form": "trimaran-doctor-1", "nonce": "7"}\n')
+                heard.append(connection.recv(4096))
+
+        threading.Thread(target=overhear, daemon=True).start()
+        with pytest.raises(UnavailableError):
+            dial(join("127.0.0.1", server.getsockname()[1]), TOKEN)
+    assert b"proof" in heard[0] and TOKEN.encode() not in heard[0]
+
+
+def test_what_listens_there_may_be_no_doctor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(b"220 mail.example ESMTP\n")
+
+        threading.Thread(target=speak, daemon=True).start()
+        with pytest.raises(UnavailableError, match="no trimaran doctor"):
+            dial(join("127.0.0.1", server.getsockname()[1]), TOKEN)
+
+
+def test_each_pair_is_measured_both_ways() -> None:
+    members = [listen(), listen(), listen()]
+    links = measure_pairs(members, TOKEN, has_gloo=False)
+    assert len({(link.start, link.end) for link in links}) == 6
+    assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
+
+
+@pytest.mark.e2e
+def test_a_pair_is_measured_by_gloo() -> None:
+    """Two processes, made as the weight plane makes its groups."""
+    links = measure_pairs([listen(), listen()], TOKEN, has_gloo=True)
+    (gloo,) = [link for link in links if link.transport == "gloo"]
+    assert not gloo.said, gloo.said
+    assert gloo.bytes_per_second > 1e6 and 0 < gloo.seconds < 10
+
+
+# Hosts with addresses of their own.
+
+
+class Hosts:
+    """Two network namespaces, 10.77.0.1 and 10.77.0.2, and the wire between them."""
+
+    def __init__(self, names: list[str], delay_ms: float) -> None:
+        self.names = names
+        ends = (names[0], "10.77.0.1", names[1], "10.77.0.2", "1000", str(delay_ms))
+        self._wire = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.link", *ends],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        assert self._wire.stdout and self._wire.stdout.readline() == "up\n"
+
+    def cut(self) -> None:
+        assert self._wire.stdin
+        self._wire.stdin.write("cut\n")
+
+    def close(self) -> None:
+        self._wire.kill()
+        self._wire.wait()
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    """The parameter: the wire's delay one way, in milliseconds."""
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("this kernel has no TUN devices, of which the wire between two hosts is made")
+    names = [f"doctor{os.getpid()}{end}" for end in "ab"]
+    with ExitStack() as stack:
+        for name in names:
+            if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+                pytest.skip("only root may make the network namespaces that are this test's hosts")
+            stack.callback(run, "ip", "netns", "delete", name)
+        made = Hosts(names, request.param)
+        stack.callback(made.close)
+        yield made
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+
+
+def inside(name: str, *command: str) -> list[str]:
+    return ["nsenter", f"--net=/run/netns/{name}", *command]
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def listener(hosts: Hosts, token: Path) -> Iterator[str]:
+    """On the second host, as its operator starts it."""
+    address = "10.77.0.2:7990"
+    command = [sys.executable, "-m", "trimaran.cli", "doctor", "--listen", address]
+    with subprocess.Popen(
+        inside(hosts.names[1], *command, "--token-file", str(token)),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout and address in process.stdout.readline()
+            yield address
+        finally:
+            process.kill()
+
+
+def ask(name: str, *arguments: str, **variables: str) -> tuple[int, dict[str, list[dict]]]:
+    """The exit code and the report of `trimaran doctor --json` on one of the hosts."""
+    command = [sys.executable, "-m", "trimaran.cli", "doctor", *arguments, "--json"]
+    asked = subprocess.run(
+        inside(name, *command),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, **variables},
+    )
+    assert asked.stdout, asked.stderr
+    return asked.returncode, json.loads(asked.stdout)
+
+
+def named(report: dict[str, list[dict]], host: int) -> set[str]:
+    findings = report["hosts"][host]["findings"]
+    return {f"{one['check']}/{one['fault']}" for one in findings if one["severity"] != "fine"}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("hosts", [0.1], indirect=True)
+def test_two_hosts_measure_their_link(hosts: Hosts, listener: str, token: Path) -> None:
+    _, report = ask(hosts.names[0], "--host", listener, "--token-file", str(token))
+    ways = {(link["start"].split(":")[0], link["transport"]) for link in report["links"]}
+    assert ways == {("10.77.0.1", "relay"), ("10.77.0.2", "relay"), ("10.77.0.1", "gloo")}
+    assert not any(link["said"] for link in report["links"]), report["links"]
+    assert [host["host"] for host in report["hosts"]][1] == listener
+    assert not {name for name in named(report, 0) if name.startswith("links/")}
+    assert not {name for name in named(report, 1) if name.startswith("hosts/")}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("hosts", [40.0], indirect=True)
+def test_a_far_host_and_one_that_is_gone_are_found(
+    hosts: Hosts, listener: str, token: Path, tmp_path: Path
+) -> None:
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(config(tmp_path).model_dump_json())
+    relay = (str(run_file), "weight_sync.transport=relay")
+    arguments = (*relay, "--host", listener, "--token-file", str(token))
+    _, report = ask(hosts.names[0], *arguments)
+    assert "links/far" in named(report, 0)
+    hosts.cut()
+    code, report = ask(hosts.names[0], *arguments)
+    assert code == 1
+    assert named(report, 1) == {"hosts/unreachable"}
+    assert report["links"][0]["start"] == report["links"][0]["end"]  # only this host is left
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("hosts", [0.1], indirect=True)
+def test_the_subnet_is_looked_for_on_the_host(hosts: Hosts, tmp_path: Path) -> None:
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(config(tmp_path, network={"subnet": "10.77.0.0/16"}).model_dump_json())
+    _, report = ask(hosts.names[0], str(run_file), "weight_sync.transport=relay")
+    # This machine's own /etc/hosts may give its name the address 127.0.1.1.
+    about = {name for name in named(report, 0) if name.startswith("addresses/")}
+    assert about <= {"addresses/own-name"}
+    host, _, port = report["links"][0]["start"].rpartition(":")
+    assert host == "10.77.0.1" and int(port) in range(20000, 32768)  # network.ports
+    _, report = ask(hosts.names[0], str(run_file), "network.subnet=10.78.0.0/16")
+    assert "addresses/outside-subnet" in named(report, 0)
+    variables = {"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "localhost"}
+    code, report = ask(hosts.names[0], str(run_file), **variables)
+    assert code == 1
+    assert {"addresses/other-interface", "addresses/localhost"} <= named(report, 0)

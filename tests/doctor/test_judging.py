@@ -1,0 +1,100 @@
+"""Where the same facts mean something else: in a subnet, on another kind of device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.doctor.host_cases import INTERFACES, devices_of
+from tests.doctor.made import config, cpu_host, npu_host
+from trimaran.doctor.addresses import Addresses, check_addresses
+from trimaran.doctor.examine import examine
+from trimaran.doctor.finding import Finding, Severity
+from trimaran.doctor.limits import GIB, check_limits, read_limits
+from trimaran.doctor.memory import needs_of
+from trimaran.doctor.preloads import Preloads, check_preloads
+
+
+def in_subnet(root: Path, **variables: str) -> list[Finding]:
+    facts = Addresses("node-1", {}, INTERFACES, variables)
+    return list(check_addresses(facts, config(root, network={"subnet": "10.0.0.0/8"})))
+
+
+def test_localhost_is_an_error_where_others_must_reach_it(tmp_path: Path) -> None:
+    (finding,) = in_subnet(tmp_path, MASTER_ADDR="localhost")
+    assert finding.severity is Severity.ERROR
+    assert finding.mend == "export MASTER_ADDR=10.7.0.4"  # not the first interface's
+    (finding,) = in_subnet(tmp_path, MASTER_ADDR="127.0.0.1")
+    assert finding.fault == "localhost"
+
+
+def test_in_a_subnet_each_interface_is_that_of_the_subnet(tmp_path: Path) -> None:
+    assert not in_subnet(tmp_path, GLOO_SOCKET_IFNAME="ib0", HCCL_IF_IP="10.7.0.4")
+    (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth0")
+    assert finding.fault == "other-interface"
+    assert finding.mend.startswith("unset GLOO_SOCKET_IFNAME")
+    (finding,) = in_subnet(tmp_path, HCCL_IF_IP="192.168.1.4")
+    assert finding.fault == "other-interface"
+
+
+def test_an_interface_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+    (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth9")
+    assert finding.fault == "no-interface"
+    assert finding.mend == "export GLOO_SOCKET_IFNAME=ib0"
+
+
+def test_where_the_kernel_tells_no_interfaces_nothing_is_said_of_them() -> None:
+    facts = Addresses("node-1", {}, (), {"GLOO_SOCKET_IFNAME": "eth9", "HCCL_IF_IP": "10.7.0.4"})
+    assert not list(check_addresses(facts, None))
+
+
+def test_a_run_on_one_machine_may_have_its_name_on_loopback(tmp_path: Path) -> None:
+    facts = Addresses("node-1", {"node-1": "127.0.1.1"}, INTERFACES, {})
+    assert not list(check_addresses(facts, config(tmp_path)))
+    (finding,) = check_addresses(facts, None)  # a host of which nobody knows what it is for
+    assert finding.fault == "own-name"
+    assert finding.mend == "sed -i '1i 192.168.1.4 node-1' /etc/hosts"
+
+
+def test_variables_of_npus_mean_nothing_elsewhere(tmp_path: Path) -> None:
+    given = {"TASK_QUEUE_ENABLE": "2", "VLLM_ASCEND_ENABLE_NZ": "1", "RANK_TABLE_FILE": "x"}
+    run = {"rollout": {"eager": False, "device": "cpu"}, "trainer": {"device": "cpu"}}
+    assert not devices_of(tmp_path, "cpu", given, **run)
+
+
+def test_jemalloc_is_asked_for_on_npus_only() -> None:
+    facts = Preloads("x86_64", (), {}, (), ())
+    assert not list(check_preloads(facts, "cpu"))
+    assert [one.fault for one in check_preloads(facts, "npu")] == ["no-allocator"]
+
+
+def test_what_a_placement_says_as_well_is_told_once(tmp_path: Path) -> None:
+    pools = {"rollout": {"device": "npu"}, "trainer": {"device": "npu"}}
+    findings = devices_of(tmp_path, "npu", {"RANK_TABLE_FILE": "x"}, **pools)
+    told = [one.fault for one in findings if "RANK_TABLE_FILE" in one.what]
+    assert told == ["harmful-variable"]
+    assert "refused" in {one.fault for one in findings}  # there are no dies
+
+
+def test_the_allocator_is_named(tmp_path: Path) -> None:
+    for system, words in (
+        (cpu_host(tmp_path / "a"), "glibc"),
+        (npu_host(tmp_path / "b"), "jemalloc"),
+    ):
+        (finding,) = [one for one in examine(system, None) if one.check == "preloads"]
+        assert words in finding.what
+
+
+def test_files_grow_with_the_run(tmp_path: Path) -> None:
+    facts = replace(read_limits(cpu_host(tmp_path)), files=1024, shared=1 << 40)
+    assert not list(check_limits(facts, "cpu", config(tmp_path, rollout={"replicas": 4})))
+    large = config(tmp_path, rollout={"replicas": 64, "tensor_parallel": 4})
+    (finding,) = check_limits(facts, "cpu", large)
+    assert finding.mend.startswith("ulimit -n 2592")
+
+
+def test_of_a_run_over_several_hosts_one_replica_counts_here(tmp_path: Path) -> None:
+    alone = needs_of(config(tmp_path, 10, rollout={"replicas": 4}), "cuda")
+    spread = config(tmp_path, 10, rollout={"replicas": 4}, network={"subnet": "10.0.0.0/8"})
+    assert sum(alone.values()) == 10 * 4 + 10 + GIB  # and a reward worker
+    assert sum(needs_of(spread, "cuda").values()) == 10

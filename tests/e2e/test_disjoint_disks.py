@@ -1,0 +1,146 @@
+"""A run whose hosts share no disk: the same weights as on one, also when the trainer's host is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.controller.anchor import read_anchors
+from services.manager.results import list_checkpoints, validation_samples, validation_steps
+from tests.bucket_server import Endpoint, served
+from tests.e2e import runs
+from tests.e2e.disjoint import RUN_ID, Hosts, read_config, roots_of
+from tests.redis_server import RedisServer
+from trimaran.model_manifest import push_model
+from trimaran.places import open_place
+from trimaran.run_context import RunContext
+from trimaran.run_place import run_place
+from trimaran.runs import RunState, events_stream
+from trimaran.store import Store, entries
+from trimaran.telemetry import read_json_lines
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+STEPS = {"steps": 5, "deterministic": True, "checkpoint_every": 2}
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Endpoint]:
+    with served() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[int, str]:
+    """Roots of the usual run, in one folder; made once."""
+    return {}
+
+
+def usual_roots(write_run: Any, folder: Path, known: dict[int, str]) -> dict[int, str]:
+    if not known:
+        code, output = runs.train(write_run(run=STEPS), run_folder_parent=folder)
+        assert code == 0, output
+        run = RunContext.in_folder(runs.only_run(folder / "runs"))
+        known.update(asyncio.run(roots_of(run.store_url, run.run_id)))
+    return known
+
+
+def disjoint(write_run: Any, tmp_path: Path, tiny_model: Path, store_url: str) -> tuple[Any, Any]:
+    """Hosts, and the configuration of a run in which nobody needs the disk of another."""
+    name = tmp_path.name
+    digest = push_model(tiny_model, open_place(f"s3://payloads/{name}/model", "URL"))
+    hosts, data = Hosts(tmp_path, store_url), tmp_path / "hosts/controller/data"
+    path = write_run(run=STEPS)
+    changes: dict[str, dict[str, object]] = {
+        "run": {"checkpoints": f"s3://payloads/{name}/runs", "payloads": f"s3://payloads/{name}/p"},
+        "model": {
+            "path": "/nowhere/tiny",
+            "source": f"s3://payloads/{name}/model",
+            "digest": digest,
+        },
+        "data": {"train": str(data / "train.jsonl"), "validation": str(data / "heldout.jsonl")},
+        "weight_sync": {"transport": "relay"},
+    }
+    return hosts, read_config(path, changes)
+
+
+def bring_data(hosts: Hosts, source: Path) -> None:
+    """To the controller's host alone."""
+    data = hosts.root / "controller/data"
+    data.mkdir()
+    for name in ("train.jsonl", "heldout.jsonl"):
+        shutil.move(source / name, data / name)
+
+
+async def until_step(store: Store, step: int) -> None:
+    async with asyncio.timeout(200):
+        while True:
+            async for _, tree in entries(store, events_stream(RUN_ID)):
+                if tree["kind"] == "step" and tree["run"]["step"] >= step:
+                    return
+            await asyncio.sleep(0.2)
+
+
+def test_disjoint_disks_reach_the_weights_of_the_usual_run(
+    write_run: Any,
+    tiny_model: Path,
+    tmp_path: Path,
+    known: dict[int, str],
+    bucket: Endpoint,
+    redis_server: RedisServer,
+) -> None:
+    usual = usual_roots(write_run, tmp_path, known)
+    hosts, config = disjoint(write_run, tmp_path, tiny_model, redis_server.url("disjoint"))
+    ended = asyncio.run(hosts.conduct(config, prepare=lambda: bring_data(hosts, tmp_path)))
+    assert ended is not None and (ended.state, ended.step) == (RunState.SUCCEEDED, 5), ended
+    assert asyncio.run(roots_of(hosts.store_url, RUN_ID)) == usual
+    # What people read is found from the manager's host, whose folder has only logs.
+    place = run_place(config, RUN_ID)
+    assert [each.step for each in list_checkpoints(hosts.own, (), place)] == [5]
+    assert validation_steps(hosts.own, place) == (0, 2, 4, 5)
+    assert validation_samples(hosts.own, 5, 10, place=place)[1] > 0
+    assert [end.records > 0 for end in read_anchors(hosts.own, place).values()] == [True]
+    assert place is not None
+    names = place.sizes()
+    assert {"summary.json", "curve.png", "model/config.json", "metrics.jsonl"} <= names.keys()
+    # Each model was fetched once, by who needs it; the others have none.
+    fetched = {path.parts[-5] for path in hosts.root.glob("*/cache/models/*/tiny")}
+    assert fetched == {"trainer-0", "rollout-0"}
+
+
+def test_lost_hosts_are_replaced_by_empty_ones(
+    write_run: Any,
+    tiny_model: Path,
+    tmp_path: Path,
+    known: dict[int, str],
+    bucket: Endpoint,
+    redis_server: RedisServer,
+) -> None:
+    usual = usual_roots(write_run, tmp_path, known)
+    hosts, config = disjoint(write_run, tmp_path, tiny_model, redis_server.url("lost"))
+
+    async def lose(store: Store) -> None:
+        await until_step(store, 3)
+        for name in ("trainer-0", "rollout-0"):
+            hosts.lose(name, config)
+        await until_step(store, 4)
+        shutil.copytree(tmp_path / "hosts/controller/data", tmp_path / "data")
+        hosts.lose("controller", config, lambda: bring_data(hosts, tmp_path / "data"))
+
+    ended = asyncio.run(hosts.conduct(config, lose, lambda: bring_data(hosts, tmp_path)))
+    assert ended is not None and (ended.state, ended.step) == (RunState.SUCCEEDED, 5), ended
+    assert asyncio.run(roots_of(hosts.store_url, RUN_ID)) == usual
+    log = (hosts.own / "logs/trainer-0.log").read_text()
+    assert (
+        f"continuing from s3://payloads/{tmp_path.name}/runs/{RUN_ID}/checkpoints/step-0000" in log
+    )
+    # The controller's successor has written its rows again, each step's once.
+    rows = read_json_lines(hosts.run_folder("controller") / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "step"] == [1, 2, 3, 4, 5]
+    validated = [row["step"] for row in rows if row["kind"] == "validation"]
+    assert validated in ([0, 2, 5], [0, 2, 4, 5])  # a controller may die between a step and its own

@@ -1,0 +1,87 @@
+"""Real Ray on one node, on a host of its own (network, processes, disk)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import sys
+from collections.abc import Generator
+
+import pytest
+
+from tests.cluster.hosts import Host, Network, why_impossible
+from tests.cluster.ray_hosts import RAY, ROOT, VARIABLES, wait_for
+from tests.launch.services import STAND_IN
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not HAS_RAY, reason="Ray is optional: pip install 'trimaran[ray]'"),
+    pytest.mark.skipif(bool(why_impossible()), reason=why_impossible()),
+]
+NPUS = '{"NPU": 4, "trimaran_rollout": 1}'
+SUPERVISE = """
+import json, sys
+from trimaran.launch.ray.cluster import Cluster, Where
+from trimaran.launch.ray.supervisor import Supervisor
+cluster = Cluster("auto")
+cluster.connect()
+order = {"name": "rollout-0", "arguments": sys.argv[1:], "folder": "/srv/run", "device": "npu",
+    "files": {"token": "s3cret-s3cret-s3cret"}, "variables": {"PLUGIN": "s3cret-s3cret-s3cret"}}
+actor = cluster.make(Supervisor, "run/rollout-0", Where({"NPU": 2}), 60.0)
+cluster.call(actor, "start", order).result(60)
+print(json.dumps(cluster.call(actor, "report", 0).result(60)["pid"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Generator[Host]:
+    with Network(tmp_path_factory.mktemp("ray")) as network:
+        host = network.host("alone")
+        host.run(
+            *(sys.executable, *RAY, "start", "--head", "--num-cpus=4", f"--resources={NPUS}"),
+            *(f"--node-ip-address={host.address}", "--temp-dir=/srv/ray"),
+            *("--object-store-memory=100000000", "--include-dashboard=false"),
+            variables=VARIABLES,
+        )
+        yield host
+
+
+def test_what_holds_wherever_processes_are_started_holds_on_ray(node: Host) -> None:
+    tests = ROOT / "tests" / "cluster" / "contract.py"
+    words = ("-m", "pytest", tests, "-q", "-x", "--basetemp=/srv/tests", "-p", "no:cacheprovider")
+    printed = node.run(sys.executable, *words, variables=VARIABLES, seconds=280)
+    assert " passed" in printed and "failed" not in printed, printed
+
+
+def test_a_killed_actor_takes_all_along_and_secrets_lie_nowhere_but_with_the_service(
+    node: Host,
+) -> None:
+    program = (sys.executable, "-c", SUPERVISE, STAND_IN, "engine", "/srv/run/rollout-0")
+    pid = json.loads(node.run(*program, variables=VARIABLES).splitlines()[-1])
+    started = node.folder / "run" / "rollout-0-child"
+    wait_for(started.exists, "what the service starts")
+    environ = node.run("cat", f"/proc/{pid}/environ").split("\0")
+    [devices] = [word for word in environ if word.startswith("ASCEND_RT_VISIBLE_DEVICES=")]
+    assert sorted(map(int, devices.partition("=")[2].split(","))) == [
+        int(name) for name in devices.partition("=")[2].split(",")
+    ]
+    secret = node.run("sh", "-c", "grep -rl s3cret-s3cret-s3cret /srv/ray /srv/run || true")
+    assert secret.split() == ["/srv/run/token"]
+    parent = node.run("ps", "-o", "ppid=", "-p", str(pid)).strip()
+    node.kill_process(signal.SIGKILL, int(parent))
+    left = (str(pid), started.read_text())
+    wait_for(lambda: not node.processes("stand_in.py", "engine"), f"{left} to end")
+    wait_for(lambda: int(left[1]) not in node.processes(), "its child to end")
+
+
+def test_a_raylet_that_is_killed_takes_its_actors_and_their_services_along(node: Host) -> None:
+    program = (sys.executable, "-c", SUPERVISE.replace("run/rollout-0", "run/rollout-1"))
+    node.run(*program, STAND_IN, "engine", "/srv/run/rollout-1", variables=VARIABLES)
+    wait_for(lambda: node.processes("stand_in.py", "engine"), "the service")
+    child = int((node.folder / "run" / "rollout-1-child").read_text())
+    assert node.kill(signal.SIGKILL, "raylet/raylet")
+    wait_for(lambda: not node.processes("ray::Supervisor"), "the actor to end")
+    wait_for(lambda: not node.processes("stand_in.py", "engine"), "the service to end")
+    wait_for(lambda: child not in node.processes(), "what it had started to end")

@@ -1,0 +1,285 @@
+"""What a launcher makes of what Ray tells; the services are real, Ray is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.launch.services import STAND_IN, is_alive, pid_of
+from tests.trimaran.ray.fake_cluster import NODES, FakeCluster
+from tests.trimaran.ray.test_placing import configure
+from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
+from trimaran.launch.ray.children import RayChildren
+from trimaran.launch.ray.cluster import Cluster
+from trimaran.launch.service_process import Exit, ServiceProcess
+from trimaran.launch.service_records import ServiceRecord
+from trimaran.run_context import RunContext
+from trimaran.runs import replicas_key, service_key
+from trimaran.store import Store, open_store
+from trimaran.trust import Trust, make_token
+
+SECONDS = 60.0
+
+
+class Stage:
+    """A run with RayChildren on a fake cluster."""
+
+    def __init__(self, folder: Path, store: Store, url: str) -> None:
+        self.folder, self.store, self.cluster = folder, store, FakeCluster()
+        self.run = RunContext("demo-1", folder, url, Trust(make_token(folder)), "ray")
+        self.run.write()
+        self.notes: list[str] = []
+        self.children = self.make_children()
+
+    def make_children(self, **how: Any) -> RayChildren:
+        cluster, config = cast(Cluster, self.cluster), configure({"data_parallel": 2})
+        return RayChildren(cluster, self.run, config, self.store, self.notes.append, **how)
+
+    def service(self, name: str, what: str = "run") -> ServiceProcess:
+        kind, _, index = name.rpartition("-")
+        mark = self.folder / name
+        return ServiceProcess(
+            name,
+            (sys.executable, str(STAND_IN), what, str(mark)),
+            {},
+            self.folder / "logs" / f"{name}.log",
+            kind=kind or name,
+            index=int(index) if kind else 0,
+        )
+
+    async def start(self, name: str, what: str = "run") -> int:
+        """Its process id, once it is up."""
+        (self.folder / name).unlink(missing_ok=True)
+        await self.children.start(self.service(name, what))
+        pid = await asyncio.to_thread(pid_of, self.folder / name)
+        while self.children.alive[name].report is None:
+            await asyncio.sleep(0.02)
+        return pid
+
+    async def next_exit(self) -> Exit:
+        return await self.children.exits.get()
+
+
+@asynccontextmanager
+async def staged(folder: Path) -> AsyncGenerator[Stage]:
+    (folder / "logs").mkdir()
+    url = f"sqlite:{folder / 'store.sqlite'}"
+    store = await open_store(url)
+    stage = Stage(folder, store, url)
+    try:
+        await stage.children.open()
+        yield stage
+    finally:
+        await stage.children.close()
+        await stage.children.close()
+        await store.close()
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Callable[[Callable[[Stage], Awaitable[None]]], None]:
+    async def run(body: Callable[[Stage], Awaitable[None]]) -> None:
+        async with asyncio.timeout(SECONDS), staged(tmp_path) as stage:
+            await body(stage)
+
+    return lambda body: asyncio.run(run(body))
+
+
+def test_each_service_has_an_actor_that_ends_with_it(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        for name in ("reward", "trainer-0", "trainer-1", "rollout-0", "rollout-1"):
+            await stage.start(name)
+        where = {n.split("/")[1]: actor.where for n, actor in stage.cluster.actors.items()}
+        assert {where[f"rollout-{i}"].node_id for i in (0, 1)} == {"n1", "n2"}
+        assert [where[f"trainer-{i}"].bundle for i in (0, 1)] == [0, 1]
+        assert list(stage.cluster.groups.values()) == [[{"CPU": 1.0}] * 2]
+        assert list(where["reward"].resources) == ["node:10.0.0.1"]
+        await stage.children.end(["rollout-0", "nobody"], 20.0)
+        assert "rollout-0" not in stage.children.alive and stage.children.exits.empty()
+        assert len(stage.cluster.actors) == 4
+        await stage.children.close()
+        assert not stage.cluster.actors and not stage.cluster.groups
+        assert not stage.cluster.is_connected
+
+    hold(body)
+
+
+def test_no_secret_lies_in_rays_own_store(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.start("reward")
+        token = (stage.folder / "token").read_text().strip()
+        assert stage.cluster.given and token not in repr(stage.cluster.given)
+
+    hold(body)
+
+
+def test_a_death_tells_its_exit_code_and_its_last_lines(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.children.start(stage.service("reward", "die2"))
+        ended = await stage.next_exit()
+        assert (ended.code, ended.last_lines()) == (2, ["error: the engine has no wings"])
+        pid = await stage.start("rollout-0")
+        os.kill(pid, signal.SIGKILL)
+        assert (await stage.next_exit()).code == -signal.SIGKILL
+        assert not stage.cluster.actors
+
+    hold(body)
+
+
+def test_a_dead_actor_is_a_death_and_the_next_life_is_another(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.start("rollout-0")
+        first = stage.children.alive["rollout-0"].incarnation
+        [actor] = stage.cluster.actors.values()
+        stage.cluster.kill(actor)
+        ended = await stage.next_exit()
+        assert ended.code == -signal.SIGKILL and "actor on 10.0.0.1 is gone" in ended.how
+        await stage.start("rollout-0")
+        assert stage.children.alive["rollout-0"].incarnation != first
+
+    hold(body)
+
+
+def test_an_actor_that_is_silent_for_a_moment_lives_and_for_long_is_dead(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.children.close()
+        stage.children = stage.make_children(lapse_seconds=2.0, ask_seconds=0.5)
+        await stage.children.open()
+        await stage.start("rollout-0")
+        [actor] = stage.cluster.actors.values()
+        actor.is_silent = True
+        await asyncio.sleep(1.0)
+        actor.is_silent = False
+        await asyncio.sleep(1.5)
+        assert stage.children.exits.empty()
+        actor.is_silent = True
+        assert (await stage.next_exit()).code == -signal.SIGKILL
+
+    hold(body)
+
+
+def test_without_room_it_waits_and_then_says_what_it_wanted(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.children.close()
+        stage.children = stage.make_children(place_seconds=0.3, tell_seconds=0.1)
+        await stage.children.open()
+        stage.cluster.has_room = False
+        await stage.children.start(stage.service("rollout-0"))
+        ended = await stage.next_exit()
+        assert ended.code == TRY_AGAIN and "CPU 1" in ended.how
+        assert stage.notes[0] == "rollout-0 waits for a node with room for CPU 1"
+        assert not stage.cluster.actors
+
+    hold(body)
+
+
+def test_one_that_waits_for_room_can_be_ended(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        stage.cluster.has_room = False
+        await stage.children.start(stage.service("rollout-0"))
+        await stage.children.start(stage.service("rollout-1"))
+        await asyncio.sleep(0.2)
+        await stage.children.end(["rollout-0"], 5.0)
+        stage.children.kill("rollout-1")
+        ended = await stage.next_exit()
+        assert (ended.service.name, ended.code) == ("rollout-1", -signal.SIGKILL)
+        assert not stage.children.alive and not stage.cluster.actors
+
+    hold(body)
+
+
+def test_processes_on_a_node_that_leaves_are_ended_in_order(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.start("rollout-0")
+        await stage.start("rollout-1")
+        leaving = replace(NODES[1], is_leaving=True)
+        stage.cluster.known = (NODES[0], leaving)
+        ended = await stage.next_exit()
+        assert ended.service.name == "rollout-1" and "10.0.0.2 leaves" in ended.how
+        await stage.start("rollout-1")
+        [where] = [a.where for n, a in stage.cluster.actors.items() if "/rollout-1/" in n]
+        assert where.node_id == "n1"
+
+    hold(body)
+
+
+def test_a_trainer_group_is_made_anew_after_a_rank_is_lost(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.start("trainer-0")
+        [group] = stage.cluster.groups
+        [actor] = stage.cluster.actors.values()
+        stage.cluster.kill(actor)
+        await stage.next_exit()
+        await stage.start("trainer-0")
+        [again] = stage.cluster.groups
+        assert again != group
+
+    hold(body)
+
+
+def test_what_an_earlier_launcher_left_is_ended_first(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        pid = await stage.start("rollout-0")
+        stage.cluster.groups["demo-1/trainer/old"] = []
+        stage.cluster.groups["demo-10/trainer/other"] = []
+        second = stage.make_children()
+        await second.open()
+        try:
+            assert not is_alive(pid) and not stage.cluster.actors
+            assert list(stage.cluster.groups) == ["demo-10/trainer/other"]
+        finally:
+            await second.close()
+
+    hold(body)
+
+
+def test_the_manager_says_on_which_node_a_replica_stands(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        wish = {"wanted": 1, "devices": {"0": ["10.0.0.2/3"]}}
+        await stage.store.put(replicas_key("demo-1"), wish)
+        await stage.start("rollout-0")
+        [actor] = stage.cluster.actors.values()
+        assert actor.where.node_id == "n2"
+
+    hold(body)
+
+
+def test_its_address_is_what_this_life_has_registered(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        async def register(incarnation: str, address: str) -> None:
+            record = ServiceRecord("rollout-0", incarnation, address)
+            await stage.store.put(service_key("demo-1", "rollout-0"), record.to_tree())
+
+        await register("an earlier one", "10.0.0.2:1")
+        await asyncio.sleep(1.5)
+        await stage.start("rollout-0")
+        await asyncio.sleep(1.5)
+        assert stage.children.alive["rollout-0"].address == ""
+        await register("this one", "10.0.0.2:2")
+        while not stage.children.alive["rollout-0"].address:
+            await asyncio.sleep(0.05)
+        assert stage.children.alive["rollout-0"].address == "10.0.0.2:2"
+
+    hold(body)
+
+
+def test_a_store_that_other_nodes_cannot_reach_is_bad_input(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        await stage.children.close()
+        stage.children = stage.make_children()
+        await stage.children.open()
+        for mark in stage.folder.glob("launcher-*"):  # as seen from a node with a disk of its own
+            mark.unlink()
+        await stage.children.start(stage.service("rollout-0"))
+        ended = await stage.next_exit()
+        assert ended.code == BAD_INPUT and "--store redis://" in ended.last_lines()[0]
+
+    hold(body)

@@ -1,0 +1,36 @@
+"""How long calls of a store take."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from trimaran.exposition import Exposition, StoreSeconds
+from trimaran.store import ConflictError, Store, open_store, timed
+from trimaran.store.timed import CALLS
+
+
+def test_each_call_is_counted_also_one_that_fails(tmp_path: Path) -> None:
+    metrics, seconds = Exposition(), StoreSeconds()
+    metrics.show_store(seconds)
+
+    async def body() -> None:
+        store = timed(await open_store(f"sqlite:{tmp_path}/store.sqlite"), seconds)
+        await store.put("key", 1)
+        with pytest.raises(ConflictError):
+            await store.put("key", 2, expected=0)
+        assert (record := await store.get("key")) and record.value == 1
+        assert store.durability == ""
+        await store.close()
+
+    asyncio.run(body())
+    told = metrics.text().decode()
+    assert 'trimaran_store_duration_seconds_count{call="put"} 2.0' in told
+    assert 'trimaran_store_duration_seconds_count{call="get"} 1.0' in told
+
+
+def test_every_call_of_the_port_is_timed() -> None:
+    port = {name for name in vars(Store) if not name.startswith("_")}
+    assert port - {"durability", "close", "delete_all"} == set(CALLS)

@@ -1,0 +1,102 @@
+"""A shared folder and a bucket keep one contract: whole files by name, and errors that name the place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.bucket_server import Endpoint, served
+from trimaran.errors import DeadlineError, InputError, NotFoundError, UnavailableError
+from trimaran.places import (
+    PART_BYTES,
+    Place,
+    fetch_file,
+    host_lock,
+    is_bucket,
+    open_place,
+)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Endpoint]:
+    with served() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "folder":
+        return open_place(str(tmp_path / "shared"), "run.checkpoints")
+    request.getfixturevalue("bucket")
+    return open_place(f"s3://payloads/{tmp_path.name}", "run.checkpoints")
+
+
+def test_files_come_back_by_name(place: Place, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+    place.upload(source, "a/one")
+    place.write(b"two", "a/b/two")
+    place.write(b"TWO", "a/b/two")
+    assert place.read("a/one") == b"0123456789"
+    assert bytes(place.read_part("a/one", 2, 3)) == b"234"
+    assert place.sizes() == place.sizes("a") == {"a/one": 10, "a/b/two": 3}
+    assert place.sizes("a/b") == {"a/b/two": 3}
+    place.delete(["a/one", "a/never"])
+    assert place.sizes() == {"a/b/two": 3}
+    assert place.sizes("other") == {}
+    with pytest.raises(NotFoundError, match=r"run\.checkpoints: .*a/one"):
+        place.read("a/one")
+
+
+def test_a_file_of_many_parts_is_fetched_whole(place: Place, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "host" / "target"
+    source.write_bytes(os.urandom(2 * PART_BYTES + 12345))
+    place.upload(source, "big")
+    with ThreadPoolExecutor(3) as pool:  # three ranks of one host
+        list(pool.map(lambda _: fetch_file(place, "big", target), range(3)))
+    assert target.read_bytes() == source.read_bytes()
+    assert not target.with_name("target.partial").exists()
+    with pytest.raises(NotFoundError):
+        fetch_file(place, "lost", tmp_path / "host" / "lost")
+
+
+def test_a_bucket_that_is_away_and_one_that_is_not_there_are_named(
+    bucket: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises((UnavailableError, NotFoundError), match="s3://never"):
+        open_place("s3://never/x", "run.checkpoints").write(b"", "a")
+    with pytest.raises(InputError, match=r"run\.checkpoints: nowhere://x"):
+        open_place("nowhere://x", "run.checkpoints")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    away = open_place("s3://payloads/x", "run.checkpoints", seconds=0.5)
+    with pytest.raises(UnavailableError, match="see that the bucket is there and answers"):
+        away.read("a")
+
+
+def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnavailableError, match=r"run\.checkpoints: .*file"):
+        open_place(str(tmp_path / "file"), "run.checkpoints").write(b"", "a")
+
+
+def test_who_waits_for_a_lock_has_a_deadline(tmp_path: Path) -> None:
+    with (
+        host_lock(tmp_path / "lock", 1, "fetching"),
+        pytest.raises(DeadlineError, match="fetching: another process"),
+        host_lock(tmp_path / "lock", 0, "fetching"),
+    ):
+        pass
+    with host_lock(tmp_path / "lock", 0, "fetching"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("s3://a/b", True), ("/shared/runs", False), ("file:///shared", False), (None, False)],
+)
+def test_what_is_a_bucket(place: str | None, expected: bool) -> None:
+    assert is_bucket(place) is expected

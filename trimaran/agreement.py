@@ -1,0 +1,98 @@
+"""All hosts of a run must have one model, and a controller that moves the data that it had.
+
+Weights are proven on their way to each replica. A tokenizer, a chat template or a config.json is not:
+with another one a replica would generate other tokens than the trainer means. Whoever comes first
+notes the digests of its files in the run's store, each further process compares its own.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from hashlib import file_digest
+from pathlib import Path
+
+from trimaran.errors import InputError
+from trimaran.store import ConflictError, Store
+
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+)
+"""What stands beside the weights and decides on tokens."""
+
+
+def model_key(run_id: str) -> str:
+    """Store record {"who": "trainer-0", "host": "a", "digests": {"config.json": "9f86…"}}."""
+    return f"model/{run_id}"
+
+
+def data_key(run_id: str) -> str:
+    """The same of the controller's data."""
+    return f"data/{run_id}"
+
+
+async def forget_model(store: Store, run_id: str) -> None:
+    """Before the processes of a launch: a model that was mended since the last one may differ."""
+    await store.delete(model_key(run_id))
+
+
+async def agree_on_model(store: Store, run_id: str, who: str, folder: Path) -> None:
+    """Raises InputError where this host's model is not that of the process that came first.
+
+    Example: await agree_on_model(store, "demo", "rollout-1", Path("models/SmolLM2-135M-Instruct"))
+    """
+    await _agree(
+        *(store, model_key(run_id), who, digests_of(_model_files(folder)), f"model.path: {folder}"),
+        "give every host the same one, or name model.source and model.digest",
+    )
+
+
+async def agree_on_data(store: Store, run_id: str, files: Iterable[Path]) -> None:
+    """The same of the controller's data: a prompt's number is its place in them, also after a move."""
+    paths = list(files)
+    await _agree(
+        *(store, data_key(run_id), "controller", digests_of(paths), f"data: {paths[0].parent}"),
+        "a run keeps the data that it began with; bring them back, or start a new run",
+    )
+
+
+async def _agree(
+    store: Store, key: str, who: str, digests: Mapping[str, str], what: str, remedy: str
+) -> None:
+    own = {"who": who, "host": socket.gethostname(), "digests": digests}
+    try:
+        await store.put(key, own, expected=0)
+        return
+    except ConflictError:
+        record = await store.get(key)
+    if record and (others := differences(digests, record.value["digests"])):
+        before = record.value
+        raise InputError(
+            f"{what} is not what {before['who']} on {before['host']} had, by its"
+            f" {', '.join(others)}; {remedy}"
+        )
+
+
+def _model_files(folder: Path) -> set[Path]:
+    return {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
+
+
+def digests_of(paths: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 by name."""
+    found: dict[str, str] = {}
+    for path in sorted(paths):
+        with path.open("rb") as file:
+            found[path.name] = file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Names of files that differ, or that only one of the two has."""
+    return sorted(name for name in own.keys() | other.keys() if own.get(name) != other.get(name))

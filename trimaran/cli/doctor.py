@@ -1,0 +1,120 @@
+"""`trimaran doctor`: this host, the hosts that are named, and the links between them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trimaran.cli.preflight import check_run
+from trimaran.config import RunConfig, load_config
+from trimaran.doctor import links, others, runs, stores
+from trimaran.doctor.examine import examine, facts_for_others, kind_of, or_fine
+from trimaran.doctor.finding import Severity
+from trimaran.doctor.listener import Listener
+from trimaran.doctor.memory import model_bytes
+from trimaran.doctor.pairs import ask_host, measure_pairs, own_address
+from trimaran.doctor.report import HostReport, Report
+from trimaran.doctor.system import System
+from trimaran.errors import InputError
+from trimaran.machine import read_machine
+from trimaran.network import find_host, join
+from trimaran.trust import is_loopback, new_token, read_token
+
+LISTEN_SECONDS = 3600.0
+
+
+def doctor(
+    config_path: str | None,
+    overrides: Sequence[str],
+    hosts: Sequence[str],
+    token_file: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Returns 1 where there is an error among the findings."""
+    config = load_config(config_path, overrides) if config_path else None
+    if hosts and token_file is None:
+        raise InputError(
+            "--host: give --token-file FILE, with the token that the doctors there have"
+            " (trimaran doctor --listen)"
+        )
+    token = read_token(Path(token_file)) if token_file else new_token()
+    report = _report(config, hosts, token, store)
+    if as_json:
+        print(json.dumps(report.to_tree(), indent=2))
+    else:
+        print("\n".join(report.lines()))
+    return 1 if report.worst is Severity.ERROR else 0
+
+
+def listen(address: str, token_file: str | None) -> int:
+    """Until a signal, or for an hour."""
+    if token_file is None and not is_loopback(address):
+        raise InputError(f"--listen {address}: is beyond loopback; give --token-file FILE")
+    token = read_token(Path(token_file)) if token_file else new_token()
+    try:
+        listener = Listener(address, token)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--listen {address}: {error}") from None
+    print(f"listens on {join(listener.host, listener.port)} for an hour", flush=True)
+    listener.serve(LISTEN_SECONDS)
+    return 0
+
+
+def _report(
+    config: RunConfig | None, hosts: Sequence[str], token: str, store: str | None
+) -> Report:
+    system = System(os.environ)
+    findings = examine(system, config, has_redis=store is not None)
+    if config is not None:
+        known = {finding.what for finding in findings}
+        findings.extend(or_fine(runs.CHECK, runs.check_run_by(check_run, config, known)))
+    if store is not None:
+        facts = asyncio.run(stores.read_store(store))
+        findings.extend(or_fine(stores.CHECK, stores.check_store(facts)))
+    here = facts_for_others(system, config)
+    reports: list[HostReport] = []
+    members: list[str] = []  # those that answer
+    for address in hosts:
+        other, found = ask_host(address, token, config)
+        model = str(config.model.path) if config is not None else ""
+        compared = others.check_other(other, here["versions"], model, here["model_bytes"])
+        if not other.said:
+            members.append(address)
+        reports.append(HostReport(address, [*or_fine(others.CHECK, compared), *found]))
+    measured = _measure(config, members, token)
+    needs = (0.0, 0.0)
+    if config is not None and members:  # on one host they travel through memory
+        needs = model_bytes(config), config.weight_sync.stage_timeout
+    findings.extend(or_fine(links.CHECK, links.check_links(measured, *needs)))
+    return Report((HostReport(socket.gethostname(), findings), *reports), measured)
+
+
+def _measure(config: RunConfig | None, hosts: Sequence[str], token: str) -> list[links.Link]:
+    """With a listener of this host's own, so that it is a member as every other."""
+    address = join(own_address(hosts), 0)
+    if config is not None and config.network.subnet is not None:
+        with suppress(InputError):  # a finding of its own says so
+            address = find_host(config.network).free_address()  # where a firewall lets others in
+    listener = Listener(address, token)
+    threading.Thread(target=listener.serve, args=(LISTEN_SECONDS,), daemon=True).start()
+    members = [join(listener.host, listener.port), *hosts]
+    return measure_pairs(members, token, _has_gloo(config, len(members)))
+
+
+def _has_gloo(config: RunConfig | None, num_hosts: int) -> bool:
+    """Whether tensors travel by it: on hosts, between hosts, or where the run says so."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    if config is None:
+        return num_hosts > 1
+    on_host = kind_of(config, read_machine(os.environ)) == "cpu"
+    chosen = config.weight_sync.transport
+    return chosen == "collective" or (chosen == "auto" and on_host and num_hosts > 1)

@@ -1,0 +1,124 @@
+"""What a service needs of its host, looked for before it starts: model, data, places, room.
+
+Each fault is one line that names the process, the host and the remedy. What is wrong ends the
+process with exit code 2, before anything of the run has trained.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from trimaran.agreement import agree_on_data, agree_on_model
+from trimaran.cli.preflight import check_dataset, check_model
+from trimaran.config import RunConfig
+from trimaran.errors import InputError, UnavailableError
+from trimaran.launch.environment import process_name
+from trimaran.launch.lifetime import PARENT_VARIABLE
+from trimaran.model_fetch import find_model
+from trimaran.model_folder import read_model_folder
+from trimaran.places import is_bucket, open_place
+from trimaran.run_context import RunContext
+from trimaran.run_place import claim_place, place_url, run_place
+from trimaran.store import open_store
+
+STATE_BYTES = 12
+"""Of a checkpoint, for each parameter: the weight and two moments in float32."""
+
+
+async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext) -> RunConfig:
+    """The configuration with this host's own model folder. Raises InputError, and UnavailableError
+    where a place does not answer.
+
+    Example: config = asyncio.run(prepare_host("rollout", 0, config, run))
+    """
+    who = process_name(kind, index)
+    try:
+        if kind in ("rollout", "trainer"):
+            config = await _with_model(config, run, who)
+        if kind == "controller":
+            await _check_data(config, run)
+        if kind in ("controller", "trainer"):
+            await _check_place(config, run, who)
+        if kind == "trainer" and index < config.trainer.tensor_parallel:
+            _check_room(config, run, index)
+        if kind == "controller" and config.run.payloads is not None:
+            _check_writable(config.run.payloads, "run.payloads", who)
+    except (InputError, UnavailableError) as error:
+        where = f"{who} on {socket.gethostname()}"
+        lines = "\n".join(f"{where}: {line}" for line in str(error).splitlines())
+        kind_of = InputError if isinstance(error, InputError) else UnavailableError
+        raise kind_of(lines) from None
+    return config
+
+
+async def _with_model(config: RunConfig, run: RunContext, who: str) -> RunConfig:
+    folder = find_model(config.model, config.start_timeout)
+    check_model(config, folder)
+    store = await open_store(run.store_url)
+    try:
+        await agree_on_model(store, run.run_id, who, folder)
+    finally:
+        await store.close()
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})
+
+
+async def _check_data(config: RunConfig, run: RunContext) -> None:
+    paths = [path for path in (config.data.train, config.data.validation) if path is not None]
+    for path in paths:
+        if not path.is_file() or not os.access(path, os.R_OK):
+            raise InputError(f"data: {path} cannot be read; the controller's host needs the data")
+        if PARENT_VARIABLE not in os.environ:  # a launcher on this host has read it already
+            check_dataset(path, config)
+    store = await open_store(run.store_url)
+    try:
+        await agree_on_data(store, run.run_id, paths)
+    finally:
+        await store.close()
+
+
+async def _check_place(config: RunConfig, run: RunContext, who: str) -> None:
+    place = run_place(config, run.run_id)
+    if place is None:
+        return
+    store = await open_store(run.store_url)
+    try:
+        await claim_place(store, run.run_id, who, place)
+    finally:
+        await store.close()
+
+
+def _check_writable(url: str, key: str, who: str) -> None:
+    """Writes a few bytes there, reads and removes them."""
+    place, name = open_place(url, key), f".can-write-{who}-{os.getpid()}"
+    place.write(b"?", name)
+    place.read(name)
+    place.delete([name])
+
+
+def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
+    """For what a rank of the first data-parallel group writes; the others write nothing."""
+    url = place_url(config, run.run_id) if config.run.checkpoints else None
+    # Beside a bucket lie the newest part and the one that is being written.
+    folder = run.folder if url is None or is_bucket(url) else Path(url)
+    kept = 2 if is_bucket(url) else config.run.keep_checkpoints + 1
+    weights = sum(map(_size, config.model.path.glob("*.safetensors")))
+    facts = read_model_folder(config.model.path)
+    share = STATE_BYTES * facts.num_parameters // config.trainer.tensor_parallel
+    have = sum(map(_size, folder.glob(f"checkpoints/*/tensor-rank-{rank}*.safetensors")))
+    needed = kept * share + (weights if rank == 0 else 0) - have
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise InputError(
+            f"{folder}: {kept} checkpoints and the trained model take up to {needed / 1e9:,.2f} GB more,"
+            f" and the disk has {free / 1e9:,.2f}; make room there, keep fewer (run.keep_checkpoints), or"
+            " let run.checkpoints name a larger place"
+        )
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):  # another process has just removed it
+        return path.stat().st_size
+    return 0

@@ -1,0 +1,86 @@
+"""Looks at this host: every check that needs no other host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from typing import Any
+
+from trimaran.config import NetworkSection, RunConfig
+from trimaran.device import Kind, resolve
+from trimaran.doctor import (
+    addresses,
+    devices,
+    disks,
+    limits,
+    memory,
+    ports,
+    preloads,
+    tools,
+    versions,
+)
+from trimaran.doctor.finding import Check, Finding
+from trimaran.doctor.system import System
+from trimaran.machine import NPU_NODES, Machine, read_machine
+
+
+def examine(
+    system: System, config: RunConfig | None, *, has_redis: bool = False, is_start: bool = False
+) -> list[Finding]:
+    """Findings, and one that is fine for each check without any.
+
+    `has_redis`: the run's store is no file. `is_start`: before a run, only what takes no time: no programs are called, nothing is written.
+    """
+    machine = read_machine(system.variables, str(system.path(NPU_NODES)))
+    kind = kind_of(config, machine)
+    network = config.network if config is not None else NetworkSection()
+    rows, seen = versions.load_matrix(), dict[str, str]()
+    found: list[tuple[Check, Iterable[Finding]]] = [
+        (versions.CHECK, versions.check_versions(versions.read_versions(system, rows), rows)),
+        (
+            devices.CHECK,
+            devices.check_devices(devices.read_devices(system, machine), kind, config),
+        ),
+        (addresses.CHECK, addresses.check_addresses(addresses.read_addresses(system), config)),
+        (ports.CHECK, ports.check_ports(ports.read_ports(system), network.port_range, kind)),
+        (limits.CHECK, limits.check_limits(limits.read_limits(system), kind, config)),
+    ]
+    if config is not None:
+        needs = memory.needs_of(config, kind)
+        found.append((memory.CHECK, memory.check_memory(memory.read_memory(system), needs)))
+    if not is_start:
+        found.append((tools.CHECK, tools.check_tools(tools.read_tools(system, kind), kind)))
+        loaded = preloads.read_preloads(system)
+        seen[preloads.CHECK.name] = f"allocator: {' '.join(loaded.allocators) or 'glibc'}"
+        found.append((preloads.CHECK, preloads.check_preloads(loaded, kind)))
+    if config is not None and not is_start:
+        places = disks.read_places(system, config)
+        found.append((disks.CHECK, disks.check_places(places, has_redis)))
+    return [
+        finding
+        for check, findings in found
+        for finding in or_fine(check, findings, seen.get(check.name, ""))
+    ]
+
+
+def or_fine(check: Check, findings: Iterable[Finding], seen: str = "") -> Iterator[Finding]:
+    """`seen`: what there is to say where nothing is wrong."""
+    listed = list(findings)
+    yield from listed or [check.fine(seen)]
+
+
+def kind_of(config: RunConfig | None, machine: Machine) -> Kind:
+    """What the run computes on here; the most demanding one, where its pools differ."""
+    if config is None:
+        return "npu" if machine.num_npus else "cuda" if machine.num_gpus else "cpu"
+    kinds = {resolve(pool.device, machine) for pool in (config.trainer, config.rollout)}
+    order: tuple[Kind, ...] = ("npu", "cuda", "cpu")
+    return next(kind for kind in order if kind in kinds)
+
+
+def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]:
+    """What doctors compare between hosts, as JSON has it."""
+    found = versions.read_versions(system, versions.load_matrix())
+    found["trimaran"] = metadata.version("trimaran")
+    size = memory.model_bytes(config) if config is not None else 0
+    return {"versions": found, "model_bytes": size}

@@ -1,0 +1,142 @@
+"""`trimaran doctor --listen`: answers doctors of other hosts, until its time is over.
+
+What it does for whoever has the token: it looks at its own host, tells the time, takes bytes, sends
+bytes to a third host, and starts one end of a Gloo group. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from trimaran.doctor.examine import examine, facts_for_others
+from trimaran.doctor.system import System
+from trimaran.doctor.wire import CALL_SECONDS, CHUNK, Line, dial, greet
+from trimaran.errors import TrimaranError, UnauthenticatedError, UnavailableError
+from trimaran.network import family_of, split
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS = 90.0
+"""torch's import takes seconds on a busy host."""
+BATCH, MAX_BATCHES = 8, 16
+"""Chunks of 1 MiB that are sent before an answer, and how often at most."""
+SEND_SECONDS = 2.0
+"""After which no further batch is sent, on a slow link."""
+NUM_ROUNDS = 20
+PROBE = "services.weight_sync.transports.link_probe"
+
+
+class Listener:
+    """Example: listener = Listener("10.0.0.2:7990", token); listener.serve(seconds=3600)"""
+
+    def __init__(self, address: str, token: str, now: Callable[[], float] = time.time) -> None:
+        """Raises OSError where the address is not this host's, or is taken."""
+        host, port = split(address)
+        self._socket = socket.create_server((host, port), family=family_of(host))
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._token = token
+        self._asks: dict[str, Callable[[Line, dict[str, Any]], dict[str, Any]]] = {
+            "clock": lambda line, asked: {"time": now()},
+            "examine": self._examine,
+            "take": self._take,
+            "send": self._send,
+            "gloo": self._gloo,
+        }
+
+    def serve(self, seconds: float) -> None:
+        """Returns after so many seconds."""
+        end = time.monotonic() + seconds
+        with self._socket:
+            while (left := end - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                with suppress(TimeoutError):
+                    connection, _ = self._socket.accept()
+                    threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(CALL_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with Line(connection) as line, suppress(OSError, TrimaranError):
+            try:
+                greet(line, self._token)
+            except UnauthenticatedError as error:
+                logger.warning("%s: %s", connection.getpeername(), error)
+                return
+            while True:  # until the caller breaks off
+                asked = line.receive()
+                try:
+                    answer = self._asks[asked["ask"]](line, asked)
+                except KeyError as error:
+                    answer = {"error": f"{error} is not known here: another release of trimaran?"}
+                except (TrimaranError, OSError, ValueError) as error:
+                    answer = {"error": str(error)}
+                line.send(answer)
+
+    def _examine(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        from trimaran.config import parse_config
+
+        config = parse_config(asked["config"]) if asked["config"] else None
+        system = System(os.environ)
+        findings = [finding.to_tree() for finding in examine(system, config)]
+        return {"findings": findings, **facts_for_others(system, config)}
+
+    def _take(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        line.receive_bytes(int(asked["bytes"]))
+        return {}
+
+    def _send(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        """To a third host, as the relay does: one TCP connection with large writes."""
+        with dial(str(asked["to"]), self._token) as other:
+            start = time.monotonic()
+            for _ in range(NUM_ROUNDS):
+                other.ask({"ask": "clock"})
+            seconds = (time.monotonic() - start) / NUM_ROUNDS
+            batches, start = 0, time.monotonic()
+            while batches < MAX_BATCHES and time.monotonic() - start < SEND_SECONDS:
+                other.send({"ask": "take", "bytes": BATCH * len(CHUNK)})
+                for _ in range(BATCH):
+                    other.socket.sendall(CHUNK)
+                other.receive()
+                batches += 1
+            taken = time.monotonic() - start
+        return {"seconds": seconds, "bytes_per_second": batches * BATCH * len(CHUNK) / taken}
+
+    def _gloo(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        """One end; the side that hosts the rendezvous tells its port first."""
+        meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
+        probe = subprocess.Popen(
+            [sys.executable, "-m", PROBE, "--address", self.host, *meet],
+            stdin=subprocess.PIPE,  # nobody writes; it ends where this is closed, as with us
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        line.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
+        timer = threading.Timer(PROBE_SECONDS, probe.kill)
+        timer.start()
+        try:
+            assert probe.stdout and probe.stderr
+            first = probe.stdout.readline()
+            if not meet and first:
+                line.send(json.loads(first))
+            errors = probe.stderr.read()
+            probe.wait()
+        finally:
+            timer.cancel()
+            with suppress(OSError):
+                probe.kill()
+            probe.wait()
+        if probe.returncode:
+            lines = [text for text in errors.splitlines() if text.strip()]
+            raise UnavailableError(lines[-1] if lines else "the other end did not come in time")
+        return json.loads(first)

@@ -1,0 +1,80 @@
+"""Asks the doctors of other hosts, and lets each pair of hosts measure its link."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from itertools import combinations, permutations
+from typing import Any
+
+from trimaran.config import RunConfig
+from trimaran.doctor.finding import Finding
+from trimaran.doctor.links import Link
+from trimaran.doctor.listener import PROBE_SECONDS
+from trimaran.doctor.others import Other
+from trimaran.doctor.wire import CALL_SECONDS, Line, clock_offset, dial
+from trimaran.errors import InputError, TrimaranError
+from trimaran.network import split
+
+
+def ask_host(address: str, token: str, config: RunConfig | None) -> tuple[Other, list[Finding]]:
+    """What a doctor at host:port says of its own host, and of its clock.
+
+    Raises InputError for what is no host:port.
+    """
+    tree = json.loads(config.model_dump_json()) if config is not None else None
+    try:
+        with dial(address, token) as line:
+            ahead, within = clock_offset(line)
+            line.socket.settimeout(PROBE_SECONDS)
+            told = line.ask({"ask": "examine", "config": tree})
+        found = [Finding.from_tree(finding) for finding in told["findings"]]
+        return Other(address, "", ahead, within, told["versions"], told["model_bytes"]), found
+    except InputError:
+        raise
+    except (TrimaranError, OSError, KeyError) as error:
+        return Other(address, str(error)), []
+
+
+def measure_pairs(members: Sequence[str], token: str, has_gloo: bool) -> list[Link]:
+    """Each way by TCP, and once by Gloo. One host alone measures the way to itself."""
+    ways = list(permutations(members, 2)) or [(members[0], members[0])]
+    links = [_measure(start, end, token, "relay") for start, end in ways]
+    if has_gloo:
+        pairs = list(combinations(members, 2)) or ways
+        links.extend(_measure(start, end, token, "gloo") for start, end in pairs)
+    return links
+
+
+def own_address(peers: Sequence[str]) -> str:
+    """That by which the first of them is reached; no packet is sent."""
+    if not peers:
+        return "127.0.0.1"
+    host, port = split(peers[0])
+    family = socket.getaddrinfo(host, port)[0][0]
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((host, port))
+        return str(asking.getsockname()[0])
+
+
+def _measure(start: str, end: str, token: str, transport: str) -> Link:
+    try:
+        with dial(start, token) as line:
+            line.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
+            if transport == "relay":
+                told = line.ask({"ask": "send", "to": end})
+            else:
+                told = _meet(line, start, end, token)
+        return Link(start, end, transport, told["seconds"], told["bytes_per_second"])
+    except (TrimaranError, OSError, KeyError) as error:
+        return Link(start, end, transport, said=str(error))
+
+
+def _meet(line: Line, start: str, end: str, token: str) -> dict[str, Any]:
+    """A Gloo group of two: the rendezvous lies at `start`."""
+    port = line.ask({"ask": "gloo"})["port"]
+    host, _ = split(start)
+    with dial(end, token) as other:
+        other.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
+        return other.ask({"ask": "gloo", "meet": f"{host}:{port}"})

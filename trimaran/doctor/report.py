@@ -1,0 +1,77 @@
+"""The report in its two forms: lines for people, JSON for machines.
+
+JSON, form 1:
+
+    {"form": 1,
+     "hosts": [{"host": "node-1",
+                "findings": [{"check": "tools", "fault": "ip", "severity": "warning", "what": "...",
+                              "why": "...", "mend": "..."}]}],
+     "links": [{"start": "10.0.0.1:7990", "end": "10.0.0.2:7990", "transport": "relay",
+                "seconds": 0.0002, "bytes_per_second": 1.1e9, "said": ""}]}
+
+`severity` is error, warning or fine; a fine one stands for a check without a fault. `fault` is a name
+of docs/doctor.md. `said` tells why a link was not measured. Keys may be added within a form; none
+changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran.doctor.finding import NOTHING, Finding, Severity
+from trimaran.doctor.links import Link
+
+FORM = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """Example: HostReport("node-1", (finding,))"""
+
+    host: str
+    findings: Sequence[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Example: Report((HostReport("node-1", ()),)).worst is Severity.FINE"""
+
+    hosts: Sequence[HostReport]
+    links: Sequence[Link] = ()
+
+    @property
+    def worst(self) -> Severity:
+        every = (finding.severity for host in self.hosts for finding in host.findings)
+        return max(every, key=lambda severity: severity.rank, default=Severity.FINE)
+
+    def to_tree(self) -> dict[str, Any]:
+        hosts = [
+            {"host": one.host, "findings": [finding.to_tree() for finding in one.findings]}
+            for one in self.hosts
+        ]
+        return {"form": FORM, "hosts": hosts, "links": [link.to_tree() for link in self.links]}
+
+    def lines(self) -> Iterator[str]:
+        """Errors first; what is fine in one line at the end."""
+        for host in self.hosts:
+            yield f"{host.host}:"
+            ordered = sorted(host.findings, key=lambda finding: -finding.severity.rank)
+            for finding in ordered:
+                if finding.severity is not Severity.FINE:
+                    yield f"  {finding.severity}: {finding.what}"
+                    yield f"    why:  {finding.why}"
+                    first, *others = finding.mend.splitlines() or [""]
+                    yield f"    mend: {first}"
+                    yield from (f"          {line}" for line in others)
+            if fine := [one for one in ordered if one.severity is Severity.FINE]:
+                words = (
+                    one.check if one.what == NOTHING else f"{one.check} ({one.what})"
+                    for one in fine
+                )
+                yield f"  fine: {', '.join(words)}"
+        for link in self.links:
+            if not link.said:
+                ways = f"{link.start} to {link.end} by {link.transport}"
+                yield f"link {ways}: {link.speed}, answer after {link.seconds * 1000:.3g} ms"

@@ -1,0 +1,425 @@
+"""`trimaran.launch.children.Children` on the nodes of a Ray cluster.
+
+A small detached actor beside each service process starts it and ends with it (`supervisor.py`).
+The actor is asked for a report every half second; its log comes along. Ray restarts nothing:
+`Processes` decides that, as it does on one machine, and each life has an actor of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from trimaran.call_thread import CallThread
+from trimaran.config import RunConfig
+from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
+from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
+from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
+from trimaran.launch.ray.placing import (
+    beside,
+    kind_of,
+    node_of,
+    rank_in,
+    replica_place,
+    trainer_bundles,
+)
+from trimaran.launch.ray.supervisor import LAPSE_SECONDS, Order, Report, Supervisor
+from trimaran.launch.service_process import Exit, ServiceProcess, StopTimes
+from trimaran.launch.service_records import ServiceRecord, read_services
+from trimaran.run_context import CONTEXT_NAME, RunContext
+from trimaran.runs import replicas_key
+from trimaran.store import Store
+from trimaran.trust import TOKEN_NAME
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POLL_SECONDS = 0.5
+ASK_SECONDS = 5.0
+"""For one answer of an actor."""
+PLACE_SECONDS = 300.0
+"""For Ray to find a node with room, after which the start counts as failed."""
+TELL_SECONDS = 20.0
+"""Between two notes that a process waits for a place."""
+HEAD_SECONDS = 30.0
+"""For Ray's head to answer."""
+END_SECONDS = 10.0
+"""For an actor to end what is left of its service."""
+DRAINED_SECONDS = StopTimes().drained
+ONE_HOST = (
+    "store: {url} is a file of one host, and this node does not see the run's folder; give the run a"
+    " store that every node reaches: --store redis://HOST:PORT/0"
+)
+
+
+@dataclass(slots=True, eq=False)
+class RayChild:
+    """A service's process that lives, or waits for a place."""
+
+    service: ServiceProcess
+    log_start: int
+    records: Mapping[str, ServiceRecord]
+    """What the run's services have said of themselves."""
+    former: str = ""
+    """The incarnation that had the name before."""
+    incarnation: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    began: float = field(default_factory=time.monotonic)
+    actor: Any = None
+    node: str = ""
+    """The id of that on which it is, or shall be."""
+    is_placed: bool = False
+    report: Report | None = None
+    group: Any = None
+    """The placement group in which it has its place."""
+    is_ended: bool = False
+    """It was asked to end: its end is no death."""
+    is_over: bool = False
+    cause: str = ""
+    """Why it was killed here."""
+
+    @property
+    def address(self) -> str:
+        record = self.records.get(self.service.name)
+        is_own = record is not None and record.incarnation != self.former and not record.has_ended
+        return record.address if record and is_own else ""
+
+    def is_stopped(self) -> bool:
+        return self.report is not None and self.report.is_stopped
+
+
+class RayChildren:
+    """A run's processes as actors with a child each.
+
+    Example:
+        children = RayChildren(Cluster("auto"), run, config, store)
+        await children.open()
+        await children.start(service)
+        ended = await children.exits.get()
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        run: RunContext,
+        config: RunConfig,
+        store: Store,
+        note: Callable[[str], None] = logger.info,
+        lapse_seconds: float = LAPSE_SECONDS,
+        ask_seconds: float = ASK_SECONDS,
+        place_seconds: float = PLACE_SECONDS,
+        tell_seconds: float = TELL_SECONDS,
+    ) -> None:
+        """The environment of a `ServiceProcess` is what its node does not have itself."""
+        self.exits: asyncio.Queue[Exit] = asyncio.Queue()
+        self.alive: dict[str, RayChild] = {}
+        self._cluster, self._run, self._config = cluster, run, config
+        self._store, self._note = store, note
+        self._records: dict[str, ServiceRecord] = {}
+        self._lapse_seconds, self._ask_seconds = lapse_seconds, ask_seconds
+        self._place_seconds, self._tell_seconds = place_seconds, tell_seconds
+        self._head = CallThread("Ray's head")
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._nodes: list[Node] = []
+        self._own_address = ""
+        self._group: tuple[Any, int] | None = None
+        """The placement group of the trainer's ranks, and how many bundles it has."""
+        self._grouping = asyncio.Lock()
+        self._surveying: asyncio.Task[None] | None = None
+        self._mark = f"launcher-{uuid.uuid4().hex[:12]}"
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Ends what an earlier launcher of the run has left. Raises InputError and
+        UnavailableError."""
+        await self._ask(self._cluster.connect)
+        self._nodes = await self._ask(self._cluster.nodes)
+        own = self._cluster.own_node
+        self._own_address = next((n.address for n in self._nodes if n.node_id == own), "")
+        (self._run.folder / self._mark).touch()
+        await self._clear()
+        await self._read_records()
+        self._surveying = asyncio.create_task(self._survey())
+
+    async def start(self, service: ServiceProcess) -> None:
+        log_start = service.log.stat().st_size if service.log.exists() else 0
+        service.log.touch()
+        record = self._records.get(service.name)
+        former = record.incarnation if record else ""
+        child = RayChild(service, log_start, self._records, former)
+        self.alive[service.name] = child
+        self._lives[service.name] = asyncio.create_task(self._life(child))
+
+    async def end(self, names: Iterable[str], seconds: float) -> None:
+        children = [self.alive[name] for name in names if name in self.alive]
+        await asyncio.gather(*(self._end(child, seconds) for child in children))
+
+    def can_start(self, name: str) -> bool:
+        return True
+
+    def kill(self, name: str) -> None:
+        child = self.alive.get(name)
+        if child is None:
+            return
+        if not child.is_placed:
+            self._lives[name].cancel()
+        else:
+            self._cluster.call(child.actor, "kill")
+
+    def kill_all(self) -> None:
+        for name in list(self.alive):
+            self.kill(name)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._surveying:
+            self._surveying.cancel()
+        for child in self.alive.values():
+            child.is_ended = True
+        lives = list(self._lives.values())
+        for life in lives:
+            life.cancel()
+        if lives:
+            await asyncio.wait(lives, timeout=2 * END_SECONDS)
+        await self._try(self._cluster.release, f"{self._run.run_id}/")
+        await self._try(self._cluster.disconnect)
+        (self._run.folder / self._mark).unlink(missing_ok=True)
+
+    async def _end(self, child: RayChild, seconds: float) -> None:
+        child.is_ended = True
+        life = self._lives.get(child.service.name)
+        if life is None:
+            return
+        if not child.is_placed:
+            life.cancel()
+        else:
+            with suppress(ActorLostError, ActorSilentError, TimeoutError):
+                await _answer(self._cluster.call(child.actor, "end", seconds), self._ask_seconds)
+        _, pending = await asyncio.wait([life], timeout=seconds + self._ask_seconds)
+        if pending:
+            life.cancel()
+            await asyncio.wait(pending, timeout=2 * END_SECONDS)
+
+    async def _life(self, child: RayChild) -> None:
+        """From the search for a place to the end of its actor."""
+        name = child.service.name
+        ended = Exit(child.service, -signal.SIGKILL, 0.0, child.log_start, child.cause)
+        try:
+            ended = await self._live(child)
+        except TrimaranError as error:
+            ended = self._failed(child, TRY_AGAIN, str(error))
+        except OSError as error:
+            ended = self._failed(child, BAD_INPUT, str(error))
+        finally:
+            child.is_over = True
+            dispose = asyncio.create_task(self._dispose(child))
+            while not dispose.done():  # also where this is cancelled: nothing stays behind
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([dispose])
+            if self.alive.get(name) is child:
+                del self.alive[name], self._lives[name]
+            if not child.is_ended:
+                self.exits.put_nowait(ended)
+
+    async def _live(self, child: RayChild) -> Exit:
+        service = child.service
+        where = await self._find_where(child)
+        title = f"{self._run.run_id}/{service.name}/{child.incarnation}"
+
+        def make() -> None:
+            actor = self._cluster.make(Supervisor, title, where, self._lapse_seconds)
+            if child.is_over:  # it took too long, and nobody knows of it
+                self._cluster.kill(actor)
+            child.actor = actor
+
+        await self._ask(make)
+        order = asdict(self._order(service))
+        try:
+            node = await self._placed(child, where)
+            if node is None:
+                why = f"no node has had room for {_words(where)} for {self._place_seconds:g} s"
+                return self._failed(child, TRY_AGAIN, why)
+            child.node, child.is_placed = node, True
+            await _answer(self._cluster.call(child.actor, "start", order), self._ask_seconds)
+        except TimeoutError:
+            why = f"its actor has not answered for {self._ask_seconds:g} s"
+            return self._failed(child, TRY_AGAIN, why)
+        except (ActorLostError, ActorSilentError):
+            return self._lost(child)
+        return await self._follow(child)
+
+    async def _follow(self, child: RayChild) -> Exit:
+        position, heard = -1, time.monotonic()
+        while True:
+            try:
+                call = self._cluster.call(child.actor, "report", position)
+                report = Report(**await _answer(call, self._ask_seconds))
+            except ActorLostError:
+                return self._lost(child)
+            except (ActorSilentError, TimeoutError):
+                if time.monotonic() - heard > self._lapse_seconds + self._ask_seconds:
+                    return self._lost(child)  # by now it has ended itself
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            child.report, heard, position = report, time.monotonic(), report.position
+            if report.log:
+                with child.service.log.open("ab") as log:
+                    log.write(report.log)
+                continue
+            if not report.pid:
+                code = report.code if report.code is not None else -signal.SIGTERM
+                lived = time.monotonic() - child.began
+                return Exit(child.service, code, lived, child.log_start, child.cause)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _placed(self, child: RayChild, where: Where) -> str | None:
+        """The id of its node; None when there is none in time."""
+        placing = asyncio.wrap_future(self._cluster.node_of(child.actor))
+        waits_until = time.monotonic() + self._place_seconds
+        try:
+            while time.monotonic() < waits_until:
+                if (await asyncio.wait([placing], timeout=self._tell_seconds))[0]:
+                    return placing.result()
+                room = _words(where)
+                self._note(f"{child.service.name} waits for a node with room for {room}")
+            return None
+        finally:
+            placing.cancel()
+
+    async def _find_where(self, child: RayChild) -> Where:
+        service = child.service
+        if service.kind == "trainer":
+            child.group, count = await self._trainer_group()
+            group = child.group
+            return rank_in(self._config, service.index, group, count, self._nodes)
+        if service.kind != "rollout":  # beside the launcher, whose folder others read
+            return beside(self._own_address, self._nodes)
+        record = await self._store.get(replicas_key(self._run.run_id))
+        wanted = node_of(record.value, service.index) if record else ""
+        others = (c for c in self.alive.values() if c.service.kind == "rollout" and c is not child)
+        where = replica_place(self._config, self._nodes, Counter(c.node for c in others), wanted)
+        child.node = where.node_id  # until it is known
+        return where
+
+    async def _trainer_group(self) -> tuple[Any, int]:
+        async with self._grouping:
+            if self._group is None:
+                prefix = f"{self._run.run_id}/trainer/"
+                await self._ask(self._cluster.release, prefix)
+                self._nodes = await self._ask(self._cluster.nodes)
+                bundles = trainer_bundles(self._config, self._nodes)
+                labels = self._config.trainer.labels
+                name = f"{prefix}{uuid.uuid4().hex[:8]}"
+                group = await self._ask(self._cluster.reserve, name, bundles, labels)
+                self._group = group, len(bundles)
+            return self._group
+
+    def _order(self, service: ServiceProcess) -> Order:
+        run, kind = self._run, kind_of(self._config, service.kind, self._nodes)
+        own = run.store_url.startswith("sqlite:")
+        return Order(
+            service.name,
+            service.command[1:],  # the node has its own Python
+            str(run.folder),
+            {
+                name: (run.folder / name).read_text(encoding="utf-8")
+                for name in (CONTEXT_NAME, TOKEN_NAME)
+                if (run.folder / name).exists()
+            },
+            dict(service.environment),
+            kind,
+            self._mark,
+            ONE_HOST.format(url=run.store_url) if own else "",
+        )
+
+    def _failed(self, child: RayChild, code: int, why: str) -> Exit:
+        lived = time.monotonic() - child.began
+        return Exit(child.service, code, lived, child.log_start, why, (f"error: {why}",))
+
+    def _lost(self, child: RayChild) -> Exit:
+        """Its actor is dead: its node went down, or somebody killed it."""
+        self._give_up_group(child)  # its node may be gone
+        address = next((n.address for n in self._nodes if n.node_id == child.node), "")
+        why = child.cause or (f"its actor on {address} is gone" if address else "its node is gone")
+        lived = time.monotonic() - child.began
+        return Exit(child.service, -signal.SIGKILL, lived, child.log_start, why)
+
+    def _give_up_group(self, child: RayChild) -> None:
+        """All ranks are started again, in a new one."""
+        if self._group is not None and child.group is self._group[0]:
+            self._group = None
+
+    async def _dispose(self, child: RayChild) -> None:
+        if child.actor is not None:
+            await self._end_actor(child.actor, child.is_placed)
+
+    async def _survey(self) -> None:
+        """Nodes that come and go; processes on those that leave are moved."""
+        while True:
+            # While the head is away nothing is known to have changed.
+            with suppress(UnavailableError, DeadlineError):
+                self._nodes = await self._ask(self._cluster.nodes)
+            await self._read_records()
+            leaving = {node.node_id: node.address for node in self._nodes if node.is_leaving}
+            for child in list(self.alive.values()):
+                if child.node in leaving and child.is_placed and not child.cause:
+                    self._move(child, leaving[child.node])
+            await asyncio.sleep(2 * POLL_SECONDS)
+
+    async def _read_records(self) -> None:
+        try:
+            found = await read_services(self._store, self._run.run_id)
+        except UnavailableError as error:
+            logger.warning("the run's services cannot be seen: %s", error)
+        else:
+            self._records.update({name: record for name, (record, _) in found.items()})
+
+    def _move(self, child: RayChild, address: str) -> None:
+        """Ends it in order; `Processes` starts it again elsewhere."""
+        child.cause = f"its node {address} leaves"
+        self._give_up_group(child)
+        self._note(f"{child.service.name} moves: {child.cause}")
+        self._cluster.call(child.actor, "end", DRAINED_SECONDS)
+
+    async def _clear(self) -> None:
+        """What an earlier launcher of this run has left behind."""
+        prefix = f"{self._run.run_id}/"
+        actors = await self._ask(self._cluster.find, prefix)
+        await asyncio.gather(*map(self._end_actor, actors.values()))
+        await self._ask(self._cluster.release, prefix)
+
+    async def _end_actor(self, actor: Any, has_place: bool = True) -> None:
+        if has_place:
+            with suppress(ActorLostError, ActorSilentError, TimeoutError):
+                await _answer(self._cluster.call(actor, "close"), END_SECONDS)
+        await self._try(self._cluster.kill, actor)
+
+    async def _ask(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What may hang while the head is away. Raises UnavailableError and DeadlineError."""
+        return await self._head.wait(lambda: call(*arguments, **named), HEAD_SECONDS)
+
+    async def _try(self, call: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
+        """Where it fails, actors end by themselves, as nobody asks for them."""
+        with suppress(UnavailableError, DeadlineError):
+            await self._ask(call, *arguments, **named)
+
+
+async def _answer(call: Future[Any], seconds: float) -> Any:
+    return await asyncio.wait_for(asyncio.wrap_future(call), seconds)
+
+
+def _words(where: Where) -> str:
+    taken = ", ".join(f"{name} {amount:g}" for name, amount in where.resources.items())
+    labels = "".join(f", {name}={value}" for name, value in where.labels.items())
+    return f"{taken or 'nothing'}{labels}"

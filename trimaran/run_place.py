@@ -1,0 +1,78 @@
+"""The place of one run below `run.checkpoints`, where what outlives a host's disk lies.
+
+PLACE/RUN_ID/checkpoints/step-00010/…    by the trainer's ranks
+PLACE/RUN_ID/model/…                     by its rank 0, at the end
+PLACE/RUN_ID/samples/step-00010.jsonl    by the controller; so are summary.json and the pictures
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trimaran.config import RunConfig
+from trimaran.errors import InputError, NotFoundError
+from trimaran.places import FolderPlace, Place, is_bucket, open_place
+from trimaran.store import ConflictError, Store
+
+KEY = "run.checkpoints"
+STATE = re.compile(r"(checkpoints/step-\d+)/state\.json")
+
+
+def place_url(config: RunConfig, run_id: str) -> str:
+    """Where `run.checkpoints` is named."""
+    assert config.run.checkpoints
+    return f"{config.run.checkpoints.removeprefix('file://').rstrip('/')}/{run_id}"
+
+
+def run_place(config: RunConfig, run_id: str) -> Place | None:
+    """None where all lies in the run folder. Raises InputError."""
+    return open_place(place_url(config, run_id), KEY) if config.run.checkpoints else None
+
+
+def bucket_of(config: RunConfig, run_id: str) -> Place | None:
+    """The same; None for a folder as well, which is used as it stands."""
+    return run_place(config, run_id) if is_bucket(config.run.checkpoints) else None
+
+
+def saved_states(folder: Path, place: Place | None) -> Iterator[tuple[str, Any]]:
+    """Where each checkpoint lies, and what its state.json says. `place`: the run's own; without it
+    they lie in the run folder."""
+    found = place or FolderPlace(folder, KEY)
+    for name in found.sizes("checkpoints"):
+        if match := STATE.fullmatch(name):
+            with suppress(NotFoundError):  # removed since
+                yield f"{found.url}/{match[1]}", json.loads(found.read(name))
+
+
+async def claim_place(store: Store, run_id: str, who: str, place: Place) -> None:
+    """Every process that uses the place sees the same one, and it is this run's.
+
+    A mark lies there, and the run's store says which. Raises InputError where it is missing: a folder
+    that is not mounted on this host looks like an empty one.
+    """
+    key, mark = f"place/{run_id}", f".trimaran-{secrets.token_hex(8)}"
+    await asyncio.to_thread(place.write, run_id.encode(), mark)
+    own = {"mark": mark, "who": who, "host": socket.gethostname(), "url": place.url}
+    try:
+        await store.put(key, own, expected=0)
+        return
+    except ConflictError:
+        await asyncio.to_thread(place.delete, [mark])
+    record = await store.get(key)
+    assert record, "nobody deletes it"
+    first = record.value
+    try:
+        await asyncio.to_thread(place.read, first["mark"])
+    except NotFoundError:
+        raise InputError(
+            f"{KEY}: {place.url} is not what {first['who']} on {first['host']} sees as {first['url']}:"
+            " mount the same folder on every host of the trainer and the controller, or name a bucket"
+        ) from None

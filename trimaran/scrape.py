@@ -1,0 +1,89 @@
+"""What a process counts, over plain HTTP: for a Prometheus that scrapes each container or pod itself.
+
+Nothing listens unless `TRIMARAN_METRICS` names an address. It is a variable and no key of the run's
+configuration, because whoever makes a container knows its ports. On one machine it is not needed:
+the manager hands on what each process of a run counts.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trimaran.errors import InputError
+from trimaran.exposition import CONTENT_TYPE
+from trimaran.tls import http_context
+from trimaran.trust import Trust, is_loopback, read_token
+
+ADDRESS_VARIABLE = "TRIMARAN_METRICS"
+"""host:port, for example 0.0.0.0:9100."""
+TOKEN_VARIABLE = "TRIMARAN_METRICS_TOKEN_FILE"
+"""A file with the bearer token that Prometheus shows. Never the run's own token, with which
+Prometheus could call every service."""
+STOP_SECONDS = 1.0
+
+
+class Scrape:
+    """Serves `GET /metrics` in the event loop of the service: a frozen service is seen as down.
+
+    Example:
+        scrape = Scrape.from_environment(os.environ, run.trust, metrics.text)
+        if scrape:
+            await scrape.start()
+    """
+
+    def __init__(self, address: str, trust: Trust, token: str, text: Callable[[], bytes]) -> None:
+        """`trust`: the run's, for its TLS files. Raises InputError for an address beyond loopback
+        without token and TLS, unless the network is trusted: then everybody on it may read."""
+        if not (is_loopback(address) or trust.is_network_trusted or (token and trust.tls)):
+            raise InputError(
+                f"{ADDRESS_VARIABLE}: {address} is beyond loopback, and there is no token"
+                f" ({TOKEN_VARIABLE}) or no TLS; use 127.0.0.1:PORT, or give both (the word"
+                " `network: trusted` stands for them)"
+            )
+        self.address, self._tls, self._token, self._text = address, trust.tls, token, text
+        self._runner: Any = None
+
+    @classmethod
+    def from_environment(
+        cls, environment: Mapping[str, str], trust: Trust, text: Callable[[], bytes]
+    ) -> Scrape | None:
+        """None where nothing is to listen. Raises InputError."""
+        address = environment.get(ADDRESS_VARIABLE, "")
+        file = environment.get(TOKEN_VARIABLE, "")
+        return (
+            cls(address, trust, read_token(Path(file)) if file else "", text) if address else None
+        )
+
+    async def start(self) -> None:
+        """Raises InputError for an address that cannot be bound."""
+        from aiohttp import web  # late: it takes a tenth of a second that others need not pay
+
+        async def answer(request: web.Request) -> web.Response:
+            shown = request.headers.get("Authorization", "")
+            if self._token and not hmac.compare_digest(
+                shown.encode(), f"Bearer {self._token}".encode()
+            ):
+                return web.Response(status=401, text="the token of this endpoint is missing\n")
+            return web.Response(body=self._text(), headers={"Content-Type": CONTENT_TYPE})
+
+        app = web.Application()
+        app.router.add_get("/metrics", answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
+        await self._runner.setup()
+        host, _, port = self.address.rpartition(":")
+        context = http_context(self._tls) if self._tls else None
+        try:
+            site = web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context)
+            await site.start()
+        except (OSError, ValueError) as error:
+            await self.stop()
+            raise InputError(f"{ADDRESS_VARIABLE}: {self.address}: {error}; name another") from None
+        self.address = f"{host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None

@@ -1,0 +1,42 @@
+"""A store that tells how long its calls take, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from trimaran.store.port import Store
+
+CALLS = (
+    *("get", "put", "delete", "list_records", "put_fenced", "extend", "read", "last", "trim"),
+    *("acquire", "renew", "release", "holder", "next_epoch", "newest_epoch"),
+)
+
+
+def timed(store: Store, observe: Callable[[str, float], None]) -> Store:
+    """The same store; `observe(call, seconds)` is told of each call, also of one that fails.
+
+    Example: store = timed(await open_store(url), StoreSeconds())
+    """
+    return cast(Store, _Timed(store, observe))
+
+
+class _Timed:
+    def __init__(self, store: Store, observe: Callable[[str, float], None]) -> None:
+        self._store, self._observe = store, observe
+        for name in CALLS:
+            setattr(self, name, self._timed(name, getattr(store, name)))
+
+    def _timed(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        async def measured(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return await call(*arguments, **options)
+            finally:
+                self._observe(name, time.perf_counter() - began)
+
+        return measured
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
