@@ -32,8 +32,6 @@ from trimaran.launch.environment import (
 )
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
-from trimaran.launch.registered import Registered
-from trimaran.launch.run_folder import recorded_config
 from trimaran.network import find_host, join
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
@@ -85,11 +83,15 @@ def _recorded_config(folder: Path) -> RunConfig:
             f"--run-folder: {folder} holds no {CONTEXT_NAME}, which names the run's store; whoever"
             " starts the service writes it there; or give --config FILE, or --store-file FILE"
         )
+    from trimaran.launch.run_folder import recorded_config  # late: only who has no file needs it
+
     return asyncio.run(recorded_config(RunContext.in_folder(folder)))
 
 
 def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) -> int:
     """Its end stands in the run's store as well: nobody else there sees its exit code."""
+    from trimaran.launch.registered import Registered  # late, as above
+
     faults: list[Exception] = []
     has_ended = threading.Event()
 
