@@ -1,0 +1,38 @@
+"""Ray is optional: what is said without it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from services.manager.settings import ManagerSettings
+from trimaran.cli.main import main
+from trimaran.errors import InputError
+from trimaran.launch.ray.cluster import Cluster, ray_address
+
+
+def test_without_ray_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'trimaran\[ray\]'"):
+        Cluster("auto").connect()
+
+
+def test_ray_address_is_that_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
+    assert ray_address() == "10.0.0.9:6379"
+    words = ["train", "nothing.yaml", "--launcher", "ray", "--ray-address", "10.0.0.1:6380"]
+    assert main(words) == 2 and "nothing.yaml" in capsys.readouterr().err
+    assert ray_address() == "10.0.0.1:6380"
+
+
+def test_a_manager_on_ray_needs_a_store_that_all_reach_and_no_pools_of_its_own() -> None:
+    given = {"launcher": "ray", "pools": {"host": {"device": "cpu", "slots": 8}}}
+    with pytest.raises(InputError) as caught:
+        ManagerSettings.model_validate(given).check_launcher()
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("launcher: ray: store: a file of this machine")
+    assert second == "launcher: ray: pools: the nodes of the cluster are the pools; leave them out"
+    ManagerSettings(launcher="ray", store="redis://10.0.0.1:6379/0").check_launcher()
