@@ -221,6 +221,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--tls-key", metavar="FILE", help="its private key")
     serve.add_argument("--tls-ca", metavar="FILE", help="who signed those of the others")
     serve.add_argument(
+        "--tls-name",
+        default="",
+        metavar="NAME",
+        help="that the certificates of the others carry (default: the address that is called)",
+    )
+    serve.add_argument(
         "--network",
         choices=("loopback", "trusted"),
         default="loopback",

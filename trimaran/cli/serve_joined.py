@@ -41,11 +41,13 @@ def serve_joined(options: argparse.Namespace) -> int:
 def _tls(options: argparse.Namespace) -> TlsFiles | None:
     given = [options.tls_cert, options.tls_key, options.tls_ca]
     if not any(given):
+        if options.tls_name:
+            raise InputError("--tls-name: there is no TLS; give --tls-cert, --tls-key and --tls-ca")
         return None
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key: one is missing; give both")
     certificate, key, authorities = [Path(path).resolve() if path else None for path in given]
-    return TlsFiles(certificate, key, authorities)
+    return TlsFiles(certificate, key, authorities, server_name=options.tls_name)
 
 
 def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:
