@@ -45,6 +45,8 @@ def serve_joined(options: argparse.Namespace, seconds: float = WAIT_SECONDS) -> 
 def _tls(options: argparse.Namespace) -> TlsFiles | None:
     given = [options.tls_cert, options.tls_key, options.tls_ca]
     if not any(given):
+        if options.tls_name:
+            raise InputError("--tls-name: there is no TLS; give --tls-cert, --tls-key and --tls-ca")
         return None
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key: one is missing; give both")
