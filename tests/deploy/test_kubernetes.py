@@ -1,0 +1,345 @@
+"""The Helm chart, against what Kubernetes and the services accept. tests/kubernetes installs it."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from services.manager.clients_file import digest, read_clients
+from services.manager.settings import ManagerSettings, load_settings
+from services.reward.allowed import Allowed
+from tests.deploy.test_compose import load, words
+from tests.kubernetes.tools import HOW, find
+from tests.redis_server import PROGRAM, WHY_SKIPPED
+from trimaran.cli.main import main
+from trimaran.cli.options import parse
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/kubernetes"
+DEVICES = ("cpu", "cuda", "npu")
+RESOURCES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
+# The first and the last of which the validator has schemas, and some between.
+VERSIONS = ("1.25.0", "1.29.0", "1.33.0", "1.37.0")
+OPERATORS = {"ServiceMonitor", "ScrapeConfig", "PrometheusRule", "RayCluster"}
+"""Kinds that Kubernetes itself does not know."""
+TLS = ("tls.services=services-tls", "tls.serverName=services", "tls.clients=manager-tls")
+PATIENT = Retry(ConstantBackoff(0.1), 300)
+HELM = find("helm")
+
+pytestmark = pytest.mark.skipif(HELM is None, reason=f"helm is missing: {HOW}")
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = list(map(str, (HELM, *arguments)))
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@functools.cache
+def render(device: str, *values: str, version: str = "1.33.0") -> tuple[dict[str, Any], ...]:
+    settings = [f"--set={value}" for value in values]
+    where = ["--namespace=lab", f"--kube-version={version}", "--values", CHART / f"{device}.yaml"]
+    done = helm("template", "demo", CHART, *where, *settings)
+    assert done.returncode == 0, done.stderr
+    return tuple(filter(None, yaml.safe_load_all(done.stdout)))
+
+
+def named(objects: tuple[dict[str, Any], ...], kind: str, name: str) -> dict[str, Any]:
+    [found] = [o for o in objects if (o["kind"], o["metadata"]["name"]) == (kind, f"demo-{name}")]
+    return found
+
+
+def pods(objects: tuple[dict[str, Any], ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for one in objects:
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            yield one["metadata"]["name"].removeprefix("demo-"), one["spec"]["template"]["spec"]
+        if one["kind"] == "RayCluster":
+            yield "head", one["spec"]["headGroupSpec"]["template"]["spec"]
+            for group in one["spec"]["workerGroupSpecs"]:
+                yield group["groupName"], group["template"]["spec"]
+
+
+def command_line(container: dict[str, Any]) -> list[str]:
+    """Of `trimaran`; a rank's number as its pod sees it."""
+    script = " ".join(container.get("command", []))
+    rank = ["--index", "0"] if '--index "${HOSTNAME##*-}"' in script else []
+    return [*container["args"], *rank]
+
+
+def ours(objects: tuple[dict[str, Any], ...]) -> dict[str, list[str]]:
+    return {
+        name: command_line(pod["containers"][0]) for name, pod in pods(objects) if name != "redis"
+    }
+
+
+def manager_settings(objects: tuple[dict[str, Any], ...], folder: Path) -> ManagerSettings:
+    path = folder / "manager.yaml"
+    path.write_text(named(objects, "ConfigMap", "config")["data"]["manager.yaml"])
+    return load_settings(path)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lint_finds_nothing(device: str) -> None:
+    done = helm("lint", "--strict", CHART, "--values", CHART / f"{device}.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_kubernetes_takes_every_object(device: str, version: str) -> None:
+    validator = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is missing: pip install it"
+    )
+    for one in render(device, *TLS, version=version):
+        if one["kind"] not in OPERATORS:
+            validator.validate(one, version.rpartition(".")[0], strict=True)
+
+
+def test_a_misspelt_field_is_found() -> None:
+    """The validator is one that finds something."""
+    validator = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is missing: pip install it"
+    )
+    one = named(render("cpu"), "Deployment", "rollout")
+    wrong = {**one, "spec": {**one["spec"], "replica": 2}}
+    with pytest.raises(validator.ValidationError):
+        validator.validate(wrong, "1.33", strict=True)
+
+
+def test_disruption_budgets_are_of_the_version_that_the_cluster_has() -> None:
+    for version, api in (("1.20.2", "policy/v1beta1"), ("1.21.0", "policy/v1")):
+        budget = named(render("cpu", version=version), "PodDisruptionBudget", "rollout")
+        assert budget["apiVersion"] == api
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("rollout.replicas=0", "/rollout/replicas"),
+        ("rollout.replica=2", "'replica'"),
+        ("trainer.ranks=two", "/trainer/ranks"),
+        ("pools.cpu.device=tpu", "/pools/cpu/device"),
+        ("redis.address=redis://user:secret@host:6379", "/redis/address"),
+        ("storage.claim.accessMode=Any", "/storage/claim/accessMode"),
+        ("network.subnet=eth0", "/network/subnet"),
+        ("rollout.pool=h100", "rollout.pool: there is no pool h100; pools has cpu"),
+        ("network.trusted=false", "network.trusted"),
+        ("kuberay.enabled=true", "kuberay.image"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key(value: str, key: str) -> None:
+    done = helm("template", "demo", CHART, "--values", CHART / "cpu.yaml", f"--set={value}")
+    assert done.returncode != 0
+    assert key in done.stderr
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("values", [(), TLS], ids=["plain", "tls"])
+def test_the_services_take_their_command_lines(device: str, values: tuple[str, ...]) -> None:
+    for name, words_ in ours(render(device, *values)).items():
+        options = parse(words_)
+        if options.command == "serve":
+            assert options.kind == name
+            assert (options.tls_name == "services") == bool(values)
+            assert options.index is None if name == "rollout" else options.index == 0
+
+
+def test_the_command_lines_are_those_of_compose() -> None:
+    for name, words_ in ours(render("cpu")).items():
+        theirs = vars(parse(words(load("cpu")["services"][name])))
+        own = vars(parse(words_))
+        if name == "manager":  # the file lies elsewhere
+            assert own.pop("config") and theirs.pop("config")
+        assert own == theirs, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("values", [(), TLS], ids=["plain", "tls"])
+def test_the_manager_takes_its_configuration(
+    device: str, values: tuple[str, ...], tmp_path: Path
+) -> None:
+    objects = render(device, *values)
+    settings = manager_settings(objects, tmp_path)
+    settings.check_submissions()
+    settings.check_services()
+    settings.check_launcher()
+    assert settings.store_url == named(objects, "ConfigMap", "config")["data"]["store"]
+    slots = {name: (pool.device, pool.slots) for name, pool in settings.pools.items()}
+    expected = {"cpu": (8, 1), "cuda": (16, 4), "npu": (16, 8)}[device]
+    assert slots == {"rollout": (device, expected[0]), "trainer": (device, expected[1])}
+
+
+def test_the_plugin_may_be_called_and_the_run_may_name_it(tmp_path: Path) -> None:
+    objects = render("cpu")
+    service = named(objects, "Service", "plugin")
+    url = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    reward = dict(pods(objects))["reward"]["containers"][0]
+    [allow] = [one["value"] for one in reward["env"] if one["name"] == "TRIMARAN_ALLOW"]
+    Allowed.from_entries(allow.split()).check_url(url, "url")
+    settings = manager_settings(objects, tmp_path)
+    assert settings.allow and url in settings.allow.plugin_hosts
+    assert settings.allow.plugin_credentials[url].token_variable == "TRIMARAN_BREVITY_TOKEN"
+
+
+def test_the_clients_tokens_are_those_of_the_file(tmp_path: Path) -> None:
+    data = named(render("cpu"), "Secret", "clients")["stringData"]
+    path = tmp_path / "clients.yaml"
+    path.write_text(data["clients.yaml"])
+    path.chmod(0o600)
+    known = {client.identity.name: client.sha256 for client in read_clients(path)}
+    assert known == {name: digest(data[f"{name}.token"]) for name in ("demo", "prometheus")}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_secret_is_in_a_pod_or_a_configuration(device: str) -> None:
+    objects = render(device, *TLS)
+    secrets: set[str] = set()
+    for one in objects:
+        if one["kind"] == "Secret":
+            secrets |= {base64.b64decode(text).decode() for text in one.get("data", {}).values()}
+            tokens = {k: v for k, v in one.get("stringData", {}).items() if k.endswith("token")}
+            secrets |= set(tokens.values())
+    assert len(secrets) == 5 and all(len(secret) == 48 for secret in secrets)
+    elsewhere = yaml.safe_dump([one for one in objects if one["kind"] != "Secret"])
+    assert not any(secret in elsewhere for secret in secrets)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason=WHY_SKIPPED)
+def test_redis_asks_for_the_password_and_keeps_what_it_acknowledges(tmp_path: Path) -> None:
+    """As its container starts it, with other folders and another port."""
+    container = dict(pods(render("cpu")))["redis"]["containers"][0]
+    (tmp_path / "redis-password").write_text("a-password")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    own = {"/secrets": tmp_path, "/tmp": tmp_path, "/data": tmp_path}
+    command = [*container["command"], *container["args"], "--port", str(port)]
+    for there, here in own.items():
+        command = [re.sub(rf"(?<![\w/]){there}\b", str(here), word) for word in command]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        with redis.Redis(port=port, password="a-password", retry=PATIENT) as client:
+            kept = client.config_get("append*") | client.config_get("maxmemory-policy")
+            expected = {"appendonly": "yes", "appendfsync": "always"}
+            assert kept.items() >= (expected | {"maxmemory-policy": "noeviction"}).items()
+        with redis.Redis(port=port) as client, pytest.raises(redis.AuthenticationError):
+            client.ping()
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
+    assert b"a-password" not in b" ".join(word.encode() for word in command)
+
+
+def test_a_name_without_tls_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.write_text("redis://localhost/0")
+    where = ["--store-file", str(store), "--run-folder", str(tmp_path)]
+    assert main(["serve", "reward", *where, "--tls-name", "services"]) == 2
+    assert "--tls-name" in capsys.readouterr().err
+
+
+def test_secrets_that_are_named_are_not_made() -> None:
+    objects = render("cpu", "secrets.services=mine", "secrets.clients=theirs")
+    assert not [one for one in objects if one["kind"] == "Secret"]
+    volumes = {v["name"]: v for v in dict(pods(objects))["manager"]["volumes"]}
+    assert volumes["clients"]["secret"]["secretName"] == "theirs"
+    assert volumes["secrets"]["projected"]["sources"][0]["secret"]["name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "values", [(), ("kuberay.enabled=true", "kuberay.image=ours:1")], ids=["pods", "kuberay"]
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_container_is_as_narrow_as_it_can_be(device: str, values: tuple[str, ...]) -> None:
+    for name, pod in pods(render(device, *values)):
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        assert pod["securityContext"]["runAsUser"] == 10001, name
+        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["terminationGracePeriodSeconds"] == 60, name
+        mounted = {volume["name"] for volume in pod["volumes"]} | {"data"}
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            own = container["securityContext"]
+            assert own["readOnlyRootFilesystem"] is True, name
+            assert own["allowPrivilegeEscalation"] is False, name
+            assert own["capabilities"] == {"drop": ["ALL"]}, name
+            assert {mount["name"] for mount in container["volumeMounts"]} <= mounted, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_service_is_asked_for_its_health_and_no_python_writes_outside(device: str) -> None:
+    for name, pod in pods(render(device)):
+        container = pod["containers"][0]
+        words_ = container["livenessProbe"]["exec"]["command"]
+        assert words_ == ["redis-cli", "ping"] if name == "redis" else parse(words_[1:])
+        paths = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert name == "redis" or "/tmp" in paths
+        if name in ("rollout", "trainer"):
+            assert {"/dev/shm", "/cache", "/runs"} <= paths
+
+
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_replicas_and_ranks_ask_for_their_devices(device: str) -> None:
+    found = dict(pods(render(device)))
+    for name, count in (("rollout", 2), ("trainer", 1)):
+        assert found[name]["containers"][0]["resources"]["limits"] == {RESOURCES[device]: count}
+        assert found[name]["nodeSelector"]
+    assert "limits" not in found["controller"]["containers"][0]["resources"]
+
+
+def test_a_bucket_takes_the_claims_place_and_its_keys_go_to_few(tmp_path: Path) -> None:
+    objects = render("cuda")
+    assert not [one for one in objects if one["kind"] == "PersistentVolumeClaim"]
+    holders = {name for name, pod in pods(objects) if pod["containers"][0].get("envFrom")}
+    assert holders == {"manager", "controller", "rollout", "trainer"}
+    settings = manager_settings(objects, tmp_path)
+    assert settings.allow and [str(p) for p in settings.allow.payloads] == ["s3://trimaran"]
+
+
+def test_who_shares_the_claim() -> None:
+    def is_shared(pod: dict[str, Any]) -> bool:
+        [volume] = [volume for volume in pod["volumes"] if volume["name"] == "runs"]
+        return "persistentVolumeClaim" in volume
+
+    alone = {"redis", "plugin"}
+    shared = {name for name, pod in pods(render("cpu")) if name not in alone and is_shared(pod)}
+    assert shared == {"manager", "controller", "trainer"}
+
+
+def test_rewards_may_go_nowhere() -> None:
+    """They run what a model has written."""
+    for one in render("cuda"):
+        if one["kind"] == "NetworkPolicy" and "Egress" in one["spec"]["policyTypes"]:
+            for rule in one["spec"]["egress"]:
+                is_dns = {port["port"] for port in rule.get("ports", [])} == {53}
+                others = one["spec"]["podSelector"].get("matchExpressions", [{"values": []}])
+                assert is_dns or "to" in rule or "reward" in others[0]["values"]
+
+
+def test_the_rules_are_those_of_deploy_prometheus() -> None:
+    rules = named(render("npu"), "PrometheusRule", "rules")
+    assert rules["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_ray_cluster_in_their_place(device: str, tmp_path: Path) -> None:
+    """That it renders, and that the manager takes what it is given."""
+    objects = render(device, "kuberay.enabled=true", "kuberay.image=ours:1")
+    kinds = [one["kind"] for one in objects]
+    assert "RayCluster" in kinds
+    found = dict(pods(objects))
+    assert not {"trainer-0", "controller", "reward"} & set(found)
+    manager = found["head"]["containers"][1]
+    options = parse(manager["args"])
+    assert (options.launcher, options.ray_address) == ("ray", "127.0.0.1:6379")
+    settings = manager_settings(objects, tmp_path)
+    settings.check_launcher()
