@@ -211,6 +211,6 @@ async def test_a_weak_store_is_named_at_the_start(
         announce(settings, served)
         assert "weak: " not in capsys.readouterr().out
         store = served.manager.records.store
-        monkeypatch.setattr(type(store), "durability", "weak: appendfsync is everysec")
+        monkeypatch.setattr(store, "durability", "weak: appendfsync is everysec", raising=False)
         announce(settings, served)
         assert f"store {settings.folder}/manager.sqlite: weak: append" in capsys.readouterr().out

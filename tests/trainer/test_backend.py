@@ -36,7 +36,7 @@ def test_every_rank_computes_on_the_first_device_that_it_sees(
 def test_every_rank_sends_from_the_first_device_that_it_sees(
     make_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make_sender(device: object, index: int, section: object) -> None:
+    def make_sender(device: object, index: int, *others: object) -> None:
         raise Seen(index)
 
     monkeypatch.setattr(server, "WeightSender", make_sender)

@@ -52,14 +52,19 @@ def find_run(text: str | None, address: str | None) -> FoundRun:
         if text is not None:
             raise InputError(f"{text}: give a run or --address, not both")
         return FoundRun(address, trust=trust_at(address))
+    folder, config = open_run_folder(str(find_folder(text)))
+    run = RunContext.in_folder(folder)
+    address = config.endpoints.weight_sync or asyncio.run(_recorded_address(run))
+    return FoundRun(address or None, folder, config.weight_sync.prove_timeout, run.trust)
+
+
+def find_folder(text: str | None) -> Path:
+    """As `find_run`, for who asks none of its processes. Raises InputError."""
     text = None if text == LATEST else text
     folder = next(iter(_folders()), None) if text is None else folder_of(text)
     if folder is None:
         raise InputError(f"{text}: not a run; {_known_runs()}" if text else _known_runs())
-    folder, config = open_run_folder(str(folder))
-    run = RunContext.in_folder(folder)
-    address = config.endpoints.weight_sync or asyncio.run(_recorded_address(run))
-    return FoundRun(address or None, folder, config.weight_sync.prove_timeout, run.trust)
+    return folder
 
 
 async def _recorded_address(run: RunContext) -> str:

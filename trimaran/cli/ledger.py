@@ -16,7 +16,7 @@ from services.controller.group_life import read_life
 from services.controller.group_words import tell
 from services.controller.ledger_check import check_ledger
 from services.controller.payloads import PayloadStore, open_payloads
-from trimaran.cli.find_run import LATEST, find_run, folder_of
+from trimaran.cli.find_run import LATEST, find_folder, folder_of
 from trimaran.cli.managed import PATIENCE_SECONDS, find_managed, open_client
 from trimaran.clients.access import MANAGER_VARIABLE
 from trimaran.config import RunConfig
@@ -92,7 +92,7 @@ def _ask_manager(run: str | None, group: int | None, manager: str | None) -> Led
         if named:
             raise
         try:
-            find_run(run, None)
+            find_folder(run)
         except InputError as unknown:
             raise InputError(f"{unknown}\n{error}") from None
         raise
@@ -125,10 +125,8 @@ class Recorded:
 @asynccontextmanager
 async def recorded(run: str | None) -> AsyncGenerator[Recorded]:
     """`run`: a folder or an id; None for the run started last. Raises InputError."""
-    folder = find_run(run, None).folder
-    assert folder  # without an address there is one
-    _, config = open_run_folder(str(folder))
-    context = RunContext.in_folder(Path(folder))
+    folder, config = open_run_folder(str(find_folder(run)))
+    context = RunContext.in_folder(folder)
     store = await find_store(context.store_url)
     if store is None:
         raise InputError(f"{folder}: nothing was recorded (there is no {context.store_url})")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from trimaran.cli.find_run import LATEST, find_run
+from trimaran.cli.find_run import LATEST, find_folder
 from trimaran.cli.launch import Signals, launch_here
 from trimaran.cli.preflight import check_run, show_errors
 from trimaran.cli.progress import follow
@@ -52,7 +52,7 @@ def train(
 
 
 def resume(run: str, network: str | None = None, launcher: str = "local") -> int:
-    folder, config = open_run_folder(str(find_run(run, None).folder) if run == LATEST else run)
+    folder, config = open_run_folder(str(find_folder(run)) if run == LATEST else run)
     make_token(folder)  # an older run has none
     context = replace(RunContext.in_folder(folder), launcher=launcher)
     if asyncio.run(has_succeeded(context)):
