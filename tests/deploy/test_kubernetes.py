@@ -222,10 +222,8 @@ def test_redis_asks_for_the_password_and_keeps_what_it_acknowledges(tmp_path: Pa
     (tmp_path / "redis-password").write_text("a-password")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    own = {"/secrets": tmp_path, "/tmp": tmp_path, "/data": tmp_path}
-    command = [*container["command"], *container["args"], "--port", str(port)]
-    for there, here in own.items():
-        command = [re.sub(rf"(?<![\w/]){there}\b", str(here), word) for word in command]
+    given = [*container["command"], *container["args"], "--port", str(port)]
+    command = [re.sub(r"(?<![\w/])/(secrets|tmp|data)\b", str(tmp_path), word) for word in given]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         with redis.Redis(port=port, password="a-password", retry=PATIENT) as client:
