@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +35,7 @@ from services.controller.records import (
     Scored,
 )
 from services.controller.room import HeldError, Room
+from tests.bucket_server import Endpoint, served
 from tests.controller.fakes import make_config
 from tests.controller.memory_store import CrashError, MemoryPayloads, MemoryStore
 from tests.tiny_disk import mounted
@@ -51,26 +48,8 @@ ROW = {payload_digest(data): data for data in (b"one", b"two")}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Endpoint]:
-    """moto's server speaks the protocol of S3."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    server = Endpoint(port)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.kill()
+    with served() as server:
+        yield server
 
 
 @pytest.fixture
@@ -79,38 +58,6 @@ def endpoint(server: Endpoint) -> Endpoint:
     if server.process.poll() is not None:
         server.start()
     return server
-
-
-class Endpoint:
-    """An S3 server in a process of its own, which forgets everything when it is killed."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.process: subprocess.Popen[bytes]
-
-    def start(self) -> None:
-        """Returns once the bucket `payloads` is there."""
-        command = [sys.executable, "-m", "moto.server", "-p", str(self.port)]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while not self._is_up():
-            assert time.monotonic() < deadline, "moto does not start"
-            time.sleep(0.1)
-        self.make_bucket()
-
-    def make_bucket(self) -> None:
-        import boto3
-
-        client: Any = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}")
-        client.create_bucket(Bucket="payloads")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def _is_up(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 async def keeps_the_contract(payloads: PayloadStore) -> None:
