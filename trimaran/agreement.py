@@ -1,12 +1,14 @@
 """All hosts of a run must have one model, and a controller that moves the data that it had.
 
-Weights are proven on their way to each replica. A tokenizer, a chat template or a config.json is not:
-with another one a replica would generate other tokens than the trainer means. Whoever comes first
-notes the digests of its files in the run's store, each further process compares its own.
+Weights are proven on their way from the trainer to each replica. A tokenizer, a chat template or a
+config.json is not: with another one a replica would generate other tokens than the trainer means. What
+ranks of a trainer on several hosts load themselves is not proven either. Whoever comes first notes the
+digests of its files in the run's store, each further process compares its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterable, Mapping
 from hashlib import file_digest
@@ -33,6 +35,11 @@ def model_key(run_id: str) -> str:
     return f"model/{run_id}"
 
 
+def weights_key(run_id: str) -> str:
+    """The same of the weights from which the trainer starts."""
+    return f"weights/{run_id}"
+
+
 def data_key(run_id: str) -> str:
     """The same of the controller's data."""
     return f"data/{run_id}"
@@ -51,6 +58,16 @@ async def agree_on_model(store: Store, run_id: str, who: str, folder: Path) -> N
     await _agree(
         *(store, model_key(run_id), who, digests_of(_model_files(folder)), f"model.path: {folder}"),
         "give every host the same one, or name model.source and model.digest",
+    )
+
+
+async def agree_on_weights(store: Store, run_id: str, who: str, folder: Path) -> None:
+    """The same of the weights that a rank of the trainer starts from, and has as its reference. Reads
+    them all."""
+    digests = await asyncio.to_thread(lambda: digests_of(_weight_files(folder)))
+    await _agree(
+        *(store, weights_key(run_id), who, digests, f"model.path: {folder}"),
+        "give every host of the trainer the weights that the run began with",
     )
 
 
@@ -82,6 +99,10 @@ async def _agree(
 
 def _model_files(folder: Path) -> set[Path]:
     return {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
+
+
+def _weight_files(folder: Path) -> set[Path]:
+    return {*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")}
 
 
 def digests_of(paths: Iterable[Path]) -> dict[str, str]:

@@ -98,6 +98,15 @@ def open_place(url: str, key: str, seconds: float = CALL_SECONDS) -> Place:
     return BucketPlace(url.rstrip("/"), key, store)
 
 
+def _sync(folder: Path) -> None:
+    """The names in it are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class FolderPlace:
     """Example: FolderPlace(Path("/shared/runs"), "run.checkpoints").read("demo/state.json")"""
 
@@ -144,6 +153,7 @@ class FolderPlace:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
+            _sync(path.parent)
         finally:
             partial.unlink(missing_ok=True)
 

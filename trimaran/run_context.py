@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,8 @@ class RunContext:
 
     def write(self) -> None:
         """For the processes of the run."""
-        partial = self.folder / f"{CONTEXT_NAME}.partial"
+        # Containers that share the folder may write it at the same time.
+        partial = self.folder / f"{CONTEXT_NAME}.{secrets.token_hex(4)}.partial"
         trust = self.trust.to_tree()
         # The store in the folder moves with it: a restored copy must not use the original's.
         is_own = self.store_url == f"sqlite:{self.folder / STORE_NAME}"

@@ -23,6 +23,8 @@ from trimaran.places import FolderPlace, Place, is_bucket, open_place
 from trimaran.store import ConflictError, Store
 
 KEY = "run.checkpoints"
+OWNER = "owner"
+"""Says whose the place is: two managers may have a run of one id."""
 STATE = re.compile(r"(checkpoints/step-\d+)/state\.json")
 
 
@@ -55,15 +57,35 @@ def saved_states(folder: Path, place: Place | None) -> Iterator[tuple[str, Any]]
 async def claim_place(store: Store, run_id: str, who: str, place: Place) -> None:
     """Every process that uses the place sees the same one, and it is this run's.
 
-    A mark lies there, and the run's store says which. Raises InputError where it is missing: a folder
-    that is not mounted on this host looks like an empty one.
+    A mark lies there, and the run's store says which. Raises InputError where it is missing (a folder
+    that is not mounted on this host looks like an empty one), and where the place is another run's.
     """
+    mark = await _agree_on_mark(store, run_id, who, place)
+    if (owner := await asyncio.to_thread(_owner_of, place)) is None:
+        await asyncio.to_thread(place.write, mark.encode(), OWNER)
+        owner = await asyncio.to_thread(_owner_of, place)
+    if owner != mark:
+        raise InputError(
+            f"{KEY}: {place.url} is of another run called {run_id}, which has another store; start this"
+            " run again, under another run.name or with a run.checkpoints of its own"
+        )
+
+
+def _owner_of(place: Place) -> str | None:
+    try:
+        return place.read(OWNER).decode()
+    except NotFoundError:
+        return None
+
+
+async def _agree_on_mark(store: Store, run_id: str, who: str, place: Place) -> str:
+    """That of whoever came first; it lies at the place."""
     key, mark = f"place/{run_id}", f".trimaran-{secrets.token_hex(8)}"
     await asyncio.to_thread(place.write, run_id.encode(), mark)
     own = {"mark": mark, "who": who, "host": socket.gethostname(), "url": place.url}
     try:
         await store.put(key, own, expected=0)
-        return
+        return mark
     except ConflictError:
         await asyncio.to_thread(place.delete, [mark])
     record = await store.get(key)
@@ -76,3 +98,4 @@ async def claim_place(store: Store, run_id: str, who: str, place: Place) -> None
             f"{KEY}: {place.url} is not what {first['who']} on {first['host']} sees as {first['url']}:"
             " mount the same folder on every host of the trainer and the controller, or name a bucket"
         ) from None
+    return str(first["mark"])

@@ -207,7 +207,8 @@ def write_token(folder: Path, token: str) -> str:
 
 
 def _write_beside(path: Path, token: str) -> Path:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # Containers that share a folder have equal process ids.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(partial, flags, 0o600), "w", encoding="ascii") as file:
         file.write(token + "\n")
@@ -218,10 +219,11 @@ def read_token(path: Path) -> str:
     """Raises InputError for a file that is no token's, or that others can read."""
     try:
         with path.open(encoding="ascii") as file:
-            mode, text = os.fstat(file.fileno()).st_mode, file.read(1024).strip()
+            found, text = os.fstat(file.fileno()), file.read(1024).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: the token cannot be read ({error})") from None
-    if mode & 0o077:
+    # A container engine's secret may be root's, and readable by our group alone.
+    if found.st_mode & (0o077 if found.st_uid == os.geteuid() else 0o037):
         raise InputError(f"{path}: others can read this token; make a new one, and chmod 600 it")
     if not TOKEN.fullmatch(text):
         raise InputError(f"{path}: not a token; it is one line of 16 to 256 characters")

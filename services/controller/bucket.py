@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Mapping, Set
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from services.controller.pack import place_of
@@ -102,7 +103,8 @@ class BucketPayloads:
             try:
                 return await get()
             except FileNotFoundError:
-                await self._store.put_async(OWNER_NAME, owner.encode())
+                with suppress(AlreadyExistsError):
+                    await self._store.put_async(OWNER_NAME, owner.encode(), mode="create")
                 return await get()
 
         return await self._call(get_or_put())

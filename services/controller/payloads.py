@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -191,7 +192,11 @@ class FolderPayloads:
         path = self._folder / OWNER_NAME
         self._folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            write_durably(path, owner.encode())
+            own = self._folder / f"{OWNER_NAME}.{owner}"
+            write_durably(own, owner.encode())
+            with suppress(FileExistsError):  # another was faster
+                os.link(own, path)
+            own.unlink()
             sync_folder(self._folder)
         return path.read_text(encoding="ascii")
 

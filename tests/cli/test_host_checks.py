@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 from collections import namedtuple
@@ -70,6 +71,11 @@ class Site:
     async def launch(self) -> None:
         store = await open_store(self.store_url)
         await forget_model(store, "demo")
+        await store.close()
+
+    async def forget_place(self) -> None:
+        store = await open_store(self.store_url)
+        await store.delete("place/demo")
         await store.close()
 
 
@@ -148,6 +154,36 @@ def test_a_folder_that_is_not_shared_is_found(site: Site, tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "b" / "mnt")
     (tmp_path / "b" / "mnt").symlink_to(tmp_path / "a" / "mnt")  # now it is mounted
     site.start("controller", "b", **places["b"])
+
+
+def test_a_place_that_another_managers_run_of_this_id_has_is_refused(
+    site: Site, bucket: Endpoint, tmp_path: Path
+) -> None:
+    for checkpoints in (str(tmp_path / "shared"), "s3://payloads/owned"):
+        place = {"run": {"checkpoints": checkpoints}}
+        site.start("trainer-0", "a", **place)
+        site.start("controller", "b", **place)
+        own, site.store_url = site.store_url, f"sqlite:{tmp_path / 'others.sqlite'}"
+        with pytest.raises(InputError, match="is of another run called demo"):
+            site.start("trainer-0", "b", **place)
+        (tmp_path / "others.sqlite").unlink()
+        site.store_url = own
+        asyncio.run(site.forget_place())
+
+
+def test_ranks_on_several_hosts_start_from_equal_weights(site: Site) -> None:
+    several = {"network": {"subnet": "10.0.0.0/8"}, "trainer": {"data_parallel": 2}}
+    site.start("trainer-0", "a", **several)
+    site.start("trainer-1", "b", **several)
+    with (site.hosts["b"] / "tiny" / "model.safetensors").open("r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"!!")
+    asyncio.run(site.launch())
+    with pytest.raises(
+        InputError, match=r"by its model\.safetensors; give every host of the trainer"
+    ):
+        site.start("trainer-1", "b", **several)
+    site.start("rollout-0", "b", **several)  # its weights come from the trainer
 
 
 def test_places_that_take_no_files_are_named(site: Site, bucket: Endpoint) -> None:

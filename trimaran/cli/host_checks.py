@@ -12,7 +12,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from trimaran.agreement import agree_on_data, agree_on_model
+from trimaran.agreement import agree_on_data, agree_on_model, agree_on_weights
 from trimaran.cli.preflight import check_dataset, check_model
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
@@ -38,7 +38,7 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
     who = process_name(kind, index)
     try:
         if kind in ("rollout", "trainer"):
-            config = await _with_model(config, run, who)
+            config = await _with_model(config, run, kind, who)
         if kind == "controller":
             await _check_data(config, run)
         if kind in ("controller", "trainer"):
@@ -55,12 +55,14 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
     return config
 
 
-async def _with_model(config: RunConfig, run: RunContext, who: str) -> RunConfig:
+async def _with_model(config: RunConfig, run: RunContext, kind: str, who: str) -> RunConfig:
     folder = find_model(config.model, config.start_timeout)
     check_model(config, folder)
     store = await open_store(run.store_url)
     try:
         await agree_on_model(store, run.run_id, who, folder)
+        if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
+            await agree_on_weights(store, run.run_id, who, folder)
     finally:
         await store.close()
     return config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})

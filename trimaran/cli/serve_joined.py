@@ -18,7 +18,7 @@ from trimaran.health_note import Notes, noted_file
 from trimaran.launch.devices import PLACED
 from trimaran.launch.environment import process_name, serve_command
 from trimaran.launch.joining import WAIT_SECONDS, Place, join_run
-from trimaran.run_context import RunContext
+from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
 from trimaran.trust import TlsFiles, Trust, read_secret, write_token
 
@@ -62,9 +62,11 @@ def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:
         (folder / "logs").mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"--run-folder: {folder} cannot be made ({error.strerror})") from None
-    if trust.token:
-        write_token(folder, trust.token)
-    RunContext(place.run_id, folder, place.store_url, trust, "external").write()
+    context = RunContext(place.run_id, folder, place.store_url, trust, "external")
+    if not (folder / CONTEXT_NAME).exists() or RunContext.in_folder(folder) != context:
+        if trust.token:
+            write_token(folder, trust.token)
+        context.write()
     return folder
 
 

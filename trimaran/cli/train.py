@@ -18,6 +18,7 @@ from trimaran.cli.view import choose_view
 from trimaran.config import Endpoints, RunConfig, load_config
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.local import ServiceDiedError
+from trimaran.launch.ray.cluster import check_installed
 from trimaran.launch.run_folder import (
     has_succeeded,
     locked,
@@ -66,6 +67,8 @@ def resume(run: str, network: str | None = None, launcher: str = "local") -> int
 def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
     """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
     its files, devices and address itself."""
+    if launcher == "ray":
+        check_installed()
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config)

@@ -7,6 +7,7 @@ own store. Who joins reads them, the oldest first, and takes the lowest free nam
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from trimaran.launch.registration import Registration
 from trimaran.launch.service_records import Sightings, read_services
 from trimaran.runs import RunState, call_key, config_key, run_key
 from trimaran.store import Store, is_shared, open_store, run_store_url, store_name
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 WAIT_SECONDS = 3600.0
@@ -38,6 +41,8 @@ class _Run:
     url: str
     store: Store
     sightings: Sightings = field(default_factory=Sightings)
+    is_foreign: bool = False
+    """Its configuration is of another version than this service."""
 
 
 async def join_run(
@@ -91,7 +96,14 @@ async def _try_join(run: _Run, run_id: str, kind: str, index: int | None) -> int
     config, state = await run.store.get(config_key(run_id)), await run.store.get(run_key(run_id))
     if config is None or state is None or not RunState(state.value["state"]).has_processes:
         return None
-    wanted = range(num_of(parse_config(config.value, source=f"run {run_id}"), kind))
+    try:
+        known = parse_config(config.value, source=f"run {run_id}")
+    except InputError as error:
+        if not run.is_foreign:
+            logger.warning("%s; this service is of another version: it waits for other runs", error)
+        run.is_foreign = True
+        return None
+    wanted = range(num_of(known, kind))
     indices = [i for i in wanted if index in (None, i)]
     found = await read_services(run.store, run_id)
     run.sightings.note(found)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from services.manager.settings import ManagerSettings
 from trimaran.cli.main import main
 from trimaran.errors import InputError
-from trimaran.launch.ray.cluster import Cluster, ray_address
+from trimaran.launch.ray.cluster import MISSING, Cluster, ray_address
 
 
 def test_without_ray_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'trimaran\[ray\]'"):
         Cluster("auto").connect()
+
+
+def test_a_run_without_ray_ends_before_it_has_a_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run.yaml"
+    run.write_text("{model: {path: m}, data: {train: t}, reward: {rules: {gsm8k: 1}}}")
+    assert main(["train", str(run), "--launcher", "ray"]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: {MISSING}"]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_ray_address_is_that_of_the_command_line(

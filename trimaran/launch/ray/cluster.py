@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -74,6 +75,12 @@ class Where:
 def ray_address() -> str:
     """Where Ray's head is; `auto`: that of the cluster to which this host belongs."""
     return os.environ.get(ADDRESS_VARIABLE) or "auto"
+
+
+def check_installed() -> None:
+    """Raises InputError."""
+    if importlib.util.find_spec("ray") is None:
+        raise InputError(MISSING)
 
 
 def _of_head(

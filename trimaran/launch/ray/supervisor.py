@@ -103,7 +103,8 @@ class Supervisor:
         """`order`: the fields of an `Order`. Raises OSError where it cannot be started."""
         given = Order(**order)
         folder = Path(given.folder)
-        (folder / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "logs").mkdir(exist_ok=True, mode=0o700)
         self._shares_log = bool(given.mark) and (folder / given.mark).exists()
         if given.unless_shared and not self._shares_log:
             raise OSError(given.unless_shared)
