@@ -31,7 +31,8 @@ def order(folder: Path, what: str = "run", **given: Any) -> dict[str, Any]:
 
 
 def supervise(made: list[Supervisor], given: dict[str, Any], **how: Any) -> Supervisor:
-    supervisor = Supervisor(**how)
+    # As it stands, it would end the process of the tests after its lapse.
+    supervisor = Supervisor(**{"leave": lambda: None, **how})
     made.append(supervisor)
     supervisor.start(given)
     return supervisor
