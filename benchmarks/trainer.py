@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,30 @@ from trimaran.types import (
     VersionId,
 )
 
-GROUPS, GROUP_SIZE, PROMPT_TOKENS, COMPLETION_TOKENS = 8, 8, 38, 24
 THREADS = 2
 HALVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step: groups of completions of a prompt, in tokens. `Work(groups=8, group_size=8)`"""
+
+    groups: int = 8
+    group_size: int = 8
+    prompt_tokens: int = 38
+    completion_tokens: int = 24
+
+    @property
+    def num_sequences(self) -> int:
+        return self.groups * self.group_size
+
+    @property
+    def sequence_tokens(self) -> int:
+        """Prompts counted once a sequence."""
+        return self.num_sequences * (self.prompt_tokens + self.completion_tokens)
+
+
+WORK = Work()
 
 
 def measure_trainer(model: Path, work: Path, rounds: int) -> tuple[list[Row], str]:
@@ -41,22 +63,13 @@ def measure_trainer(model: Path, work: Path, rounds: int) -> tuple[list[Row], st
 
     config = _config(model)
     policy = build_policy(config, None, pick("cpu"), 0)
-    batch = make_batch()
-    plain_step = _plain_step(model, batch)
+    batch = make_batch(WORK)
+    plain_step = make_plain_step(model, batch, WORK.num_sequences // HALVES)
     sides: dict[str, Callable[[], Any]] = {
         "ours": lambda: train_step(policy, batch, config),
         "transformers": plain_step,
     }
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for number in range(rounds + 1):
-        for side, step in sides.items():
-            start = time.perf_counter()
-            step()
-            if number:  # the first warms up
-                seconds[side].append(time.perf_counter() - start)
-                print(f"round {number} {side}: {seconds[side][-1]:.2f} s", flush=True)
-    tokens = GROUPS * GROUP_SIZE * (PROMPT_TOKENS + COMPLETION_TOKENS)
-    rate = {side: tokens / statistics.median(values) for side, values in seconds.items()}
+    rate = measure_rates(sides, WORK, rounds)
     rows = [
         Row(
             "trainer_tokens_per_second_against_transformers",
@@ -72,31 +85,47 @@ def measure_trainer(model: Path, work: Path, rounds: int) -> tuple[list[Row], st
     ]
     torch.distributed.destroy_process_group()
     return rows, (
-        f"{rounds} interleaved steps of {GROUPS * GROUP_SIZE} sequences of {PROMPT_TOKENS} +"
-        f" {COMPLETION_TOKENS} tokens, {THREADS} threads, bf16"
+        f"{rounds} interleaved steps of {WORK.num_sequences} sequences of {WORK.prompt_tokens} +"
+        f" {WORK.completion_tokens} tokens, {THREADS} threads, bf16"
     )
 
 
-def make_batch() -> TrainingBatch:
+def measure_rates(
+    sides: Mapping[str, Callable[[], object]], work: Work, rounds: int
+) -> dict[str, float]:
+    """Tokens a second of each side's step, at the median of interleaved rounds."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(rounds + 1):
+        for side, step in sides.items():
+            start = time.perf_counter()
+            step()
+            if number:  # the first warms up
+                seconds[side].append(time.perf_counter() - start)
+                print(f"round {number} {side}: {seconds[side][-1]:.2f} s", flush=True)
+    return {side: work.sequence_tokens / statistics.median(seconds[side]) for side in sides}
+
+
+def make_batch(work: Work) -> TrainingBatch:
     """Random tokens; rewards differ within each group, so that every token is computed."""
+    length = work.completion_tokens
     chooser = random.Random(1)
 
     def tokens(count: int) -> tuple[int, ...]:
         return tuple(chooser.randrange(5, 49000) for _ in range(count))
 
-    segments = (Segment(0, COMPLETION_TOKENS, VersionId(0, 0), "rollout-0"),)
+    segments = (Segment(0, length, VersionId(0, 0), "rollout-0"),)
 
     def completion() -> Completion:
-        logprobs = (-10.0,) * COMPLETION_TOKENS
-        return Completion(tokens(COMPLETION_TOKENS), logprobs, "", "length", segments)
+        return Completion(tokens(length), (-10.0,) * length, "", "length", segments)
 
     def group(number: int) -> ScoredGroup:
-        completions = tuple(completion() for _ in range(GROUP_SIZE))
+        completions = tuple(completion() for _ in range(work.group_size))
         prompt = Prompt(str(number), (), "bench", "")
-        scores = tuple(Score(float(index % 2)) for index in range(GROUP_SIZE))
-        return ScoredGroup(Group(number, 1, prompt, tokens(PROMPT_TOKENS), completions), scores)
+        scores = tuple(Score(float(index % 2)) for index in range(work.group_size))
+        made = Group(number, 1, prompt, tokens(work.prompt_tokens), completions)
+        return ScoredGroup(made, scores)
 
-    return TrainingBatch(1, tuple(group(number) for number in range(GROUPS)))
+    return TrainingBatch(1, tuple(group(number) for number in range(work.groups)))
 
 
 def _config(model: Path) -> RunConfig:
@@ -111,32 +140,39 @@ def _config(model: Path) -> RunConfig:
     )
 
 
-def _plain_step(path: Path, batch: TrainingBatch) -> Callable[[], None]:
+def make_plain_step(
+    path: Path, batch: TrainingBatch, sequences_per_pass: int, device: str = "cpu"
+) -> Callable[[], None]:
+    """Forward, backward and AdamW of plain transformers on the same sequences."""
     import torch
     import torch.nn.functional as F
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), fused=True)
     rows = [
         (*scored.group.prompt_token_ids, *completion.token_ids_T)
         for scored in batch.groups
         for completion in scored.group.completions_G
     ]
-    token_ids = torch.tensor(rows)
-    advantages = torch.tensor([1.0, -1.0]).repeat(len(rows) // 2)
+    length = len(batch.groups[0].group.completions_G[0].token_ids_T)
+    token_ids = torch.tensor(rows, device=device)
+    advantages = torch.tensor([1.0, -1.0], device=device).repeat(len(rows) // 2)
 
     def step() -> None:
-        for part in torch.arange(len(rows)).chunk(HALVES):
-            logits = model(input_ids=token_ids[part], logits_to_keep=COMPLETION_TOKENS + 1).logits
-            targets = token_ids[part, -COMPLETION_TOKENS:]
+        for part in torch.arange(len(rows)).split(sequences_per_pass):
+            logits = model(input_ids=token_ids[part], logits_to_keep=length + 1).logits
+            targets = token_ids[part, -length:]
             logprobs = -F.cross_entropy(
                 logits[:, :-1].float().flatten(0, 1), targets.flatten(), reduction="none"
             )
             weights = advantages[part, None].expand_as(targets).flatten()
-            (-(logprobs * weights).sum() / (len(rows) * COMPLETION_TOKENS)).backward()
+            (-(logprobs * weights).sum() / (len(rows) * length)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        if device != "cpu":
+            torch.cuda.synchronize()
 
     return step

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,38 @@ def train(*arguments: str | Path, run_folder_parent: Path) -> tuple[int, str]:
     process = start("train", *arguments, run_folder_parent=run_folder_parent)
     output = finish(process)
     return process.returncode, output
+
+
+@contextmanager
+def manager(
+    *arguments: str | Path, run_folder_parent: Path
+) -> Generator[tuple[subprocess.Popen, str]]:
+    """`trimaran up …`: the process and its address."""
+    process = start("up", *arguments, run_folder_parent=run_folder_parent)
+    lines = listen(process)
+    try:
+        wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
+        [line] = [line for line in lines if "listens on" in line]
+        yield process, line.split("listens on ")[1].split(",")[0]
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, "".join(lines)
+    finally:
+        process.kill()
+
+
+def train_killed_and_resumed(config: Path, folder: Path, run_folder_parent: Path) -> Path:
+    """Killed after three steps, with all that it has started, and resumed to its end. `folder`: in
+    which its own is made, which is returned."""
+    process = start("train", config, run_folder_parent=run_folder_parent)
+    wait_for(
+        lambda: (run := find_run(folder)) and len(rows(run, "step")) >= 3, process, "three steps"
+    )
+    kill_tree(process)
+    assert survivors(run_folder_parent) == []
+    code, output = train("--resume", only_run(folder), run_folder_parent=run_folder_parent)
+    assert code == 0, output
+    return only_run(folder)
 
 
 def survivors(run_folder_parent: Path, seconds: float = 15) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -54,8 +54,9 @@ def engines(redis_server: RedisServer, tmp_path: Path) -> Generator[dict[str, En
         process.kill()
 
 
-@contextmanager
-def manager(tmp_path: Path, folder: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+def manager(
+    tmp_path: Path, folder: str
+) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
     """On a host with this folder: the process and its address."""
     settings = {
         "folder": str(tmp_path / folder),
@@ -68,17 +69,7 @@ def manager(tmp_path: Path, folder: str) -> Generator[tuple[subprocess.Popen[str
     }
     path = tmp_path / f"{folder}.yaml"
     path.write_text(yaml.safe_dump(settings))
-    process = runs.start("up", "--config", path, run_folder_parent=tmp_path)
-    lines = runs.listen(process)
-    try:
-        runs.wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
-        [line] = [line for line in lines if "listens on" in line]
-        yield process, line.split("listens on ")[1].split(",")[0]
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0, "".join(lines)
-    finally:
-        process.kill()
+    return runs.manager("--config", path, run_folder_parent=tmp_path)
 
 
 async def wait_for(condition: Callable[[], object], what: str) -> None:

@@ -56,15 +56,6 @@ def test_a_killed_run_reaches_the_recorded_weights(write_run, tmp_path, gpu_mode
         rollout={**ROLLOUT, "engine": "transformers"},
         **SHARED,
     )
-    process = runs.start("train", path, run_folder_parent=tmp_path)
-    folder = tmp_path / "runs"
-    runs.wait_for(
-        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 3,
-        process,
-        "three steps",
-    )
-    runs.kill_tree(process)
-    code, output = runs.train("--resume", runs.only_run(folder), run_folder_parent=tmp_path)
-    assert code == 0, output
-    assert runs.rows(runs.only_run(folder), "step")[-1]["step"] == 6
+    run = runs.train_killed_and_resumed(path, tmp_path / "runs", tmp_path)
+    assert runs.rows(run, "step")[-1]["step"] == 6
     assert runs.survivors(tmp_path) == []

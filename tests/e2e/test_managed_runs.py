@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,12 @@ def ended(tmp_path: Path) -> Generator[None]:
         process.kill()
 
 
-@contextmanager
-def manager(tmp_path: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
+def manager(tmp_path: Path) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
     """The process and its address."""
-    process = runs.start(
-        *("up", "--folder", tmp_path / "managed"),
-        *("--address", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+    return runs.manager(
+        *("--folder", tmp_path / "managed", "--address", "127.0.0.1:0", "--http", "127.0.0.1:0"),
         run_folder_parent=tmp_path,
     )
-    lines = runs.listen(process)
-    try:
-        runs.wait_for(lambda: any("listens on" in line for line in lines), process, "its address")
-        [line] = [line for line in lines if "listens on" in line]
-        yield process, line.split("listens on ")[1].split(",")[0]
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0, "".join(lines)
-    finally:
-        process.kill()
 
 
 def tree_of(path: Path, **sections: Any) -> dict[str, Any]:

@@ -74,19 +74,8 @@ def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_ru
     assert code == 0, output
 
     path = write_run(run=steps | {"folder": str(tmp_path / "broken")})
-    process = runs.start("train", path, run_folder_parent=tmp_path)
-    folder = tmp_path / "broken"
-    runs.wait_for(
-        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 3,
-        process,
-        "three steps",
-    )
-    runs.kill_tree(process)
-    assert runs.survivors(tmp_path) == []
-    code, output = runs.train("--resume", runs.only_run(folder), run_folder_parent=tmp_path)
-    assert code == 0, output
-
-    whole, broken = runs.only_run(tmp_path / "whole"), runs.only_run(folder)
+    broken = runs.train_killed_and_resumed(path, tmp_path / "broken", tmp_path)
+    whole = runs.only_run(tmp_path / "whole")
     weights = "model/model.safetensors"
     assert (whole / weights).read_bytes() == (broken / weights).read_bytes()
     rewards = [

@@ -100,16 +100,7 @@ def test_a_resumed_vllm_run_replays_to_the_recorded_roots(write_run, tmp_path):
         rollout=VLLM | {"replicas": 1, "tensor_parallel": 2},
         validation={"every": 100},
     )
-    process = runs.start("train", path, run_folder_parent=tmp_path)
-    folder = tmp_path / "runs"
-    runs.wait_for(
-        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 3,
-        process,
-        "three steps",
-    )
-    runs.kill_tree(process)
-    code, output = runs.train("--resume", runs.only_run(folder), run_folder_parent=tmp_path)
-    assert code == 0, output
-    steps = {row["step"] for row in runs.rows(runs.only_run(folder), "step")}
+    run = runs.train_killed_and_resumed(path, tmp_path / "runs", tmp_path)
+    steps = {row["step"] for row in runs.rows(run, "step")}
     assert steps == set(range(1, 7))
     assert runs.survivors(tmp_path) == []
