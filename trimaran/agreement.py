@@ -73,9 +73,9 @@ async def agree_on_weights(store: Store, run_id: str, who: str, folder: Path) ->
 
 async def agree_on_data(store: Store, run_id: str, files: Iterable[Path]) -> None:
     """The same of the controller's data: a prompt's number is its place in them, also after a move."""
-    paths = list(files)
+    digests = {str(path): digests_of([path])[path.name] for path in files}  # two may have one name
     await _agree(
-        *(store, data_key(run_id), "controller", digests_of(paths), f"data: {paths[0].parent}"),
+        *(store, data_key(run_id), "controller", digests, "data"),
         "a run keeps the data that it began with; bring them back, or start a new run",
     )
 

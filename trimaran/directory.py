@@ -14,11 +14,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
-from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError
 from trimaran.runs import endpoints_key, service_key
-from trimaran.store import Store
+
+if TYPE_CHECKING:  # each health check of a container imports us
+    from trimaran.config import RunConfig
+    from trimaran.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from trimaran.config import ModelSection
 from trimaran.errors import InputError, NotFoundError
 from trimaran.model_manifest import MANIFEST, ModelManifest, Part, digest_of, read_manifest
-from trimaran.places import Place, host_lock, open_place, write_at
+from trimaran.places import Place, host_lock, open_place, sync, write_at
 
 logger = logging.getLogger(__name__)
 
@@ -109,14 +109,10 @@ class _Fetch:
             with (self._partial / name).open("ab") as opened:
                 opened.truncate(file.bytes)
         with ThreadPoolExecutor(NUM_THREADS, "fetch") as pool:
-            try:
-                fetched = sum(pool.map(self._bring, self._manifest.parts()))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            fetched = sum(pool.map(self._bring, self._manifest.parts()))
         for name in self._manifest.files:
-            _sync(self._partial / name)
-        _sync(self._partial)
+            sync(self._partial / name)
+        sync(self._partial)
         seconds = time.monotonic() - began
         logger.info("%s: %.3f GB came in %.1f s", self._place.url, fetched / 1e9, seconds)
 
@@ -147,11 +143,3 @@ def _has_data(descriptor: int, part: Part) -> bool:
         return os.lseek(descriptor, part.start, os.SEEK_DATA) < part.start + part.length
     except OSError:  # nothing but a hole up to the end
         return False
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

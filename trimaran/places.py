@@ -19,7 +19,7 @@ import secrets
 import time
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,6 +57,10 @@ class Place(Protocol):
         """The same of a few bytes."""
         ...
 
+    def create(self, data: bytes, name: str) -> None:
+        """The same, unless it is there; of several at once one wins."""
+        ...
+
     def read(self, name: str) -> bytes:
         """All of it. Raises NotFoundError."""
         ...
@@ -79,6 +83,11 @@ def open_place(url: str, key: str, seconds: float = CALL_SECONDS) -> Place:
     together. Raises InputError."""
     if not is_bucket(url):
         return FolderPlace(Path(url.removeprefix("file://")), key)
+    return BucketPlace(url.rstrip("/"), key, bucket_store(url, key, seconds))
+
+
+def bucket_store(url: str, key: str, seconds: float = CALL_SECONDS) -> Any:
+    """obstore's, as `open_place` opens it. Raises InputError."""
     try:  # late: few runs use a bucket, and its library is an extra
         from obstore.store import from_url
     except ImportError as error:
@@ -88,19 +97,18 @@ def open_place(url: str, key: str, seconds: float = CALL_SECONDS) -> Place:
     limit = timedelta(seconds=seconds)
     allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
     try:
-        store = from_url(
+        return from_url(
             url,
             client_options={"timeout": limit, "allow_http": allow_http},
             retry_config={"max_retries": 1000, "retry_timeout": limit},
         )
     except Exception as error:  # the library has many kinds, and all mean the URL or the variables
         raise InputError(f"{key}: {url}: {_first_line(error)}") from None
-    return BucketPlace(url.rstrip("/"), key, store)
 
 
-def _sync(folder: Path) -> None:
-    """The names in it are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """A file's bytes, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -120,6 +128,13 @@ class FolderPlace:
     def write(self, data: bytes, name: str) -> None:
         with self._told(name):
             self._put(name, [data])
+
+    def create(self, data: bytes, name: str) -> None:
+        own = f".{secrets.token_hex(8)}"
+        self.write(data, own)
+        with self._told(name), suppress(FileExistsError):
+            os.link(self._folder / own, self._folder / name)
+        self.delete([own])
 
     def read(self, name: str) -> bytes:
         with self._told(name):
@@ -153,7 +168,7 @@ class FolderPlace:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -184,6 +199,12 @@ class BucketPlace:
     def write(self, data: bytes, name: str) -> None:
         with self._told(name):
             self._store.put(name, data)
+
+    def create(self, data: bytes, name: str) -> None:
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._told(name), suppress(AlreadyExistsError):
+            self._store.put(name, data, mode="create")
 
     def read(self, name: str) -> bytes:
         with self._told(name):

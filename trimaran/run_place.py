@@ -62,7 +62,7 @@ async def claim_place(store: Store, run_id: str, who: str, place: Place) -> None
     """
     mark = await _agree_on_mark(store, run_id, who, place)
     if (owner := await asyncio.to_thread(_owner_of, place)) is None:
-        await asyncio.to_thread(place.write, mark.encode(), OWNER)
+        await asyncio.to_thread(place.create, mark.encode(), OWNER)
         owner = await asyncio.to_thread(_owner_of, place)
     if owner != mark:
         raise InputError(
@@ -80,15 +80,17 @@ def _owner_of(place: Place) -> str | None:
 
 async def _agree_on_mark(store: Store, run_id: str, who: str, place: Place) -> str:
     """That of whoever came first; it lies at the place."""
-    key, mark = f"place/{run_id}", f".trimaran-{secrets.token_hex(8)}"
-    await asyncio.to_thread(place.write, run_id.encode(), mark)
-    own = {"mark": mark, "who": who, "host": socket.gethostname(), "url": place.url}
-    try:
-        await store.put(key, own, expected=0)
-        return mark
-    except ConflictError:
-        await asyncio.to_thread(place.delete, [mark])
-    record = await store.get(key)
+    key = f"place/{run_id}"
+    if (record := await store.get(key)) is None:
+        mark = f".trimaran-{secrets.token_hex(8)}"
+        await asyncio.to_thread(place.write, run_id.encode(), mark)
+        own = {"mark": mark, "who": who, "host": socket.gethostname(), "url": place.url}
+        try:
+            await store.put(key, own, expected=0)
+            return mark
+        except ConflictError:
+            await asyncio.to_thread(place.delete, [mark])
+        record = await store.get(key)
     assert record, "nobody deletes it"
     first = record.value
     try:

@@ -11,18 +11,16 @@ run's configuration. http instead of https needs AWS_ALLOW_HTTP=true.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Mapping, Set
 from contextlib import suppress
-from datetime import timedelta
 from typing import TypeVar
 
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import from_url
 
 from services.controller.pack import place_of
 from services.controller.payloads import OWNER_NAME, MissingPayloadError, checked
-from trimaran.errors import InputError, UnavailableError, first_error
+from trimaran.errors import UnavailableError, first_error
+from trimaran.places import bucket_store
 
 Result = TypeVar("Result")
 
@@ -42,15 +40,7 @@ class BucketPayloads:
         """`timeout`: seconds. Raises InputError for an URL that is not an object store's."""
         self._place, self._timeout = f"{url.rstrip('/')}/{run_id}", timeout
         self._writing = asyncio.Semaphore(NUM_AT_A_TIME)
-        allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
-        try:
-            self._store = from_url(
-                self._place,
-                client_options={"timeout": timedelta(seconds=timeout), "allow_http": allow_http},
-                retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=timeout)},
-            )
-        except (BaseError, ValueError) as error:
-            raise InputError(f"run.payloads: {url}: {error}") from None
+        self._store = bucket_store(self._place, "run.payloads", timeout)
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         async def put(name: str, data: bytes) -> None:

@@ -99,7 +99,7 @@ class FreeDisk:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Whole and on the disk, or not there; `sync_folder` makes its name durable, too."""
+    """Whole and on the disk, or not there; `places.sync` of its folder makes its name durable, too."""
     partial = Path(f"{path}.partial")
     try:
         with partial.open("wb", buffering=0) as file:
@@ -117,11 +117,3 @@ def drop_partials(folder: Path) -> None:
     """What `write_durably` leaves behind in a process that is killed."""
     for path in folder.glob("*.partial"):
         path.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from trimaran.places import Place
-from trimaran.runs import EventKind, event_from_tree, events_stream
+from trimaran.runs import EventKind, RunEvent, event_from_tree, events_stream
 from trimaran.store import Store, entries
 from trimaran.telemetry import MetricsWriter
 
@@ -21,13 +21,15 @@ ROWS: dict[EventKind, Literal["step", "validation"]] = {
 
 async def bring_back_metrics(store: Store, run_id: str, metrics: MetricsWriter) -> None:
     """For a controller whose folder holds no rows, because another host's controller wrote them."""
-    known: set[tuple[str, int]] = set()
+    rows: dict[tuple[Literal["step", "validation"], int], RunEvent] = {}
     async for sequence, tree in entries(store, events_stream(run_id)):
         event = event_from_tree(sequence, tree)
         kind = ROWS.get(event.kind)
-        if kind and (kind, event.run.step) not in known:
-            known.add((kind, event.run.step))
-            metrics.write(kind, event.run.step, event.values, at=event.time)
+        if kind:
+            rows.setdefault((kind, event.run.step), event)
+    # All or none: where the store fails on the way, the next start tries again.
+    for (kind, step), event in rows.items():
+        metrics.write(kind, step, event.values, at=event.time)
 
 
 def keep_files(run_folder: Path, place: Place) -> None:

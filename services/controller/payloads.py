@@ -20,11 +20,11 @@ from services.controller.disk import (
     Disk,
     NoRoomError,
     drop_partials,
-    sync_folder,
     write_durably,
 )
 from services.controller.pack import MIB, Place, place_of
 from trimaran.errors import InputError
+from trimaran.places import is_bucket, sync
 from trimaran.store import Store
 
 OWNER_NAME = "owner"
@@ -101,9 +101,8 @@ def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStor
     """Of one run. `url` is `run.payloads`."""
     if url is None:
         return FolderPayloads(run_folder / "payloads")
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme == "file":
-        return FolderPayloads(Path(rest or url) / run_id)
+    if not is_bucket(url):
+        return FolderPayloads(Path(url.removeprefix("file://")) / run_id)
     try:  # late: few runs use a bucket, and its library is an extra
         from services.controller.bucket import BucketPayloads
     except ImportError as error:
@@ -181,7 +180,7 @@ class FolderPayloads:
         self._check_room(sum(map(len, files.values())))
         for name, data in files.items():
             write_durably(self._folder / name, data)
-        sync_folder(self._folder)
+        sync(self._folder)
 
     def _read(self, place: Place) -> bytes:
         with (self._folder / place.file).open("rb") as file:
@@ -197,7 +196,7 @@ class FolderPayloads:
             with suppress(FileExistsError):  # another was faster
                 os.link(own, path)
             own.unlink()
-            sync_folder(self._folder)
+            sync(self._folder)
         return path.read_text(encoding="ascii")
 
     def _check_room(self, num_bytes: int) -> None:

@@ -89,7 +89,7 @@ async def conduct(
             on_hold=lambda text, values: reporter.held(text, values, by="record"),
             on_free=lambda text, values: reporter.released(text, values, by="record"),
         )
-        is_new_here = not (run.folder / METRICS_NAME).exists()
+        is_new_here = not read_json_lines(run.folder / METRICS_NAME)
         place = run_place(config, run.run_id)
         reporter, rows = await asyncio.to_thread(
             _open_reporter, config, run.folder, log, room, stack

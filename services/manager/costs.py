@@ -9,6 +9,7 @@ from pathlib import Path
 from services.manager.roots import told
 from trimaran.config import RunConfig
 from trimaran.errors import LimitError
+from trimaran.places import is_bucket
 
 MAIN_STATE = 6
 """A checkpoint's bytes for each byte of a bfloat16 model: weights and two moments in float32."""
@@ -95,8 +96,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]
-    scheme, separator, _ = (config.run.payloads or "").partition("://")
-    on_disk = not separator or scheme == "file"
+    on_disk = not is_bucket(config.run.payloads)
     if limits.disk_gib and not config.model.path.is_dir():
         faults.append(
             f"model.path: {config.model.path} is not on the manager's host, so nobody can say what its"

@@ -14,7 +14,6 @@ At every moment a whole checkpoint lies under one of these names, and `tidy` put
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from xxhash import xxh3_128
 from services.trainer.finite import is_finite
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
+from trimaran.places import sync
 from trimaran.types import LedgerEnd
 
 FOLDER = "checkpoints"
@@ -112,7 +112,7 @@ def write_shard(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _shard_name(tensor_rank)
     save_file(shard, path)
-    _sync(path)
+    sync(path)
     return shard_digest(shard)
 
 
@@ -129,16 +129,16 @@ def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
     """Once every rank has written: add the state, rename, drop all but the newest `keep`."""
     temporary, folder = _temporary(run_folder, state.step), folder_of(run_folder, state.step)
     (temporary / STATE).write_text(dump_state(state), encoding="utf-8")
-    _sync(temporary / STATE)
-    _sync(temporary)
+    sync(temporary / STATE)
+    sync(temporary)
     replaced = _replaced(folder)
     if folder.exists():
         if replaced.exists():  # an earlier save could not remove it
             shutil.rmtree(replaced)
         folder.rename(replaced)
     temporary.rename(folder)
-    _sync(folder.parent)
-    _sync(run_folder)
+    sync(folder.parent)
+    sync(run_folder)
     if replaced.exists():
         shutil.rmtree(replaced)
     for given_up in _named(run_folder, ".tmp"):
@@ -268,11 +268,3 @@ def _drop(folder: Path) -> None:
 
 def _shard_name(tensor_rank: int) -> str:
     return f"tensor-rank-{tensor_rank}.safetensors"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -27,7 +27,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, NotFoundError, UnavailableError
 from trimaran.places import Place, fetch_file, is_bucket
 from trimaran.run_context import RunContext
-from trimaran.run_place import bucket_of, place_url
+from trimaran.run_place import place_url
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,9 @@ class Checkpoints(Protocol):
         ...
 
 
-def open_checkpoints(config: RunConfig, run: RunContext) -> Checkpoints:
-    """As `run.checkpoints` says. Raises InputError."""
-    if place := bucket_of(config, run.run_id):
+def open_checkpoints(config: RunConfig, run: RunContext, place: Place | None) -> Checkpoints:
+    """As `run.checkpoints` says. `place`: the run's own in a bucket."""
+    if place is not None:
         return BucketCheckpoints(place, run.folder)
     return FolderCheckpoints(shared_folder(config, run))
 

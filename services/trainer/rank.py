@@ -92,10 +92,8 @@ class TrainerRank:
         self._hold = hold
         self._config = config
         self._run_id, self._folder = run.run_id, shared_folder(config, run)
-        self._checkpoints, self._place = (
-            open_checkpoints(config, run),
-            bucket_of(config, run.run_id),
-        )
+        self._place = bucket_of(config, run.run_id)
+        self._checkpoints = open_checkpoints(config, run, self._place)
         self._tensor_rank = rank % config.trainer.tensor_parallel
         self.exports = rank < config.trainer.tensor_parallel
         """Data-parallel rank 0: the others hold the same weights."""

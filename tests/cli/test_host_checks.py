@@ -131,7 +131,7 @@ def test_the_controllers_host_needs_the_data_and_keeps_them(site: Site) -> None:
     site.start("controller", "a")
     site.data.write_text('{"prompt": "1 + 1 = ?", "answer": "3"}\n')
     with pytest.raises(
-        InputError, match=rf"is not what controller on {HOST} had, by its train.jsonl"
+        InputError, match=rf"is not what controller on {HOST} had, by its .*/train.jsonl"
     ):
         site.start("controller", "b")
     site.data.write_text('{"prompt": "1 + 1 = ?", "answer": "three"}\n')
@@ -151,7 +151,7 @@ def test_a_folder_that_is_not_shared_is_found(site: Site, tmp_path: Path) -> Non
         InputError, match=rf"controller on .*/b/mnt/demo is not what trainer-0 on {HOST}"
     ):
         site.start("controller", "b", **places["b"])
-    shutil.rmtree(tmp_path / "b" / "mnt")
+    (tmp_path / "b").mkdir(exist_ok=True)
     (tmp_path / "b" / "mnt").symlink_to(tmp_path / "a" / "mnt")  # now it is mounted
     site.start("controller", "b", **places["b"])
 

@@ -20,6 +20,7 @@ from trimaran.errors import InputError, InternalError, UnavailableError
 from trimaran.model_folder import ModelFacts
 from trimaran.places import Place, open_place
 from trimaran.run_context import RunContext
+from trimaran.run_place import bucket_of
 
 LAYOUT = RankLayout(2, 1, "float32", 1)
 MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
@@ -172,6 +173,8 @@ def test_a_rank_goes_on_from_the_bucket_where_its_host_is_lost(
             return [(await rank.train(random_batch(step))).version.root for step in range(1, 5)]
 
     assert roots == asyncio.run(whole())
-    assert isinstance(open_checkpoints(config, run), BucketCheckpoints)
+    assert isinstance(
+        open_checkpoints(config, run, bucket_of(config, run.run_id)), BucketCheckpoints
+    )
     names = open_place(url, "URL").sizes("run/model")
     assert {"run/model/config.json", "run/model/trimaran-model.json"} <= names.keys()

@@ -83,7 +83,7 @@ def _report(
     reports: list[HostReport] = []
     members: list[str] = []  # those that answer
     for address in hosts:
-        other, found = ask_host(address, token, config)
+        other, found = ask_host(address, token, config, has_redis=store is not None)
         model = str(config.model.path) if config is not None else ""
         compared = others.check_other(other, here["versions"], model, here["model_bytes"])
         if not other.said:

@@ -15,6 +15,7 @@ from trimaran.config import RunConfig
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
 from trimaran.doctor.limits import describe_bytes
 from trimaran.doctor.system import System
+from trimaran.places import is_bucket
 
 NUM_WRITES = 9
 WRITE = bytes(4096)
@@ -92,12 +93,16 @@ class Place:
 
 def read_places(system: System, config: RunConfig) -> list[Place]:
     """Writes a small file to each, and removes it."""
-    payloads, quota = config.run.payloads, (config.run.payload_quota_gib or 0) * GIB
-    wants = costs_of(config).disk_gib * GIB - (quota if payloads else 0)
-    what = "checkpoints, records and logs"
-    places = [read_place(system, Path(config.run.folder), what, wants, has_store=True)]
-    if payloads and "://" not in (path := payloads.removeprefix("file://")):
-        places.append(read_place(system, Path(path), "payloads", quota))
+    run, quota = config.run, (config.run.payload_quota_gib or 0) * GIB
+    saved = costs_of(config).disk_gib * GIB - quota
+    parts = (("checkpoints", run.checkpoints, saved), ("payloads", run.payloads, quota))
+    inside = [(what, wants) for what, url, wants in parts if url is None]
+    what = ", ".join([*(name for name, _ in inside), "records and logs"])
+    wants = sum(each for _, each in inside)
+    places = [read_place(system, Path(run.folder), what, wants, has_store=True)]
+    for name, url, each in parts:
+        if url is not None and not is_bucket(url):
+            places.append(read_place(system, Path(url.removeprefix("file://")), name, each))
     return places
 
 

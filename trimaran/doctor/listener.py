@@ -87,7 +87,8 @@ class Listener:
 
         config = parse_config(asked["config"]) if asked["config"] else None
         system = System(os.environ)
-        findings = [finding.to_tree() for finding in examine(system, config)]
+        found = examine(system, config, has_redis=bool(asked.get("has_redis")))
+        findings = [finding.to_tree() for finding in found]
         return {"findings": findings, **facts_for_others(system, config)}
 
     def _take(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:

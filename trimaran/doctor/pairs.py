@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Sequence
 from itertools import combinations, permutations
 from typing import Any
 
-from trimaran.config import RunConfig
+from trimaran.config import RunConfig, config_to_tree
 from trimaran.doctor.finding import Finding
 from trimaran.doctor.links import Link
 from trimaran.doctor.listener import PROBE_SECONDS
@@ -18,17 +17,20 @@ from trimaran.errors import InputError, TrimaranError
 from trimaran.network import split
 
 
-def ask_host(address: str, token: str, config: RunConfig | None) -> tuple[Other, list[Finding]]:
-    """What a doctor at host:port says of its own host, and of its clock.
+def ask_host(
+    address: str, token: str, config: RunConfig | None, has_redis: bool = False
+) -> tuple[Other, list[Finding]]:
+    """What a doctor at host:port says of its own host, and of its clock. `has_redis`: the run's store
+    is there.
 
     Raises InputError for what is no host:port.
     """
-    tree = json.loads(config.model_dump_json()) if config is not None else None
+    tree = config_to_tree(config) if config is not None else None
     try:
         with dial(address, token) as line:
             ahead, within = clock_offset(line)
             line.socket.settimeout(PROBE_SECONDS)
-            told = line.ask({"ask": "examine", "config": tree})
+            told = line.ask({"ask": "examine", "config": tree, "has_redis": has_redis})
         found = [Finding.from_tree(finding) for finding in told["findings"]]
         return Other(address, "", ahead, within, told["versions"], told["model_bytes"]), found
     except InputError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from trimaran.device import Kind
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
-from trimaran.doctor.system import TOOL_SECONDS, System
+from trimaran.doctor.system import System
 
 TLS_WORDS = "cannot allocate memory in static TLS block"
 ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
@@ -149,12 +148,6 @@ def _machine_of(path: Path) -> str | None:
 def _refused(system: System, copies: list[str]) -> Iterator[str]:
     """Loads them one after the other in a process of their own, as imports would."""
     for end in range(1, len(copies) + 1):
-        loading = subprocess.run(
-            [sys.executable, "-S", "-c", LOAD, *copies[:end]],
-            env=dict(system.variables),
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-        )
-        if TLS_WORDS in loading.stderr:
+        loading = system.run(sys.executable, "-S", "-c", LOAD, *copies[:end])
+        if loading is not None and TLS_WORDS in loading.stderr:
             yield copies[end - 1]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
+from trimaran.network import split
 
 FORM = "trimaran-doctor-1"
 MAX_LINE = 4 << 20
@@ -78,11 +79,14 @@ class Line:
 
 def dial(address: str, token: str) -> Line:
     """Raises UnavailableError, UnauthenticatedError, or InputError for what is no host:port."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    try:
+        host, port = split(address)
+    except ValueError:
+        host, port = "", 0
+    if not host:
         raise InputError(f"--host {address}: give HOST:PORT, where trimaran doctor --listen runs")
     try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+        connection = socket.create_connection((host, port), CONNECT_SECONDS)
     except OSError as error:
         raise UnavailableError(f"{address}: {error.strerror or error}") from None
     connection.settimeout(CALL_SECONDS)

@@ -17,10 +17,12 @@ import time
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import BroadcastOptions
 
 from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP
+from services.weight_sync.transports.rendezvous import host_tcp_store
+from trimaran.network import Host, split
 from trimaran.types import TransferGroup
 
 TIMEOUT = timedelta(seconds=30)
@@ -36,12 +38,12 @@ def main() -> None:
     options = parser.parse_args()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     rank = 1 if options.meet else 0
-    host, _, port = options.meet.rpartition(":")
-    store = TCPStore(
-        host.strip("[]") or options.address, int(port or 0), 2, rank == 0, TIMEOUT, False
-    )
-    if rank == 0:
-        print(json.dumps({"port": store.port}), flush=True)
+    if options.meet:
+        store: Store = TCPStore(*split(options.meet), 2, False, TIMEOUT, False)
+    else:
+        listener = Host(options.address).listen()
+        print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+        store = host_tcp_store(listener, TIMEOUT.total_seconds())
     group = TransferGroup(group_id=1, nonce="", world_size=2, rendezvous="")
     gloo = MAKE_PROCESS_GROUP["gloo"](store, rank, group, options.address, TIMEOUT)
     seconds, each = _time(gloo, 1, 2 * NUM_ROUNDS), _time(gloo, SIZE, NUM_SENT)
