@@ -103,7 +103,7 @@ async def find_address(store: Store, run_id: str, name: str) -> str:
     """host:port of the process of that name, by its own word or else the launcher's; empty where it
     has none at the moment. Raises as `Store.get` does."""
     own = await store.get(service_key(run_id, name))
-    if own is not None and own.value["code"] is None and own.value["address"]:
+    if own is not None and own.value["code"] is None and own.value["is_up"]:
         return own.value["address"]
     record = await store.get(endpoints_key(run_id))
     return record.value.get(name, "") if record else ""

@@ -7,13 +7,11 @@ may hold a password, so it stands in a file that only the owner reads, never in 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import InputError
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.trust import NO_TRUST, Trust, write_private
 
 CONTEXT_NAME = "context.json"
 STORE_NAME = "store.sqlite"
@@ -55,8 +53,6 @@ class RunContext:
 
     def write(self) -> None:
         """For the processes of the run."""
-        # Containers that share the folder may write it at the same time.
-        partial = self.folder / f"{CONTEXT_NAME}.{secrets.token_hex(4)}.partial"
         trust = self.trust.to_tree()
         # The store in the folder moves with it: a restored copy must not use the original's.
         is_own = self.store_url == f"sqlite:{self.folder / STORE_NAME}"
@@ -67,7 +63,4 @@ class RunContext:
             "trust": trust,
             "launcher": self.launcher,
         }
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(tree, file)
-        partial.replace(self.folder / CONTEXT_NAME)
+        write_private(self.folder / CONTEXT_NAME, json.dumps(tree))

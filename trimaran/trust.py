@@ -190,7 +190,7 @@ def make_token(folder: Path) -> str:
     """The token of the run in this folder; made where there is none. Raises InputError."""
     path = folder / TOKEN_NAME
     if not path.exists():
-        partial = _write_beside(path, new_token())
+        partial = _write_beside(path, new_token() + "\n")
         try:
             with suppress(FileExistsError):  # another process was first: its token counts
                 os.link(partial, path)
@@ -202,16 +202,21 @@ def make_token(folder: Path) -> str:
 def write_token(folder: Path, token: str) -> str:
     """Makes it the token of the run in this folder. Raises InputError where it is none."""
     path = folder / TOKEN_NAME
-    _write_beside(path, token).replace(path)
+    write_private(path, token + "\n")
     return read_token(path)
 
 
-def _write_beside(path: Path, token: str) -> Path:
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all, for this user alone."""
+    _write_beside(path, text).replace(path)
+
+
+def _write_beside(path: Path, text: str) -> Path:
     # Containers that share a folder have equal process ids.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(partial, flags, 0o600), "w", encoding="ascii") as file:
-        file.write(token + "\n")
+    with open(os.open(partial, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
     return partial
 
 

@@ -21,8 +21,8 @@ import psutil
 
 from benchmarks.control import stand_ins
 from benchmarks.control.stand_ins import Shape
-from trimaran.launch.endpoints import free_address
 from trimaran.launch.environment import COMMON
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 
 CONTROLLER_CORES, OTHER_CORES = {0}, {1}
@@ -142,7 +142,7 @@ def _write_run(
             "max_concurrency": max(64, groups_in_flight * shape.samples // shape.replicas),
         },
         "reward": {"rules": {"exact_match": 1.0}},
-        "endpoints": {**endpoints, "controller": free_address(set())},
+        "endpoints": {**endpoints, "controller": LOOPBACK.free_address()},
     }
     (folder / "run.yaml").write_text(json.dumps(config), encoding="utf-8")
     if store_url:

@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import Path
 
 from benchmarks.results_file import Row
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 BEFORE = "712bf5c"
@@ -101,7 +101,7 @@ def _time(tree: Path, arguments: list[str], runs: Path, name: str = "") -> float
 def _manager(folder: Path) -> Iterator[str]:
     """The address of one that is up."""
     folder.mkdir()
-    address, http = free_address(set()), free_address(set())
+    address, http = LOOPBACK.free_address(), LOOPBACK.free_address()
     command = ["up", "--folder", str(folder), "--address", address, "--http", http]
     process = subprocess.Popen(
         _trimaran(command), cwd=ROOT, env=_environment(ROOT), stdout=subprocess.PIPE, text=True

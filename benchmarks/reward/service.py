@@ -19,7 +19,7 @@ from benchmarks.reward.plain import cpu_seconds
 from services.reward.allowed import ALLOW_VARIABLE
 from trimaran import rpc, wire
 from trimaran.cli.serve import serve_command
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.store import open_store
 from trimaran.types import Caller, Group, Verdict
@@ -50,7 +50,7 @@ class Service:
 async def running_service(
     work: Path, rules: dict[str, Any], allow: Sequence[str] = (), **reward: Any
 ) -> AsyncIterator[Service]:
-    address = free_address(set())
+    address = LOOPBACK.free_address()
     config = {
         "model": {"path": "unused"},
         "data": {"train": "unused"},

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from services.manager.records import Managed
 from trimaran.runs import call_key
-from trimaran.store import Store
+from trimaran.store import Store, records
 
 
 class Calls:
@@ -23,8 +23,7 @@ class Calls:
         may be done again."""
         if self._made is None:
             prefix = call_key()
-            found = await self._store.list_records(prefix, prefix)
-            self._made = {key.removeprefix(prefix) for key, _ in found}
+            self._made = {key.removeprefix(prefix) async for key, _ in records(self._store, prefix)}
         wanted = {run.run_id: run for run in runs if run.state.has_processes and not run.is_deleted}
         for run_id in sorted(self._made - wanted.keys()):
             await self._store.delete(call_key(run_id))

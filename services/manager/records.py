@@ -18,7 +18,7 @@ from typing import Any
 from services.manager.pools import NO_GRANT, Ask, Device, Grant, Need
 from trimaran.errors import NotFoundError, StateError, UnavailableError
 from trimaran.runs import TRANSITIONS, Goal, Replicas, Run, RunState
-from trimaran.store import Lease, Store
+from trimaran.store import Lease, Store, records
 from trimaran.waits import locked
 
 LEASE = "manager"
@@ -174,13 +174,10 @@ class Records:
 
     @classmethod
     async def load(cls, store: Store, lease: Lease) -> Records:
-        records = cls(store, lease)
-        after = "managed/"
-        while page := await store.list_records("managed/", after):
-            for _, record in page:
-                records._keep(from_tree(record.value))
-            after = page[-1][0]
-        return records
+        loaded = cls(store, lease)
+        async for _, record in records(store, "managed/"):
+            loaded._keep(from_tree(record.value))
+        return loaded
 
     def get(self, run_id: str) -> Managed:
         """Raises NotFoundError."""

@@ -303,8 +303,9 @@ class _Round:
         holding = self.holdings[run_id]
         lost = [d for d in holding.grant.trainer if d.pool not in self.pools]
         trainer, need = holding.grant.trainer, holding.ask.trainer
-        found = spread(replace(need, count=len(lost)), self.pools, dict(self.counts))
-        if lost and found:
+        wanted = replace(need, count=len(lost))
+        found = spread(wanted, self.pools, dict(self.counts)) if lost else None
+        if found:
             instead = [d for name, count in found.items() for d in self._pop(name, count)]
             trainer = (*(d for d in trainer if d not in lost), *instead)
         replicas = dict(holding.grant.replicas)

@@ -241,6 +241,6 @@ def test_ctrl_c_before_anything_is_started(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trimaran.cli.train.check_run", interrupted)
+    monkeypatch.setattr("trimaran.cli.launch.check_run", interrupted)
     assert main(["train", str(write_run())]) == 130
     assert capsys.readouterr().err == "stopped\n"

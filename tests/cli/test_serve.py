@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from trimaran.cli import serve
 from trimaran.errors import InternalError
+from trimaran.run_context import RunContext
 
 async def fail(config, folder, index):
     hanging = asyncio.create_task(asyncio.to_thread(threading.Event().wait))
@@ -38,7 +39,7 @@ sys.modules["services.hanging"] = ModuleType("services.hanging")
 service = sys.modules["services.hanging.server"] = ModuleType("services.hanging.server")
 service.serve = fail
 serve.STOP_SECONDS = 0.5
-serve._Service("hanging", Path("."), 0).run(None)
+serve._Service("hanging", RunContext.in_folder(Path(".")), 0).run(None)
 """
 
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
-from trimaran.launch.local import ServiceProcess
+from trimaran.launch.service_process import ServiceProcess
 from trimaran.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.e2e
@@ -173,9 +173,9 @@ def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
 
 
 def test_a_service_runs_alone_and_ends_in_order(write_run: WriteRun, tmp_path: Path) -> None:
-    from trimaran.launch.endpoints import free_address, is_free
+    from trimaran.network import LOOPBACK, is_free
 
-    address = free_address(set())
+    address = LOOPBACK.free_address()
     path = write_run(endpoints={"reward": address})
     process = subprocess.Popen(
         [

@@ -19,7 +19,7 @@ from tests.weight_sync import fakes
 from trimaran import rpc
 from trimaran.cli.main import main
 from trimaran.config import WeightSyncSection
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Manifest, Proof, TensorInfo
 from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
@@ -81,7 +81,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 @pytest.fixture
 def address() -> str:
-    return free_address(set())
+    return LOOPBACK.free_address()
 
 
 def test_versions_newest_first_with_how_far_each_is_proven(

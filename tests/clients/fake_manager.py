@@ -11,7 +11,7 @@ from typing import Any
 from tests.clients.fake_runs import FakeRuns
 from trimaran import rpc, run_wire
 from trimaran.errors import UnavailableError
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
@@ -148,7 +148,7 @@ class ThreadedManager:
     """A manager on a thread of its own, for clients that block. `restart` makes it listen anew."""
 
     def __init__(self) -> None:
-        self.manager, self.address = FakeManager(), free_address(set())
+        self.manager, self.address = FakeManager(), LOOPBACK.free_address()
         self.runs = self.manager.runs
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -99,7 +99,7 @@ def test_what_a_service_says_itself_counts_more_than_the_launchers_record(tmp_pa
         endpoints = await pool.start()
         await tell(run_folder, {**endpoints, "reward": await free_address()})
         store = await open_store(RunContext.in_folder(run_folder).store_url)
-        own = {"address": endpoints["reward"], "code": None}
+        own = {"address": endpoints["reward"], "code": None, "is_up": True}
         await store.put(service_key("run", "reward"), own)
         await store.close()
         old = {**endpoints, "reward": await free_address(), "controller": await free_address()}

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from tests.launch.services import make_services
-from trimaran.launch.local import Processes, StopTimes
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.processes import Processes
+from trimaran.launch.service_process import StopTimes
 
 
 async def main(folder: Path, services: list[str]) -> None:

@@ -1,6 +1,6 @@
 """A service that registers and does as it is told: `registering.py STORE_URL RUN NAME WHAT MARK`.
 
-run: until it is asked to end; deaf: for ever; finishN: until MARK-may-finish is there, then exit code N.
+run: until it is asked to end; finishN: until MARK-may-finish is there, then exit code N.
 """
 
 import asyncio
@@ -23,8 +23,6 @@ async def main(url: str, run_id: str, name: str, what: str, mark: Path) -> int:
         await asyncio.sleep(0.05)
     if not what.startswith("finish"):
         await keeping
-    while what == "deaf":
-        await registration.keep()
     keeping.cancel()
     await registration.end(code, [f"error: ends with {code}"])
     await store.close()

@@ -7,7 +7,8 @@ import pytest
 
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
-from trimaran.launch.endpoints import fill_endpoints, free_address, is_free
+from trimaran.launch.endpoints import fill_endpoints
+from trimaran.network import LOOPBACK, is_free
 
 
 def configure(endpoints: dict[str, Any]) -> RunConfig:
@@ -35,14 +36,14 @@ def test_every_service_gets_a_free_loopback_address_of_its_own() -> None:
 
 
 def test_a_named_address_is_kept() -> None:
-    named = free_address(set())
+    named = LOOPBACK.free_address()
     assert fill_endpoints(configure({"reward": named})).endpoints.reward == named
 
 
 def test_a_named_port_in_use_is_refused_or_moved() -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         address = f"127.0.0.1:{busy.getsockname()[1]}"
-        config = configure({"rollout": [free_address(set()), address]})
+        config = configure({"rollout": [LOOPBACK.free_address(), address]})
         with pytest.raises(InputError, match=rf"endpoints\.rollout\[1\]: {address}: port in use"):
             fill_endpoints(config)
         moved = fill_endpoints(config, move_busy=True).endpoints.rollout
@@ -51,6 +52,6 @@ def test_a_named_port_in_use_is_refused_or_moved() -> None:
 
 
 def test_one_port_named_twice_is_refused() -> None:
-    named = free_address(set())
+    named = LOOPBACK.free_address()
     with pytest.raises(InputError, match="port in use"):
         fill_endpoints(configure({"reward": named, "controller": named}))

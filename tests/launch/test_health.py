@@ -7,17 +7,19 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.launch.services import STAND_IN, is_alive, make_services, pid_of
-from trimaran.launch.endpoints import free_address
 from trimaran.launch.health import HealthWatch
-from trimaran.launch.local import Processes, ServiceProcess, StopTimes
+from trimaran.launch.processes import Processes
 from trimaran.launch.restarts import Restarts
+from trimaran.launch.service_process import ServiceProcess, StopTimes
+from trimaran.network import LOOPBACK
 from trimaran.trust import NO_TRUST, Trust
 
 TIMES = StopTimes(leader=0.5, running=1.0, loading=0.5)
@@ -37,7 +39,7 @@ def make(folder: Path, name: str, script: Path, *arguments: str, address: str) -
 def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
     tmp_path: Path,
 ) -> None:
-    first, second = free_address(set()), free_address(set())
+    first, second = LOOPBACK.free_address(), LOOPBACK.free_address()
     services = [
         make(tmp_path, "reward", SERVING, first, address=first),
         make(tmp_path, "trainer-0", STAND_IN, "run", address=second),  # never answers: it loads
@@ -102,7 +104,7 @@ def test_who_is_frozen_before_its_first_answer_is_killed_too(
     is_stopped: bool, start_timeout: float, tmp_path: Path
 ) -> None:
     """At once when it is stopped; else, as a deadlock is, when its time to start has passed."""
-    service = make(tmp_path, "trainer-0", STAND_IN, "run", address=free_address(set()))
+    service = make(tmp_path, "trainer-0", STAND_IN, "run", address=LOOPBACK.free_address())
     notes: list[str] = []
 
     async def run() -> None:
@@ -131,7 +133,7 @@ def test_a_launcher_that_stands_still_now_and_then_finds_a_frozen_process_all_th
     tmp_path: Path,
 ) -> None:
     """As on a machine that is too busy: each round takes longer than it should."""
-    address = free_address(set())
+    address = LOOPBACK.free_address()
     service = make(tmp_path, "reward", SERVING, address, address=address)
     notes: list[str] = []
 
@@ -154,3 +156,61 @@ def test_a_launcher_that_stands_still_now_and_then_finds_a_frozen_process_all_th
 def stand_still(seconds: float) -> None:
     """The event loop with it, as a stopped process does."""
     time.sleep(seconds)
+
+
+@dataclass
+class AskedToEnd:
+    """A process elsewhere, which can only be asked to end."""
+
+    service: ServiceProcess
+    address: str
+    incarnation: str = "a"
+    began: float = field(default_factory=time.monotonic)
+
+    def is_stopped(self) -> bool:
+        return False
+
+
+class Elsewhere:
+    """In the place of `Processes`."""
+
+    def __init__(self, child: AskedToEnd) -> None:
+        self.alive, self.killed = {"trainer-0": child}, list[str]()
+
+    def kill(self, name: str) -> None:
+        self.killed.append(name)
+
+
+def watched(child: AskedToEnd, start_timeout: float, seconds: float) -> Elsewhere:
+    """Nobody answers. It says after a moment where it listens."""
+    processes = Elsewhere(child)
+
+    async def silent(address: str, timeout: float, trust: Trust) -> bool:
+        return False
+
+    async def run() -> None:
+        watch = HealthWatch(
+            cast(Processes, processes),
+            *(0.5, start_timeout, lambda note: None, NO_TRUST),
+            pause=0.1,
+            ask=silent,
+        )
+        task = asyncio.create_task(watch.run())
+        await asyncio.sleep(0.3)
+        child.address = "10.0.0.7:1"
+        await asyncio.sleep(seconds)
+        task.cancel()
+
+    asyncio.run(run())
+    return processes
+
+
+def test_who_has_not_said_where_it_listens_has_not_answered(tmp_path: Path) -> None:
+    [service] = make_services(tmp_path, {"trainer-0": "run"})
+    assert watched(AskedToEnd(service, ""), 60.0, 1.5).killed == []
+
+
+def test_who_can_only_be_asked_to_end_is_asked_once_in_its_time(tmp_path: Path) -> None:
+    [service] = make_services(tmp_path, {"trainer-0": "run"})
+    killed = watched(AskedToEnd(service, ""), 0.1, 2.0).killed
+    assert 1 <= len(killed) <= 5, "not at each look, of which there were some twenty"

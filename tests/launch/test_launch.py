@@ -17,9 +17,9 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import holder_name
-from trimaran.launch.local import Processes, ServiceDiedError
 from trimaran.launch.local_children import LocalChildren
-from trimaran.launch.service_process import ServiceProcess
+from trimaran.launch.processes import Processes
+from trimaran.launch.service_process import ServiceDiedError, ServiceProcess
 from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.runs import (

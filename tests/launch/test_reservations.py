@@ -5,16 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from trimaran.launch.endpoints import free_address
 from trimaran.network import LOOPBACK
 
 CHOOSE = """
 import random, sys
 random.seed(7)  # the same order in every process
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 taken = set()
 for _ in range(20):
-    taken.add(free_address(taken))
+    taken.add(LOOPBACK.free_address(taken))
 print(*sorted(taken), flush=True)
 sys.stdin.read()
 """
@@ -44,8 +43,8 @@ def test_launchers_that_choose_at_the_same_time_choose_different_ports() -> None
 
 
 def test_a_port_is_free_again_when_its_launcher_is_gone() -> None:
-    code = "from trimaran.launch.endpoints import free_address; print(free_address(set()))"
+    code = "from trimaran.launch.endpoints import free_address; print(LOOPBACK.free_address())"
     command = [sys.executable, "-c", f"import random; random.seed(3); {code}"]
     first, second = (subprocess.check_output(command, text=True) for _ in range(2))
     assert first == second
-    assert int(free_address(set()).rpartition(":")[2]) in LOOPBACK.ports
+    assert int(LOOPBACK.free_address().rpartition(":")[2]) in LOOPBACK.ports

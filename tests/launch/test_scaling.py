@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from trimaran.config import RunConfig, parse_config
-from trimaran.launch.endpoints import fill_endpoints, free_address
+from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.run_services import added_replica
 from trimaran.launch.scaling import Scaling
 from trimaran.launch.service_process import ServiceProcess
+from trimaran.network import LOOPBACK
 
 
 def configure(device: str = "cpu", **rollout: Any) -> RunConfig:
@@ -52,7 +53,7 @@ def scaled(
 ) -> FakeProcesses:
     async def body() -> None:
         def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-            return added_replica(config, Path("/run"), index, free_address(set()), devices)
+            return added_replica(config, Path("/run"), index, LOOPBACK.free_address(), devices)
 
         scaling = Scaling(config, make_replica, processes, notes.append)
         for wish in wishes:

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from tests.observability.servers import SECONDS
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 from trimaran.tracing import PACKAGES
 
 _found = find_spec("rotel")
@@ -79,7 +79,7 @@ def collector(folder: Path) -> Generator[Collected]:
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Sink(), sink)
     port = sink.add_insecure_port("127.0.0.1:0")
     sink.start()
-    address = free_address(set())
+    address = LOOPBACK.free_address()
     collected.endpoint = f"http://{address}"
     folder.mkdir()
     with (folder / "log").open("wb") as log:
@@ -87,7 +87,7 @@ def collector(folder: Path) -> Generator[Collected]:
             [
                 *(str(AGENT), "start", "--pid-file", str(folder / "pid")),
                 *("--otlp-grpc-endpoint", address),
-                *("--otlp-http-endpoint", free_address({address})),
+                *("--otlp-http-endpoint", LOOPBACK.free_address({address})),
                 *("--exporter", "otlp", "--otlp-exporter-endpoint", f"http://127.0.0.1:{port}"),
             ],
             stdout=log,

@@ -14,7 +14,7 @@ import httpx
 import yaml
 
 from tests.observability.rules import PROMETHEUS, RULES
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 
 SECONDS = 120.0
 
@@ -57,7 +57,7 @@ def prometheus(folder: Path, manager: str) -> Generator[Prometheus]:
     folder.mkdir()
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(tree))
     (folder / "rules.yaml").write_text(re.sub(r"for: \d+m", "for: 2s", RULES.read_text()))
-    address = free_address(set())
+    address = LOOPBACK.free_address()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [

@@ -18,7 +18,7 @@ from trimaran import rpc
 from trimaran.clients import MetricsClient, RewardClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.types import Caller, Score
 
@@ -31,7 +31,7 @@ def configure(rules: dict[str, Any], **reward: Any) -> RunConfig:
             "model": {"path": "unused"},
             "data": {"train": "unused"},
             "reward": {"rules": rules, "workers": 1, **reward},
-            "endpoints": {"reward": free_address(set())},
+            "endpoints": {"reward": LOOPBACK.free_address()},
         }
     )
 

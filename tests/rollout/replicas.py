@@ -19,7 +19,7 @@ from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import WeightSyncSection, dump_config, parse_config
 from trimaran.device import pick
 from trimaran.launch.devices import placed_environment
-from trimaran.launch.endpoints import free_address
+from trimaran.network import LOOPBACK
 from trimaran.types import (
     Caller,
     CollectiveSource,
@@ -203,7 +203,7 @@ def free_ports(count: int) -> list[int]:
     """Outside of the range from which the kernel serves an engine's own sockets."""
     taken: set[str] = set()
     while len(taken) < count:
-        taken.add(free_address(taken))
+        taken.add(LOOPBACK.free_address(taken))
     return [int(address.rpartition(":")[2]) for address in taken]
 
 

@@ -73,7 +73,8 @@ async def _check_data(config: RunConfig, run: RunContext) -> None:
     for path in paths:
         if not path.is_file() or not os.access(path, os.R_OK):
             raise InputError(f"data: {path} cannot be read; the controller's host needs the data")
-        if PARENT_VARIABLE not in os.environ:  # a launcher on this host has read it already
+        # A launcher of this machine has read it already.
+        if run.launcher != "local" or PARENT_VARIABLE not in os.environ:
             check_dataset(path, config)
     store = await open_store(run.store_url)
     try:

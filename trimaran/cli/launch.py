@@ -18,13 +18,14 @@ from trimaran.clients import ControllerClient
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.devices import place
-from trimaran.launch.endpoints import fill_endpoints, free_address
+from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.environment import is_of_bucket, plugin_variables
 from trimaran.launch.external_children import ExternalChildren
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
-from trimaran.launch.local import Processes, ServiceDiedError
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.processes import Processes
+from trimaran.launch.ray.cluster import check_installed
 from trimaran.launch.ray.site import ray_site
 from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
@@ -34,7 +35,7 @@ from trimaran.launch.run_services import (
     remote_services,
     run_services,
 )
-from trimaran.launch.service_process import ServiceProcess
+from trimaran.launch.service_process import ServiceDiedError, ServiceProcess
 from trimaran.launch.site import Site
 from trimaran.machine import read_machine
 from trimaran.network import find_host
@@ -67,19 +68,14 @@ async def _launch(config: RunConfig, run: RunContext) -> int:
 
 async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     try:
-        if run.launcher == "local":
-            check_run(config)
-            show_errors(config)
-            config = fill_endpoints(config, move_busy=True)
-        else:
-            config = config.model_copy(update={"endpoints": Endpoints()})
+        config = prepared(config, run.launcher, move_busy=True)
     except InputError as error:
         async with held_lease(store, launcher_lease(run.run_id)) as lease:
             await Reports(store, run, lease).refused(config, error)
         raise
     write_config(run.folder, config)
     try:
-        await launch_here(config, run, store, Signals().end, run.launcher)
+        await launch_here(config, run, store, Signals().end)
     except ServiceDiedError as error:
         logger.info("the run has failed: %s", error)
         return error.exit_code
@@ -88,15 +84,23 @@ async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     return 0
 
 
+def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
+    """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
+    its files, devices and address itself."""
+    if launcher == "ray":
+        check_installed()
+    if launcher != "local":
+        return config.model_copy(update={"endpoints": Endpoints()})
+    check_run(config)
+    show_errors(config)
+    return fill_endpoints(config, move_busy)
+
+
 async def launch_here(
-    config: RunConfig,
-    run: RunContext,
-    store: Store,
-    on_start: Callable[[Processes], None],
-    launcher: str = "local",
+    config: RunConfig, run: RunContext, store: Store, on_start: Callable[[Processes], None]
 ) -> Run | None:
-    """`trimaran.launch.launch.launch` of the processes that the configuration names, wherever
-    `launcher` has them started."""
+    """`trimaran.launch.launch.launch` of the processes that the configuration names, wherever the
+    run's launcher has them started."""
 
     async def set_goal(address: str, goal: Goal) -> None:
         if not address:
@@ -106,7 +110,7 @@ async def launch_here(
 
     # An address for one process; of those that we start the manager tells.
     os.environ.pop(ADDRESS_VARIABLE, None)
-    site = SITES[launcher](config, run, store)
+    site = SITES[run.launcher](config, run, store)
     # The reward service and the controller have theirs; what else is started gets none.
     for name in [*plugin_variables(config), *filter(is_of_bucket, os.environ)]:
         os.environ.pop(name, None)
@@ -121,7 +125,7 @@ def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
     host = find_host(config.network)
 
     def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-        address = free_address(taken, host)
+        address = host.free_address(taken)
         taken.add(address)
         return added_replica(config, run.folder, index, address, devices)
 

@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser(
         "train",
-        help="run a training: starts every service on this machine and shows its progress",
+        help="run a training: starts every service and shows its progress",
         epilog=TRAIN_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

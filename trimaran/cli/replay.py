@@ -29,7 +29,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, first_error
 from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.local import Processes
+from trimaran.launch.processes import Processes
 from trimaran.launch.run_folder import locked, write_config
 from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine

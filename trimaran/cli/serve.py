@@ -59,9 +59,9 @@ def serve(
             raise InputError(f"--run-folder: {folder} is not a folder; make it first")
     else:
         config = _recorded_config(folder)
+    run = RunContext.in_folder(folder)
     # At once, and not when it has waited for others.
-    trust = RunContext.in_folder(folder).trust
-    trust.check_address(join(find_host(config.network).address, 0))
+    run.trust.check_address(join(find_host(config.network).address, 0))
     environment = placed_environment(config, kind, index, os.environ)
     if environment != os.environ:
         command = serve_command(kind, config_path, run_folder, index, address)
@@ -69,12 +69,12 @@ def serve(
     parent = os.environ.get(PARENT_VARIABLE)
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
-    setup_logging(process_name(kind, index), RunContext.in_folder(folder).run_id)
+    setup_logging(process_name(kind, index), run.run_id)
     tracing.configure(os.environ)
     Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
     if config_path:
-        return _Service(kind, folder, index).run(config)
-    return _serve_registered(kind, config, folder, index)
+        return _Service(kind, run, index).run(config)
+    return _serve_registered(kind, config, run, index)
 
 
 def _recorded_config(folder: Path) -> RunConfig:
@@ -88,7 +88,7 @@ def _recorded_config(folder: Path) -> RunConfig:
     return asyncio.run(recorded_config(RunContext.in_folder(folder)))
 
 
-def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) -> int:
+def _serve_registered(kind: str, config: RunConfig, run: RunContext, index: int) -> int:
     """Its end stands in the run's store as well: nobody else there sees its exit code."""
     from trimaran.launch.registered import Registered  # late, as above
 
@@ -110,8 +110,8 @@ def _serve_registered(kind: str, config: RunConfig, folder: Path, index: int) ->
         has_ended.set()
         registered.end(code, lines)
 
-    registered = Registered(config, RunContext.in_folder(folder), kind, index, end)
-    service = _Service(kind, folder, index, tell_end)
+    registered = Registered(config, run, kind, index, end)
+    service = _Service(kind, run, index, tell_end)
     # Until the service has an event loop, which takes signals itself.
     signal.signal(signal.SIGTERM, _leave)
     try:
@@ -134,12 +134,12 @@ class _Service:
     def __init__(
         self,
         kind: str,
-        folder: Path,
+        run: RunContext,
         index: int,
         on_end: Callable[[int, Collection[str]], None] = lambda code, lines: None,
     ) -> None:
         """`on_end`: told the exit code, or the signal that ended it, negative; and its last words."""
-        self._kind, self._folder, self._index, self._on_end = kind, folder, index, on_end
+        self._kind, self._run, self._index, self._on_end = kind, run, index, on_end
 
     def run(self, config: RunConfig) -> int:
         """Returns the exit code."""
@@ -159,8 +159,7 @@ class _Service:
         return 0
 
     def _prepare(self, config: RunConfig) -> RunConfig:
-        run = RunContext.in_folder(self._folder)
-        config = asyncio.run(prepare_host(self._kind, self._index, config, run))
+        config = asyncio.run(prepare_host(self._kind, self._index, config, self._run))
         if self._kind == "rollout":  # what has fetched the model is not for vLLM's processes
             for name in filter(is_of_bucket, list(os.environ)):
                 del os.environ[name]
@@ -179,7 +178,7 @@ class _Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
         try:
-            await module.serve(config, RunContext.in_folder(self._folder), self._index)
+            await module.serve(config, self._run, self._index)
         except Exception as error:
             # What has failed may have left a thread that hangs; it must not hold the process.
             code, words = exit_code(error), _words(error)

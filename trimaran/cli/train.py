@@ -10,15 +10,11 @@ from dataclasses import replace
 from rich.console import Console
 
 from trimaran.cli.find_run import LATEST, find_folder
-from trimaran.cli.launch import Signals, launch_here
-from trimaran.cli.preflight import check_run, show_errors
+from trimaran.cli.launch import Signals, launch_here, prepared
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
-from trimaran.config import Endpoints, RunConfig, load_config
-from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.local import ServiceDiedError
-from trimaran.launch.ray.cluster import check_installed
+from trimaran.config import RunConfig, load_config
 from trimaran.launch.run_folder import (
     has_succeeded,
     locked,
@@ -26,6 +22,7 @@ from trimaran.launch.run_folder import (
     open_run_folder,
     write_config,
 )
+from trimaran.launch.service_process import ServiceDiedError
 from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, events_stream
@@ -64,18 +61,6 @@ def resume(run: str, network: str | None = None, launcher: str = "local") -> int
     return _launch(prepared(config, launcher, move_busy=True), context, network)
 
 
-def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
-    """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
-    its files, devices and address itself."""
-    if launcher == "ray":
-        check_installed()
-    if launcher != "local":
-        return config.model_copy(update={"endpoints": Endpoints()})
-    check_run(config)
-    show_errors(config)
-    return fill_endpoints(config, move_busy)
-
-
 def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
     """`network` None: what the run had before."""
     console, folder = Console(), run.folder
@@ -104,7 +89,7 @@ async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
         with view:
             following = asyncio.create_task(follow(store, run.run_id, view, shown))
             try:
-                ended = await launch_here(config, run, store, signals.end, run.launcher)
+                ended = await launch_here(config, run, store, signals.end)
             finally:
                 await _end(following, 0.0 if signals.seen else LAST_EVENTS_SECONDS)
     except asyncio.CancelledError:

@@ -3,9 +3,10 @@
 | implementation | who starts a process | who ends one that is frozen |
 |---|---|---|
 | `LocalChildren` (`local_children.py`) | the launcher, on its own machine | the launcher |
+| `RayChildren` (`ray/children.py`) | an actor on a node of the cluster | the launcher, through that actor |
 | `ExternalChildren` (`external_children.py`) | a container engine; the process registers | the engine, by its probe |
 
-`Processes` (`local.py`) decides who is started again, when, and with whom; an implementation decides
+`Processes` (`processes.py`) decides who is started again, when, and with whom; an implementation decides
 nothing. It says who lives, and puts into `exits` whoever has ended without having been asked to.
 """
 

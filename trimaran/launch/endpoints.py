@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError
-from trimaran.network import LOOPBACK, Host, find_host, is_free, reserve, split
-
-__all__ = ["fill_endpoints", "free_address", "is_free", "with_replica"]
+from trimaran.network import find_host, is_free, reserve, split
 
 
 def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
@@ -26,7 +24,7 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
                 " or leave the key out and a free one is chosen"
             )
         else:
-            chosen = free_address(taken, host)
+            chosen = host.free_address(taken)
         taken.add(chosen)
         return chosen
 
@@ -55,8 +53,3 @@ def with_replica(config: RunConfig, index: int, address: str) -> RunConfig:
     unnamed = (address,) * (index + 1 - len(named))
     endpoints = config.endpoints.model_copy(update={"rollout": (*named, *unnamed)})
     return config.model_copy(update={"endpoints": endpoints})
-
-
-def free_address(taken: set[str], host: Host = LOOPBACK) -> str:
-    """Kept for this process: see `Host.free_address`."""
-    return host.free_address(taken)

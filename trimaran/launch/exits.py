@@ -18,6 +18,9 @@ BAD_INPUT = 2
 TRY_AGAIN = 75
 """What it met may pass, so another start may help. The number is EX_TEMPFAIL of sysexits.h."""
 
+NOT_STARTED = 127
+"""What was not started has this one, as a shell says it."""
+
 MAY_PASS = (UnavailableError, DeadlineError, TransferError, InternalError)
 """Somebody else was away, silent, broken off or crashed."""
 

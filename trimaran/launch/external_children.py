@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.errors import UnavailableError
+from trimaran.launch.exits import NOT_STARTED
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.launch.service_records import (
     LOST_SECONDS,
@@ -30,8 +31,6 @@ from trimaran.store import Store
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-NEVER_CAME = 127
-"""The exit code of what was not started, as a shell says it."""
 CLOSE_SECONDS = 5.0
 """For the store to take the last requests to end."""
 
@@ -177,7 +176,7 @@ class ExternalChildren:
                 life = record.incarnation
                 self._met.add(name)
                 self.alive[name] = replace(
-                    child, incarnation=life, began=time.monotonic(), address=_address(record)
+                    child, incarnation=life, began=time.monotonic(), address=record.listens_at
                 )
             elif time.monotonic() - child.began > self._start_timeout:
                 self._lose(child, self._never_came(child))
@@ -190,8 +189,8 @@ class ExternalChildren:
         elif self._sightings.is_lost(name):
             seconds = LOST_SECONDS if own.is_up else STARTING_SECONDS
             self._lose(child, self._lost(child, f"it was not heard for {seconds:g} s"))
-        elif _address(own) != child.address:
-            self.alive[name] = replace(child, address=_address(own))
+        elif own.listens_at != child.address:
+            self.alive[name] = replace(child, address=own.listens_at)
 
     def _is_here(self, record: ServiceRecord) -> bool:
         return (
@@ -214,7 +213,7 @@ class ExternalChildren:
         """A replica that does not come back is out of the run until it does, however long it takes."""
         why = f"it has not registered for {self._start_timeout:g} s; its engine starts it"
         left = child.service.expendable and child.service.name in self._met
-        return Exit(child.service, NEVER_CAME, 0.0, why=why, lines=(), left=left)
+        return Exit(child.service, NOT_STARTED, 0.0, why=why, lines=(), left=left)
 
     def _lost(self, child: ExternalChild, why: str) -> Exit:
         """As if it was killed; nobody saw its exit code."""
@@ -226,10 +225,6 @@ class ExternalChildren:
         if child.incarnation:
             self._refused.add(child.incarnation)
         self.exits.put_nowait(ended)
-
-
-def _address(record: ServiceRecord) -> str:
-    return record.address if record.is_up else ""
 
 
 def _exit_of(child: ExternalChild, record: ServiceRecord) -> Exit:

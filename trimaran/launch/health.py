@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from trimaran import rpc
 from trimaran.launch.children import Child
-from trimaran.launch.local import Processes
+from trimaran.launch.processes import Processes
 from trimaran.trust import Trust
 
 ASK_SECONDS = 5.0
@@ -63,13 +63,17 @@ class HealthWatch:
             }
             self._judge(children)
 
-    async def _answers(self, child: Child) -> bool:
-        """Always of a process whose health is not asked."""
-        return not child.address or await self._ask(child.address, self._pause, self._trust)
+    async def _answers(self, child: Child) -> bool | None:
+        """None of a process that is not asked, or has not said yet where it listens."""
+        if not child.address:
+            return None
+        return await self._ask(child.address, self._pause, self._trust)
 
-    def _silence(self, child: Child, answers_now: bool, seconds: float) -> float:
+    def _silence(self, child: Child, answers_now: bool | None, seconds: float) -> float:
         """After a round that took `seconds`."""
         life = child.incarnation
+        if answers_now is None:
+            return 0.0
         if answers_now:
             self._known.add(life)
         starts = life not in self._known and time.monotonic() - child.began < self._start_timeout
@@ -86,3 +90,4 @@ class HealthWatch:
                     f" {self._timeout:g} s); it is ended"
                 )
                 self._processes.kill(name)
+                self._silences[child.incarnation] = 0.0  # who is only asked to end may stay a while

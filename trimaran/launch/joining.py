@@ -18,7 +18,7 @@ from trimaran.launch.environment import process_name
 from trimaran.launch.registration import Registration
 from trimaran.launch.service_records import Sightings, read_services
 from trimaran.runs import RunState, call_key, config_key, run_key
-from trimaran.store import Store, is_shared, open_store, run_store_url, store_name
+from trimaran.store import Store, is_shared, open_store, records, run_store_url, store_name
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +86,11 @@ async def _open(url: str, stack: AsyncExitStack) -> Store:
 async def _list_calls(store: Store, run_id: str) -> list[str]:
     """Run ids, those that have called for longest first."""
     prefix = call_key()
-    found = await store.list_records(prefix, prefix)
-    calls = sorted((record.value["since"], key.removeprefix(prefix)) for key, record in found)
-    return [called for _, called in calls if run_id in ("", called)]
+    calls = [
+        (record.value["since"], key.removeprefix(prefix))
+        async for key, record in records(store, prefix)
+    ]
+    return [called for _, called in sorted(calls) if run_id in ("", called)]
 
 
 async def _try_join(run: _Run, run_id: str, kind: str, index: int | None) -> int | None:

@@ -15,9 +15,10 @@ from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.lease import held_lease
-from trimaran.launch.local import Processes, ServiceDiedError
+from trimaran.launch.processes import Processes
 from trimaran.launch.reports import Reports
 from trimaran.launch.scaling import Scaling
+from trimaran.launch.service_process import ServiceDiedError
 from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, RunState, launcher_lease, replicas_key

@@ -193,9 +193,9 @@ async def find_addresses(
         found = await read_services(store, run_id)
         sightings.note(found)
         here = {
-            name: record.address
+            name: record.listens_at
             for name, (record, _) in found.items()
-            if record.is_up and not record.has_ended and sightings.is_beating(name)
+            if record.listens_at and sightings.is_beating(name)
         }
         missing = sorted(set(names) - here.keys())
         if not missing:

@@ -14,7 +14,7 @@ from typing import Any
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.launch.environment import process_name
-from trimaran.launch.local import Processes
+from trimaran.launch.processes import Processes
 from trimaran.launch.site import MakeReplica
 
 

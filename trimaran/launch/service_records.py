@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trimaran.runs import service_key
-from trimaran.store import Store
+from trimaran.store import Store, records
 
 BEAT_SECONDS = 2.0
 """Between two writes of a record."""
@@ -47,6 +47,11 @@ class ServiceRecord:
     def has_ended(self) -> bool:
         return self.code is not None
 
+    @property
+    def listens_at(self) -> str:
+        """host:port of this life; empty while it has said none, or has ended."""
+        return self.address if self.is_up and not self.has_ended else ""
+
     def find(self, incarnation: str) -> ServiceRecord | None:
         """What this record knows of one life."""
         if self.incarnation == incarnation:
@@ -74,14 +79,10 @@ class ServiceRecord:
 async def read_services(store: Store, run_id: str) -> dict[str, tuple[ServiceRecord, int]]:
     """All that ever registered, by name, each with its record's version."""
     prefix = service_key(run_id)
-    found: dict[str, tuple[ServiceRecord, int]] = {}
-    after = prefix
-    while page := await store.list_records(prefix, after):
-        for key, record in page:
-            name = key.removeprefix(prefix)
-            found[name] = ServiceRecord.from_tree(record.value), record.version
-        after = page[-1][0]
-    return found
+    return {
+        key.removeprefix(prefix): (ServiceRecord.from_tree(record.value), record.version)
+        async for key, record in records(store, prefix)
+    }
 
 
 @dataclass(slots=True)

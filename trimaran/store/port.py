@@ -174,6 +174,21 @@ class Store(Protocol):
         ...
 
 
+async def records(store: Store, prefix: str) -> AsyncGenerator[tuple[str, Record], None]:
+    """All whose keys begin so, a page at a time. Raises as `Store.list_records` does.
+
+    Example: `[key async for key, _ in records(store, "managed/")]`
+    """
+    after = prefix
+    while True:
+        page = await store.list_records(prefix, after)
+        for found in page:
+            yield found
+        if len(page) < PAGE:
+            return
+        after = page[-1][0]
+
+
 async def entries(
     store: Store, stream: str, after: int | None = None, page: int = PAGE
 ) -> AsyncGenerator[Entry, None]:

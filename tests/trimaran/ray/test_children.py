@@ -254,13 +254,18 @@ def test_the_manager_says_on_which_node_a_replica_stands(hold: Any) -> None:
 
 def test_its_address_is_what_this_life_has_registered(hold: Any) -> None:
     async def body(stage: Stage) -> None:
-        async def register(incarnation: str, address: str) -> None:
-            record = ServiceRecord("rollout-0", incarnation, address)
+        async def register(incarnation: str, address: str, is_up: bool = True) -> None:
+            record = ServiceRecord("rollout-0", incarnation, address, is_up=is_up)
             await stage.store.put(service_key("demo-1", "rollout-0"), record.to_tree())
 
         await register("an earlier one", "10.0.0.2:1")
         await asyncio.sleep(1.5)
         await stage.start("rollout-0")
+        await asyncio.sleep(1.5)
+        assert stage.children.alive["rollout-0"].address == ""
+        await register(
+            "this one", "10.0.0.2:1", is_up=False
+        )  # it has the name, not yet its address
         await asyncio.sleep(1.5)
         assert stage.children.alive["rollout-0"].address == ""
         await register("this one", "10.0.0.2:2")

@@ -37,7 +37,7 @@ from trimaran.launch.service_process import Exit, ServiceProcess, StopTimes
 from trimaran.launch.service_records import ServiceRecord, read_services
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.runs import replicas_key
-from trimaran.store import Store
+from trimaran.store import Store, is_shared
 from trimaran.trust import TOKEN_NAME
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class RayChild:
     @property
     def address(self) -> str:
         record = self.records.get(self.service.name)
-        is_own = record is not None and record.incarnation != self.former and not record.has_ended
-        return record.address if record and is_own else ""
+        return record.listens_at if record and record.incarnation != self.former else ""
 
     def is_stopped(self) -> bool:
         return self.report is not None and self.report.is_stopped
@@ -250,7 +249,7 @@ class RayChildren:
             if node is None:
                 why = f"no node has had room for {_words(where)} for {self._place_seconds:g} s"
                 return self._failed(child, TRY_AGAIN, why)
-            child.node, child.is_placed = node, True
+            child.node, child.is_placed, child.began = node, True, time.monotonic()
             await _answer(self._cluster.call(child.actor, "start", order), self._ask_seconds)
         except TimeoutError:
             why = f"its actor has not answered for {self._ask_seconds:g} s"
@@ -327,7 +326,7 @@ class RayChildren:
 
     def _order(self, service: ServiceProcess) -> Order:
         run, kind = self._run, kind_of(self._config, service.kind, self._nodes)
-        own = run.store_url.startswith("sqlite:")
+        own = not is_shared(run.store_url)
         return Order(
             service.name,
             service.command[1:],  # the node has its own Python
@@ -344,7 +343,7 @@ class RayChildren:
         )
 
     def _failed(self, child: RayChild, code: int, why: str) -> Exit:
-        lived = time.monotonic() - child.began
+        lived = time.monotonic() - child.began if child.is_placed else 0.0
         return Exit(child.service, code, lived, child.log_start, why, (f"error: {why}",))
 
     def _lost(self, child: RayChild) -> Exit:

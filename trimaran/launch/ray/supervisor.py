@@ -22,12 +22,12 @@ from trimaran.launch.devices import PLACED
 from trimaran.launch.local_children import LocalChildren
 from trimaran.launch.ray.cluster import RAY_NAMES, assigned_devices, own_node
 from trimaran.launch.service_process import Exit, ServiceProcess
+from trimaran.trust import write_private
 
 LAPSE_SECONDS = 30.0
 WATCH_SECONDS = 1.0
 LOG_BYTES = 1 << 16
 """Of a log, in one answer."""
-SECRET_MODE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Supervisor:
         if given.unless_shared and not self._shares_log:
             raise OSError(given.unless_shared)
         for name, text in given.files.items() if not self._shares_log else ():
-            write_secret(folder / name, text)
+            write_private(folder / name, text)
         self._service = ServiceProcess(
             given.name,
             (sys.executable, *given.arguments),
@@ -188,12 +188,3 @@ def given_devices(kind: Kind) -> tuple[str, ...]:
     if not (devices := assigned_devices(name)):
         raise OSError(f"Ray has given no {name} to this process")
     return tuple(sorted(devices, key=lambda device: (len(device), device)))
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Whole or not at all, for this user alone."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    partial.replace(path)

@@ -15,19 +15,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from trimaran.launch.children import Child, Children
-from trimaran.launch.exits import BAD_INPUT, FAILED, TRY_AGAIN
+from trimaran.launch.exits import BAD_INPUT, FAILED, NOT_STARTED, TRY_AGAIN
 from trimaran.launch.local_children import LocalChildren
 from trimaran.launch.restarts import Restarts
 from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
-
-__all__ = ["Processes", "ServiceDiedError", "ServiceProcess", "StopTimes"]
 
 DEFAULT_STOP_TIMES = StopTimes()
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
-NOT_STARTED = 127
-"""As a shell says it."""
 
 Note = Callable[[str], None]
 
@@ -36,7 +32,7 @@ class Processes:
     """Starts services, keeps them alive, and ends all of them.
 
     Example:
-        async with Processes(run_services(config, config_path, folder, placement)) as processes:
+        async with Processes(run_services(config, folder, placement)) as processes:
             await processes.wait(print)
     """
 
@@ -138,11 +134,11 @@ class Processes:
             await self._children.close()
 
     def kill(self, name: str) -> None:
-        """SIGKILL to one, which is then dead as any other."""
+        """Ends one at once, as far as what starts it can; it is then dead as any other."""
         self._children.kill(name)
 
     def kill_all(self) -> None:
-        """SIGKILL to everything that is left, now."""
+        """The same with all that are left."""
         self._children.kill_all()
 
     async def _leave(self, ended: Exit, note: Note) -> None:

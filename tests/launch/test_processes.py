@@ -15,8 +15,9 @@ import pytest
 
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.launch.exits import TRY_AGAIN
-from trimaran.launch.local import Processes, ServiceDiedError, StopTimes
+from trimaran.launch.processes import Processes
 from trimaran.launch.restarts import Restarts
+from trimaran.launch.service_process import ServiceDiedError, StopTimes
 
 QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
 NEVER = partial(Restarts, first_pause=3600.0, longest_pause=3600.0)
