@@ -181,7 +181,7 @@ $(VLLM_23_VENV)/.installed: requirements/install.sh requirements/shared.sh requi
 contract-run: archives $(VLLM_23_VENV)/.installed .cache/mindspeed/.installed
 	$(BIN)/python -m tests.contract_run $(ONLY)
 
-# What stands in results.json is the last time that it was run whole.
+# results.json is what the last run saw, also one that was cut off.
 test-cluster: install
 	$(BIN)/python -c "import ray" 2>/dev/null || $(UV) pip install --quiet --python $(BIN)/python "ray==2.60.0"
 	$(BIN)/python -m tests.cluster
