@@ -209,7 +209,8 @@ def test_the_vendors_image_keeps_what_it_has(machine: NpuMachine, general: Serve
 def test_a_python_that_is_no_virtual_environment_is_not_made_one(machine: NpuMachine) -> None:
     prefix = machine.home / "python3.12"
     (prefix / "bin").mkdir(parents=True)
-    machine.stub("python", f'exec {sys.executable} "$@"').rename(prefix / "bin" / "python")
+    # -S: without the packages of the environment that runs the tests
+    machine.stub("python", f'exec {sys.executable} -S "$@"').rename(prefix / "bin" / "python")
     machine.stub("pip", 'echo pip "$@"; exit 1').rename(prefix / "bin" / "pip")
 
     done = machine.install(str(prefix), "a2")

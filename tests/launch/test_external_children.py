@@ -137,7 +137,8 @@ def test_a_record_from_before_counts_once_its_holder_is_heard(on_site: OnSite) -
         await site.put("rollout-1", "alive")
         child = await site.here("reward", "alive")
         assert child.address == "10.0.0.7:1"
-        assert site.children.can_start("rollout-1")  # it may join the run
+        while not site.children.can_start("rollout-1"):  # it may join the run
+            await asyncio.sleep(0.01)
         assert not site.children.alive["rollout-0"].incarnation
 
     on_site(body)
@@ -178,6 +179,30 @@ def test_who_was_asked_to_end_is_not_taken_in_again(on_site: OnSite) -> None:
         await site.put("trainer-0", "life-2")
         await site.here("trainer-0", "life-2")
         assert site.children.exits.empty()
+
+    on_site(body)
+
+
+def test_who_registered_with_the_launcher_before_is_asked_though_it_was_not_heard_yet(
+    on_site: OnSite,
+) -> None:
+    """A launcher that takes over a run that shall pause ends the controller before the others."""
+
+    async def body(site: Site) -> None:
+        await site.put("controller", "life-1")
+        await site.put("reward", "ended", code=0)
+        await site.children.open()
+        for name in ("controller", "reward"):
+            await site.start(name)
+        ending = asyncio.create_task(site.children.end(["controller", "reward"], 20.0))
+        while (asked := await site.store.get(stop_key(RUN, "controller"))) is None:
+            await asyncio.sleep(0.01)
+        assert asked.value["incarnation"] == "life-1"
+        await site.looks()
+        assert not ending.done()
+        await site.put("controller", "life-1", code=0)
+        await ending
+        assert await site.store.get(stop_key(RUN, "reward")) is None
 
     on_site(body)
 

@@ -62,7 +62,7 @@ async def restarted_at(config: RunConfig, run_folder: Path) -> VersionId:
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("operation", ["save_file", "_sync", "publish"])
+@pytest.mark.parametrize("operation", ["save_file", "sync", "publish"])
 def test_a_save_that_hangs_is_given_up_and_training_goes_on(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("operation", ["save_file", "_sync"])
+@pytest.mark.parametrize("operation", ["save_file", "sync"])
 def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:

@@ -97,6 +97,9 @@ class ExternalChildren:
         deadline = time.monotonic() + seconds
         try:
             async with asyncio.timeout(seconds):
+                if len(lives) < len(ending):
+                    lives |= await self._find_unheard(ending)
+                    self._refused.update(lives.values())
                 await self._ask(lives)
         except (TimeoutError, UnavailableError) as error:
             logger.warning("%s cannot be asked to end: %s", ", ".join(lives), error)
@@ -128,6 +131,17 @@ class ExternalChildren:
         except (TimeoutError, UnavailableError) as error:
             logger.warning("services cannot be asked to end: %s", error)
 
+    async def _find_unheard(self, children: Iterable[ExternalChild]) -> dict[str, str]:
+        """Incarnations of those that have registered and were not taken in yet: a launcher that has
+        just taken a run over has heard nobody."""
+        await self._read()
+        awaited = {child.service.name for child in children if not child.incarnation}
+        return {
+            name: record.incarnation
+            for name, record in self._found.items()
+            if name in awaited and not record.has_ended and record.incarnation not in self._refused
+        }
+
     async def _ask(self, lives: dict[str, str]) -> None:
         for name, incarnation in lives.items():
             key = stop_key(self._run_id, name)
@@ -158,15 +172,18 @@ class ExternalChildren:
     async def _watch(self) -> None:
         while True:
             try:
-                found = await read_services(self._store, self._run_id)
-                self._sightings.note(found)
-                self._found = {name: record for name, (record, _) in found.items()}
+                await self._read()
                 for child in list(self.alive.values()):
                     self._judge(child)
                 await self._ask_refused()
             except UnavailableError as error:
                 logger.warning("the run's services cannot be seen or asked: %s", error)
             await asyncio.sleep(self._look)
+
+    async def _read(self) -> None:
+        found = await read_services(self._store, self._run_id)
+        self._sightings.note(found)
+        self._found = {name: record for name, (record, _) in found.items()}
 
     def _judge(self, child: ExternalChild) -> None:
         name = child.service.name

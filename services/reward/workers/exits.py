@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from contextlib import suppress
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.popen_forkserver import Popen
+from multiprocessing.process import BaseProcess
 from typing import Any
+
+
+class _ReadOncePopen(Popen):
+    """The fork server tells the exit code once. Of two threads that ask at the same time, CPython
+    gives 255 to the one that is second, and to all who ask later."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self._reading = threading.Lock()
+        super().__init__(process)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        if self.returncode is None and not wait([self.sentinel], 0 if flag else None):
+            return None
+        with self._reading:
+            return super().poll(flag)
+
+
+class _WorkerProcess(ForkServerProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Popen:
+        return _ReadOncePopen(process_obj)
 
 
 class RememberingContext(ForkServerContext):
@@ -20,7 +46,7 @@ class RememberingContext(ForkServerContext):
     def Process(  # pyright: ignore[reportIncompatibleVariableOverride]  # a class there
         self, *arguments: Any, **named: Any
     ) -> ForkServerProcess:
-        self._started = ForkServerProcess(*arguments, **named)
+        self._started = _WorkerProcess(*arguments, **named)
         return self._started
 
     @property
