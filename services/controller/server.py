@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,9 @@ from trimaran.types import Caller
 from trimaran.v1 import controller_pb2 as pb
 from trimaran.v1 import controller_pb2_grpc
 
+logger = logging.getLogger(__name__)
+
+GOALS_REACHED = (RunState.SUCCEEDED, RunState.CANCELLED)
 ALLOCATIONS_PER_COLLECTION = 50_000
 """With Python's own 700 the search for cyclic garbage was a fifteenth of the controller's work."""
 
@@ -80,12 +84,15 @@ async def _serve(
 ) -> None:
     # From here on an older controller can write neither events nor records.
     caller = Caller(run.run_id, await store.next_epoch(run.run_id))
+    known = await _known(store, config, run)
+    if known.state in GOALS_REACHED:
+        logger.info("the run has %s: who told it was killed before it had ended", known.state)
+        return
     goal = await store.get(goal_key(run.run_id))
     goals = Goals(Goal(goal.value["goal"]) if goal else Goal.RUN)
-    begun = await _begin(store, config, run, goals)
     log = RunLog(
         store,
-        begun,
+        _begin(known, config, goals),
         caller.epoch,
         config.outage_timeout,
         patience_when_full=config.run.hold_timeout,
@@ -121,14 +128,16 @@ async def _serve(
         await server.stop()
 
 
-async def _begin(store: Store, config: RunConfig, run: RunContext, goals: Goals) -> Run:
-    """As the launcher recorded it."""
+async def _known(store: Store, config: RunConfig, run: RunContext) -> Run:
+    """As the launcher recorded it, or a controller before this one."""
     record = await store.get(run_key(run.run_id))
-    known = Run(run.run_id, RunState.STARTING, 0, config.run.steps)
-    known = run_from_tree(record.value) if record else known
-    return replace(
-        known, state=goals.state(RunState.STARTING), num_steps=config.run.steps, error="", remedy=""
-    )
+    begun = Run(run.run_id, RunState.STARTING, 0, config.run.steps)
+    return run_from_tree(record.value) if record else begun
+
+
+def _begin(known: Run, config: RunConfig, goals: Goals) -> Run:
+    state = goals.state(RunState.STARTING)
+    return replace(known, state=state, num_steps=config.run.steps, error="", remedy="")
 
 
 def _tell_failure(log: RunLog, cause: BaseException) -> None:

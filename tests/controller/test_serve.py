@@ -432,6 +432,29 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert (folder / "timeline.png").stat().st_size > 0
 
 
+def test_a_controller_that_is_killed_after_its_last_word_does_not_say_it_again(
+    tmp_path: Path,
+) -> None:
+    """The launcher starts another one, as it does not know that all was done."""
+    pool = Pool()
+    asyncio.run(serve(tmp_path, pool))
+
+    async def again() -> tuple[list[str], int]:
+        run = RunContext.in_folder(tmp_path / "run")
+        endpoints = {**await Pool().start(), "controller": await free_address()}
+        await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 30)
+        store = await open_store(run.store_url)
+        try:
+            events = entries(store, events_stream(run.run_id))
+            return [tree["kind"] async for _, tree in events], await store.newest_epoch(run.run_id)
+        finally:
+            await store.close()
+
+    kinds, epoch = asyncio.run(again())
+    assert (kinds.count(EventKind.FINISHED), kinds[-1], epoch) == (1, EventKind.FINISHED, 2)
+    assert pool.exported == ["model"]
+
+
 def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
     pool = Pool()
     asyncio.run(serve(tmp_path, pool))
