@@ -337,7 +337,7 @@ class TrainerSection(Section):
     threads: Threads = 1
     """CPU threads of one rank."""
     micro_batch_tokens: Positive = 4096
-    """Packed tokens of one forward pass, prompt and completion; a group is never split."""
+    """Packed tokens of one forward pass, prompts and completions, unless one completion has more."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

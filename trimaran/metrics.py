@@ -149,6 +149,11 @@ METRICS = (
         "trained tokens whose probability ratio was clipped; a token without a forward pass counts as not clipped",
     ),
     Metric("trainer/packed_tokens", "tokens", "tokens of the forward passes, prompts included"),
+    Metric(
+        "trainer/imbalance",
+        "ratio",
+        "foretold work of the data-parallel rank that has most, over the ranks' mean",
+    ),
     Metric("trainer/trained_tokens", "tokens", "tokens that count in the loss"),
     Metric(
         "trainer/computed/tokens",

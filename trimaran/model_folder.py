@@ -49,12 +49,16 @@ class ModelFacts:
     max_positions: int
 
     @property
+    def layer_parameters(self) -> int:
+        """Of the matrices of one layer."""
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate_size)
+
+    @property
     def num_parameters(self) -> int:
         """Of the matrices; norms and biases are less than a thousandth of a model in use."""
-        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        layer = self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate_size)
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
-        return self.num_layers * layer + embeddings
+        return self.num_layers * self.layer_parameters + embeddings
 
 
 def read_model_folder(path: Path) -> ModelFacts:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from services.trainer.batch import (
 )
 from services.trainer.finite import describe, find_input_faults
 from services.trainer.grpo.loss import Loss, TokenValues
-from services.trainer.packing import MicroBatch, plan_micro_batches
+from services.trainer.packing import MicroBatch, Piece, join, plan_micro_batches
 from services.trainer.sums import TokenSums
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, LOSSES
 from trimaran.config import AlgorithmSection, RunConfig
@@ -49,6 +49,11 @@ class Policy(Protocol):
     def device(self) -> torch.device: ...
     @property
     def data_rank(self) -> int: ...
+    @property
+    def attention_cost(self) -> float:
+        """Of attending to one token, in passes of a token through all the rest of a layer."""
+        ...
+
     def logprobs(self, packed: PackedBatch) -> torch.Tensor:
         """Of the trained tokens, float32 [M], at the sampling temperature, with gradient."""
         ...
@@ -96,16 +101,45 @@ class _MiniBatch:
     groups: tuple[ScoredGroup, ...]
     samples: list[GroupSamples]
     """Of each group."""
-    places: tuple[MicroBatch, ...]
-    """Of the groups in each of this rank's micro-batches."""
+    micro_batches: tuple[MicroBatch, ...]
+    """This rank's; none where an input is not finite."""
     packed: tuple[PackedBatch, ...]
-    """This rank's micro-batches; none where an input is not finite."""
+    """The same as tensors."""
+    imbalance: float
+    """Of the ranks' work, 1 or more."""
     faults: tuple[str, ...]
     """Of the inputs."""
 
+    def pack(self, pieces: MicroBatch, device: torch.device) -> PackedBatch:
+        return pack([self._samples_of(piece) for piece in pieces], device)
 
-OldLogprobs = Sequence[torch.Tensor | None]
-"""One a micro-batch; None where they are those of the update itself."""
+    def num_trained(self, piece: Piece) -> int:
+        return sum(sample.num_trained for sample in self._samples_of(piece))
+
+    def _samples_of(self, piece: Piece) -> GroupSamples:
+        return tuple(self.samples[piece.place][index] for index in piece.completions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """What an update of a micro-batch compares with; of each trained token, float32 [M]."""
+
+    old: torch.Tensor | None
+    """None where they are those of the update itself."""
+    reference: torch.Tensor | None
+    """None without a KL term."""
+
+    def split(self, counts: list[int]) -> list[_Fixed]:
+        """By tokens."""
+        nothing = [None] * len(counts)
+        olds = nothing if self.old is None else self.old.split(counts)
+        references = nothing if self.reference is None else self.reference.split(counts)
+        return [_Fixed(*pair) for pair in zip(olds, references, strict=True)]
+
+
+WITHOUT_GRADIENT = 4
+"""Times `micro_batch_tokens` in a pass that keeps no activations: those of a layer are there at a
+time, and the least of the models has more layers than that."""
 
 
 def check_algorithm(algorithm: AlgorithmSection) -> None:
@@ -127,17 +161,14 @@ def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepR
         _prepare(policy, batch.groups[start : start + per_update], config)
         for start in range(0, updates * per_update, per_update)
     ]
-    old_logprobs: list[OldLogprobs] = [[None] * len(mini.packed) for mini in mini_batches]
-    if updates > 1:
-        with torch.no_grad():
-            old_logprobs = [[policy.logprobs(one) for one in mini.packed] for mini in mini_batches]
+    fixed = [_fix(policy, mini, config) for mini in mini_batches]
     learning_rate = _learning_rate(config, batch.step)
     totals, num_trained = TokenSums(policy.device), 0
     norms: list[float] = []
     faults: list[str] = []
-    for mini, olds in zip(mini_batches, old_logprobs, strict=True):
+    for mini, compared in zip(mini_batches, fixed, strict=True):
         sums = TokenSums(policy.device)
-        found, norm = _compute_gradient(policy, mini, olds, config, sums)
+        found, norm = _compute_gradient(policy, mini, compared, config, sums)
         if found:
             faults += found
             continue
@@ -148,6 +179,7 @@ def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepR
     metrics = {
         "trainer/learning_rate": learning_rate,
         "trainer/nonfinite_updates": float(updates - len(norms)),
+        "trainer/imbalance": fmean(mini.imbalance for mini in mini_batches),
         **_token_metrics(policy, config, totals, norms, num_trained),
     }
     seconds = time.perf_counter() - begin
@@ -159,43 +191,76 @@ def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepR
 def _prepare(policy: Policy, groups: tuple[ScoredGroup, ...], config: RunConfig) -> _MiniBatch:
     samples = prepare_mini_batch(groups, config.algorithm)
     if faults := find_input_faults(groups, samples):
-        return _MiniBatch(groups, samples, (), (), faults)
-    group_tokens = [group_lengths(group).num_tokens for group in samples]
+        return _MiniBatch(groups, samples, (), (), 1.0, faults)
+    section = config.trainer
     plan = plan_micro_batches(
-        group_tokens, config.trainer.data_parallel, config.trainer.micro_batch_tokens
+        [group_lengths(group) for group in samples],
+        section.data_parallel,
+        section.micro_batch_tokens,
+        policy.attention_cost,
     )
-    places = plan[policy.data_rank]
-    packed = tuple(pack([samples[place] for place in one], policy.device) for one in places)
-    return _MiniBatch(groups, samples, places, packed, ())
+    mine = tuple(filter(None, plan.micro_batches[policy.data_rank]))
+    mini = _MiniBatch(groups, samples, mine, (), plan.imbalance, ())
+    return replace(mini, packed=tuple(mini.pack(pieces, policy.device) for pieces in mine))
+
+
+@torch.no_grad()
+def _fix(policy: Policy, mini: _MiniBatch, config: RunConfig) -> list[_Fixed]:
+    """Before the first update, for each micro-batch."""
+    num = len(mini.packed)
+    olds: list[torch.Tensor | None] = [None] * num
+    if config.algorithm.updates_per_batch > 1:
+        # Packed as in the update: other shapes round otherwise, and a ratio would not be 1.
+        olds = [policy.logprobs(packed) for packed in mini.packed]
+    references: list[torch.Tensor | None] = [None] * num
+    if config.algorithm.kl_coefficient:
+        references = [*_reference_logprobs(policy, mini, config)]
+    return [_Fixed(*pair) for pair in zip(olds, references, strict=True)]
+
+
+def _reference_logprobs(
+    policy: Policy, mini: _MiniBatch, config: RunConfig
+) -> Iterator[torch.Tensor]:
+    """Of each micro-batch, several in a pass."""
+    limit = WITHOUT_GRADIENT * config.trainer.micro_batch_tokens
+    for joined in join([len(packed.token_ids_N) for packed in mini.packed], limit):
+        pieces = tuple(piece for index in joined for piece in mini.micro_batches[index])
+        packed = mini.packed[joined[0]] if len(joined) == 1 else mini.pack(pieces, policy.device)
+        counts = [len(mini.packed[index].targets_M) for index in joined]
+        yield from policy.reference_logprobs(packed).split(counts)
 
 
 def _compute_gradient(
-    policy: Policy, mini: _MiniBatch, olds: OldLogprobs, config: RunConfig, sums: TokenSums
+    policy: Policy,
+    mini: _MiniBatch,
+    fixed: Sequence[_Fixed],
+    config: RunConfig,
+    sums: TokenSums,
 ) -> tuple[tuple[str, ...], float]:
     """What is not finite, if anything, and the gradient's norm. The same on every rank."""
     if mini.faults:  # each rank looked at all inputs
         return mini.faults, 0.0
     policy.zero_gradients()
-    for packed, old in zip(mini.packed, olds, strict=True):
-        _accumulate(policy, packed, old, config, sums)
+    for packed, compared in zip(mini.packed, fixed, strict=True):
+        _accumulate(policy, packed, compared, config, sums)
     norm = policy.sum_gradients()
     is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
-    return (_blame(policy, mini, olds, config) if policy.any_rank(is_bad).item() else ()), norm
+    return (_blame(policy, mini, fixed, config) if policy.any_rank(is_bad).item() else ()), norm
 
 
 def _blame(
-    policy: Policy, mini: _MiniBatch, olds: OldLogprobs, config: RunConfig
+    policy: Policy, mini: _MiniBatch, fixed: Sequence[_Fixed], config: RunConfig
 ) -> tuple[str, ...]:
-    """Which groups it is, each computed once more by itself."""
+    """Which groups it is, each piece computed once more by itself."""
     flags = torch.zeros(len(mini.groups), dtype=torch.bool)
-    for places, old in zip(mini.places, olds, strict=True):
-        counts = [sum(sample.num_trained for sample in mini.samples[place]) for place in places]
-        parts = [None] * len(places) if old is None else old.split(counts)
-        for place, part in zip(places, parts, strict=True):
+    for pieces, compared in zip(mini.micro_batches, fixed, strict=True):
+        parts = compared.split([mini.num_trained(piece) for piece in pieces])
+        for piece, part in zip(pieces, parts, strict=True):
             sums = TokenSums(policy.device)
             policy.zero_gradients()
-            _accumulate(policy, pack([mini.samples[place]], policy.device), part, config, sums)
-            flags[place] = not (sums.finite and math.isfinite(policy.own_gradient_norm()))
+            _accumulate(policy, mini.pack((piece,), policy.device), part, config, sums)
+            is_finite = sums.finite and math.isfinite(policy.own_gradient_norm())
+            flags[piece.place] |= not is_finite
     flags = policy.any_rank(flags)
     faults = [
         f"group {scored.group.number}: its loss or gradient is not finite"
@@ -211,27 +276,26 @@ def _blame(
 def _accumulate(
     policy: Policy,
     packed: PackedBatch,
-    old_logprobs: torch.Tensor | None,
+    fixed: _Fixed,
     config: RunConfig,
     sums: TokenSums,
 ) -> None:
     """Forward and backward of one micro-batch; gradients add up in the policy."""
-    reference = policy.reference_logprobs(packed) if config.algorithm.kl_coefficient else None
     logprobs = policy.logprobs(packed)
     current = logprobs.detach()
-    old = current if old_logprobs is None else old_logprobs
+    old = current if fixed.old is None else fixed.old
     values = TokenValues(
         old_logprobs=old,
         rollout_logprobs=packed.rollout_logprobs_M,
         advantages=packed.advantages_M,
         weights=packed.weights_M,
-        reference_logprobs=reference,
+        reference_logprobs=fixed.reference,
     )
     loss: Loss = LOSSES.load(config.algorithm.loss)
     parts = loss(logprobs, values, config.algorithm)
     parts.loss.backward()
     # The loss alone would not do: limits make a finite number of an infinite one.
-    sums.require_finite(current, old, *([] if reference is None else [reference]))
+    sums.require_finite(current, old, *([] if fixed.reference is None else [fixed.reference]))
     sums.add(
         parts.importance_max,
         loss=parts.loss.detach(),

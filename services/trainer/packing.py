@@ -1,22 +1,31 @@
-"""Which group goes to which data-parallel rank and micro-batch: a pure function.
+"""Which completion goes to which data-parallel rank and micro-batch: a pure function.
 
-    plan_micro_batches([50, 70, 60, 40], data_parallel=2, micro_batch_tokens=100)
-    -> (((1,), (3,)), ((2,), (0,)))   # [rank][micro-batch] -> places of groups
-
-A group is never split, because its completions share one prompt:
+A group's completions share one prompt, and stand behind it in the packed tokens:
 
     [ prompt | completion 0 | completion 1 | … ] [ prompt | completion 0 | … ] …
+
+A group that is too large for one micro-batch, or for one rank's share, is cut into pieces, each
+behind a copy of the prompt. Groups are cut as little as that allows, because a copy costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+CUTS = (1, 2, 4)
+"""Pieces of a group that is as large as a rank's share: the first that gives even work."""
+EVEN = 1.1
+"""Imbalance that a finer cut, which repeats more prompts, would hardly mend."""
+LOOKED_INTO = 64
+"""Bins, for one piece: with thousands of full ones the search would take longer than it brings."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
-    """Packed tokens of one group: its prompt, once, and each of its completions.
+    """Packed tokens of a group or piece: its prompt, once, and each of its completions.
 
     Example: GroupLengths(prompt=38, completions=(24, 17)).num_tokens == 79
     """
@@ -29,53 +38,181 @@ class GroupLengths:
         """0 for a group of which nothing is computed."""
         return self.prompt + sum(self.completions) if self.completions else 0
 
+    def cost(self, attention: float) -> float:
+        """Of its forward pass, in tokens that attend to nothing. `attention`: the share of such a
+        token that it costs to attend to one other.
 
-MicroBatch = tuple[int, ...]
-"""Places of groups in the mini-batch."""
+        Each completion attends to a copy of the prompt.
+        """
+        own = sum(tokens * (self.prompt + tokens / 2) for tokens in self.completions)
+        attended = self.prompt**2 / 2 + own if self.completions else 0.0
+        return self.num_tokens + attention * attended
+
+    def only(self, completions: Sequence[int]) -> GroupLengths:
+        """A piece of it."""
+        return GroupLengths(self.prompt, tuple(self.completions[index] for index in completions))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Some of a group's completions. Example: Piece(place=3, completions=(0, 2))"""
+
+    place: int
+    """Of the group in the mini-batch."""
+    completions: tuple[int, ...]
+
+
+MicroBatch = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Example: plan.micro_batches[rank][0] is the first micro-batch of a data-parallel rank"""
+
+    micro_batches: tuple[tuple[MicroBatch, ...], ...]
+    """As many for each rank, the costliest first. Where there are fewer pieces than that, some are
+    empty."""
+    costs: tuple[float, ...]
+    """Of each rank: `GroupLengths.cost` of its pieces."""
+
+    @property
+    def imbalance(self) -> float:
+        """The costliest rank's over the ranks' mean; 1 where all have the same to do."""
+        return max(self.costs) * len(self.costs) / sum(self.costs) if any(self.costs) else 1.0
 
 
 def plan_micro_batches(
-    group_tokens: Sequence[int], data_parallel: int, micro_batch_tokens: int
-) -> tuple[tuple[MicroBatch, ...], ...]:
-    """Balance groups over ranks, then pack each rank's groups into micro-batches.
+    groups: Sequence[GroupLengths],
+    data_parallel: int,
+    micro_batch_tokens: int,
+    attention: float = 0.0,
+) -> Plan:
+    """Cut groups into pieces, and balance these over micro-batches and ranks by their cost.
 
-    `group_tokens`: tokens of each group; one with 0 tokens needs no computation
-    and is left out. A group above `micro_batch_tokens` gets a micro-batch of its
-    own. The ranks may get different numbers of micro-batches, even none.
+    A completion that exceeds `micro_batch_tokens` with its prompt is alone in its micro-batch.
+    `attention`: as in `GroupLengths.cost`. Costliest first onto the least (Graham, 1969).
     """
-    shares = _balance(group_tokens, data_parallel)
-    return tuple(_pack(share, group_tokens, micro_batch_tokens) for share in shares)
+    plans: list[Plan] = []
+    for cuts in CUTS:
+        plans.append(_plan(groups, data_parallel, micro_batch_tokens, attention, cuts))
+        if plans[-1].imbalance <= EVEN:
+            break
+    return min(plans, key=lambda plan: max(plan.costs))
 
 
-def _largest_first(group_tokens: Sequence[int]) -> list[int]:
-    places = [place for place, tokens in enumerate(group_tokens) if tokens]
-    return sorted(places, key=lambda place: (-group_tokens[place], place))
+def _plan(
+    groups: Sequence[GroupLengths],
+    data_parallel: int,
+    micro_batch_tokens: int,
+    attention: float,
+    cuts: int,
+) -> Plan:
+    """`cuts`: pieces of a group that is as large as a rank's share."""
+    share = sum(group.cost(attention) for group in groups) / data_parallel / cuts
+    pieces = [
+        piece
+        for place, group in enumerate(groups)
+        for piece in _cut(place, group, share, micro_batch_tokens, attention)
+    ]
+    lengths = [groups[piece.place].only(piece.completions) for piece in pieces]
+    tokens = [one.num_tokens for one in lengths]
+    costs = [one.cost(attention) for one in lengths]
+
+    bins = _fill_evenly(costs, tokens, data_parallel, micro_batch_tokens)
+    bin_costs = [sum(costs[index] for index in one) for one in bins]
+    shares = _deal(bin_costs, data_parallel, most=len(bins) // data_parallel)
+    micro_batches = tuple(
+        tuple(tuple(sorted(pieces[index] for index in bins[number])) for number in mine)
+        for mine in shares
+    )
+    loads = [sum(bin_costs[number] for number in mine) for mine in shares]
+    return Plan(micro_batches, tuple(loads))
 
 
-def _balance(group_tokens: Sequence[int], data_parallel: int) -> list[list[int]]:
-    """Largest first onto the rank with the least: at most 4/3 of the best (Graham, 1969)."""
-    shares: list[list[int]] = [[] for _ in range(data_parallel)]
-    loads = [0] * data_parallel
-    for place in _largest_first(group_tokens):
-        rank = loads.index(min(loads))
-        shares[rank].append(place)
-        loads[rank] += group_tokens[place]
+def _cut(
+    place: int, group: GroupLengths, share: float, micro_batch_tokens: int, attention: float
+) -> list[Piece]:
+    """Into as many pieces as it has shares of a rank, or as the limit of tokens asks for."""
+    counts = group.completions
+    if not counts:
+        return []
+    room = max(micro_batch_tokens - group.prompt, 1)
+    wanted = max(math.ceil(sum(counts) / room), round(group.cost(attention) / share), 1)
+    for number in range(min(wanted, len(counts)), len(counts) + 1):
+        parts = [sorted(part) for part in _deal(counts, number)]
+        if all(
+            len(part) == 1 or group.only(part).num_tokens <= micro_batch_tokens for part in parts
+        ):
+            return [Piece(place, tuple(part)) for part in parts]
+    raise AssertionError("pieces of one completion each are always allowed")
+
+
+def _fill_evenly(
+    costs: Sequence[float], tokens: Sequence[int], data_parallel: int, limit: int
+) -> list[list[int]]:
+    """The least number of bins that was found to do, a multiple of `data_parallel`."""
+
+    def rounds(total: int) -> int:
+        return max(math.ceil(total / (limit * data_parallel)), 1)
+
+    num_bins = data_parallel * rounds(sum(tokens))
+    while True:
+        bins, left = _fill(costs, tokens, num_bins, limit)
+        if not left:
+            return bins
+        num_bins += data_parallel * rounds(sum(tokens[index] for index in left))
+
+
+def _fill(
+    costs: Sequence[float], tokens: Sequence[int], num_bins: int, limit: int
+) -> tuple[list[list[int]], list[int]]:
+    """Each into the cheapest bin with room for its tokens; and those for which there was none."""
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    held, left = [0] * num_bins, []
+    cheapest = [(0.0, number) for number in range(num_bins)]
+    for index in _largest_first(costs):
+        seen: list[tuple[float, int]] = []
+        for _ in range(min(LOOKED_INTO, num_bins)):
+            cost, number = heapq.heappop(cheapest)
+            if not bins[number] or held[number] + tokens[index] <= limit:
+                bins[number].append(index)
+                held[number] += tokens[index]
+                heapq.heappush(cheapest, (cost + costs[index], number))
+                break
+            seen.append((cost, number))
+        else:
+            left.append(index)
+        for one in seen:
+            heapq.heappush(cheapest, one)
+    return bins, left
+
+
+def _deal(costs: Sequence[float], num_shares: int, most: int = 0) -> list[list[int]]:
+    """Even shares, of at most so many each; 0 stands for any number."""
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    cheapest = [(0.0, number) for number in range(num_shares)]
+    for index in _largest_first(costs):
+        cost, number = heapq.heappop(cheapest)
+        shares[number].append(index)
+        if len(shares[number]) != most:
+            heapq.heappush(cheapest, (cost + costs[index], number))
     return shares
 
 
-def _pack(
-    share: Sequence[int], group_tokens: Sequence[int], micro_batch_tokens: int
-) -> tuple[MicroBatch, ...]:
-    """First fit; largest first also puts groups of like size together."""
-    micro_batches: list[list[int]] = []
-    room: list[int] = []
-    for place in share:
-        tokens = group_tokens[place]
-        fits = next((i for i, left in enumerate(room) if tokens <= left), None)
-        if fits is None:
-            micro_batches.append([])
-            room.append(micro_batch_tokens)
-            fits = len(room) - 1
-        micro_batches[fits].append(place)
-        room[fits] -= tokens
-    return tuple(tuple(micro_batch) for micro_batch in micro_batches)
+def _largest_first(costs: Sequence[float]) -> list[int]:
+    return sorted(range(len(costs)), key=lambda index: (-costs[index], index))
+
+
+def join(tokens: Sequence[int], limit: int) -> Iterator[range]:
+    """Neighbours that have at most `limit` tokens together, or are alone.
+
+    Example: list(join([40, 30, 50], limit=80)) == [range(0, 2), range(2, 3)]
+    """
+    first, total = 0, 0
+    for index, count in enumerate(tokens):
+        if index > first and total + count > limit:
+            yield range(first, index)
+            first, total = index, 0
+        total += count
+    if first < len(tokens):
+        yield range(first, len(tokens))

@@ -35,7 +35,7 @@ class PlainPolicy:
 
     def __init__(self, model: torch.nn.Module, data_rank: int = 0, temperature: float = 0.7):
         self.model, self.data_rank = model, data_rank
-        self.device = torch.device("cpu")
+        self.device, self.attention_cost = torch.device("cpu"), 0.01
         self.events: list[str] = []
         self._temperature = temperature
 

@@ -59,6 +59,12 @@ def read_architecture(folder: Path) -> Architecture:
     )
 
 
+def attention_cost(facts: ModelFacts) -> float:
+    """Of attending to one token, in passes of a token through a layer's matrices: query and key,
+    then weight and value, are multiplied once each for every channel."""
+    return 2 * facts.num_heads * facts.head_dim / facts.layer_parameters
+
+
 def _parse_rope(source: Path, config: Mapping[str, Any]) -> Rope:
     """transformers 5 writes `rope_parameters`; older folders `rope_theta` and `rope_scaling`."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}

@@ -13,7 +13,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
-from services.trainer.megatron.architecture import Architecture
+from services.trainer.megatron.architecture import Architecture, attention_cost
 from services.trainer.megatron.mapping import export_weights, list_parts, load_weights, parameters
 from services.trainer.megatron.model import PackedGPT, tensor_group
 from services.trainer.megatron.tensors import tensor_shapes
@@ -48,6 +48,7 @@ class MegatronPolicy:
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         place = _tensor_place()
         load_weights(self._model, architecture, tensors, *place)
+        self.attention_cost = attention_cost(architecture.facts)
         self._gradient_norm = 0.0
         self.num_updates = 0
         self._reference: PackedGPT | None = None
