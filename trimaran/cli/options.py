@@ -70,7 +70,7 @@ exit codes: 1 when there is an error among the findings, 2 for bad input
 UP_EXAMPLES = """\
 examples:
   trimaran up                                        this machine, on loopback
-  trimaran up --folder /data/runs --config manager.yaml
+  trimaran up --folder /data/runs --config manager.yaml limits.running=2
 SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them again
 exit codes: 0 after a signal, 2 for bad input or where another manager has the store
 """
@@ -329,6 +329,9 @@ def _add_up(commands: Any) -> None:
         help="start the manager, which takes runs and keeps them going",
         epilog=UP_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
     )
     up.add_argument("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
     up.add_argument("--folder", metavar="DIR", help="for the runs' folders (default runs)")

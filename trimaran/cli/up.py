@@ -43,6 +43,7 @@ def up(options: argparse.Namespace) -> int:
     settings = load_settings(
         Path(options.config) if options.config else None,
         {key: value for key, value in given.items() if value},
+        options.overrides,
     )
     settings.check_in_sight(read_machine(os.environ))
     show_errors(None)
@@ -94,6 +95,8 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")
+    if sets := settings.policy.sets:
+        _say(f"sets of controller, reward and weight sync: {sets}, so as many runs at a time")
     _say(f"limits: {settings.limits.describe()}")
     if (allow := settings.allowed) is None:
         why = "anything" if settings.allow else "not given"
