@@ -16,27 +16,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import Authority
 from tests.doctor.made import config
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
 from trimaran.doctor.wire import dial
-from trimaran.errors import UnauthenticatedError, UnavailableError
+from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
 from trimaran.network import join
+from trimaran.trust import TlsFiles, Trust
 
 TOKEN = "a-token-of-a-test"
+TRUST = Trust(TOKEN)
 SECONDS = 120
 
 
-def listen(token: str = TOKEN, ahead: float = 0) -> str:
+def listen(trust: Trust = TRUST, ahead: float = 0) -> str:
     """On this host; it ends with the tests' process."""
-    listener = Listener("127.0.0.1:0", token, now=lambda: time.time() + ahead)
+    listener = Listener("127.0.0.1:0", trust, now=lambda: time.time() + ahead)
     threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
     return join(listener.host, listener.port)
 
 
 def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
-    other, findings = ask_host(listen(), TOKEN, config(tmp_path))
+    other, findings = ask_host(listen(), TRUST, config(tmp_path))
     assert not other.said
     assert other.versions and other.versions["trimaran"]
     assert other.model_bytes == 1000
@@ -46,14 +49,14 @@ def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ahead", "side"), [(90.0, "90 s ahead"), (-90.0, "90 s behind")])
 def test_a_clock_that_is_wrong_is_found(ahead: float, side: str) -> None:
-    other, _ = ask_host(listen(ahead=ahead), TOKEN, None)
+    other, _ = ask_host(listen(ahead=ahead), TRUST, None)
     (finding,) = check_other(other, other.versions or {})
     assert finding.fault == "clock" and side in finding.what
 
 
 def test_a_slow_answer_is_no_wrong_clock() -> None:
     """Half a round trip is what the clock may be wrong by, so a slow network accuses nobody."""
-    other, _ = ask_host(listen(ahead=0.4), TOKEN, None)
+    other, _ = ask_host(listen(ahead=0.4), TRUST, None)
     assert other.ahead == pytest.approx(0.4, abs=other.within + 0.05)
     assert not list(check_other(other, other.versions or {}))
     assert not list(check_other(replace(other, ahead=1.9, within=1.0), other.versions or {}))
@@ -61,10 +64,10 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
 
 
 def test_another_token_is_refused_on_both_sides() -> None:
-    address = listen("another-token-of-a-test")
+    address = listen(Trust("another-token-of-a-test"))
     with pytest.raises(UnauthenticatedError, match="another token"):
-        dial(address, TOKEN)
-    other, findings = ask_host(address, TOKEN, None)
+        dial(address, TRUST)
+    other, findings = ask_host(address, TRUST, None)
     assert "another token" in other.said and not findings
 
 
@@ -91,7 +94,7 @@ def test_the_token_never_travels() -> None:
 
         threading.Thread(target=overhear, daemon=True).start()
         with pytest.raises(UnavailableError):
-            dial(join("127.0.0.1", server.getsockname()[1]), TOKEN)
+            dial(join("127.0.0.1", server.getsockname()[1]), TRUST)
     assert b"proof" in heard[0] and TOKEN.encode() not in heard[0]
 
 
@@ -104,20 +107,52 @@ def test_what_listens_there_may_be_no_doctor() -> None:
 
         threading.Thread(target=speak, daemon=True).start()
         with pytest.raises(UnavailableError, match="no trimaran doctor"):
-            dial(join("127.0.0.1", server.getsockname()[1]), TOKEN)
+            dial(join("127.0.0.1", server.getsockname()[1]), TRUST)
 
 
 def test_each_pair_is_measured_both_ways() -> None:
     members = [listen(), listen(), listen()]
-    links = measure_pairs(members, TOKEN, has_gloo=False)
+    links = measure_pairs(members, TRUST, has_gloo=False)
     assert len({(link.start, link.end) for link in links}) == 6
     assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
+
+
+def test_with_tls_nobody_reads_or_asks_who_has_no_certificate(tmp_path: Path) -> None:
+    ours, theirs = [
+        Trust(TOKEN, Authority(name).write(tmp_path / name)) for name in ("ours", "theirs")
+    ]
+    members = [listen(ours), listen(ours)]
+    links = measure_pairs(members, ours, has_gloo=False)
+    assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
+    for stranger in (theirs, TRUST):
+        other, findings = ask_host(members[0], stranger, None)
+        assert other.said and not findings
+    other, _ = ask_host(listen(), ours, None)  # which has no TLS
+    assert "SSL" in other.said
+
+
+@pytest.mark.parametrize("trust", [Trust(), TRUST, Trust(is_network_trusted=True)])
+def test_beyond_loopback_both_sides_want_token_and_tls_or_a_trusted_network(trust: Trust) -> None:
+    with pytest.raises(InputError, match="is beyond loopback"):
+        Listener("10.0.0.2:7990", trust)
+    with pytest.raises(InputError, match="--host 10.0.0.2:7990: is beyond loopback"):
+        ask_host("10.0.0.2:7990", trust, None)
+
+
+def test_gloo_listens_where_the_network_is_trusted_alone(tmp_path: Path) -> None:
+    """It asks for no token and no certificate."""
+    listener = Listener("127.0.0.1:0", TRUST)
+    listener.host = "10.0.0.2"
+    threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
+    with dial(join("127.0.0.1", listener.port), TRUST) as line:
+        with pytest.raises(UnavailableError, match="Gloo knows no TLS"):
+            line.ask({"ask": "gloo"})
 
 
 @pytest.mark.e2e
 def test_a_pair_is_measured_by_gloo() -> None:
     """Two processes, made as the weight plane makes its groups."""
-    links = measure_pairs([listen(), listen()], TOKEN, has_gloo=True)
+    links = measure_pairs([listen(), listen()], TRUST, has_gloo=True)
     (gloo,) = [link for link in links if link.transport == "gloo"]
     assert not gloo.said, gloo.said
     assert gloo.bytes_per_second > 1e6 and 0 < gloo.seconds < 10
