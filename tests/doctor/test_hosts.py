@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,9 +144,9 @@ def test_gloo_listens_where_the_network_is_trusted_alone(tmp_path: Path) -> None
     listener = Listener("127.0.0.1:0", TRUST)
     listener.host = "10.0.0.2"
     threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
-    with dial(join("127.0.0.1", listener.port), TRUST) as line:
-        with pytest.raises(UnavailableError, match="Gloo knows no TLS"):
-            line.ask({"ask": "gloo"})
+    line = dial(join("127.0.0.1", listener.port), TRUST)
+    with line, pytest.raises(UnavailableError, match="Gloo knows no TLS"):
+        line.ask({"ask": "gloo"})
 
 
 @pytest.mark.e2e
@@ -217,21 +217,30 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def listener(hosts: Hosts, token: Path) -> Iterator[str]:
+@contextmanager
+def listening(hosts: Hosts, *words: str) -> Iterator[str]:
     """On the second host, as its operator starts it."""
     address = "10.77.0.2:7990"
     command = [sys.executable, "-m", "trimaran.cli", "doctor", "--listen", address]
     with subprocess.Popen(
-        inside(hosts.names[1], *command, "--token-file", str(token)),
-        stdout=subprocess.PIPE,
-        text=True,
+        inside(hosts.names[1], *command, *words), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout and address in process.stdout.readline()
             yield address
         finally:
             process.kill()
+
+
+@pytest.fixture
+def trusting(token: Path) -> tuple[str, ...]:
+    return "--network", "trusted", "--token-file", str(token)
+
+
+@pytest.fixture
+def listener(hosts: Hosts, trusting: tuple[str, ...]) -> Iterator[str]:
+    with listening(hosts, *trusting) as address:
+        yield address
 
 
 def ask(name: str, *arguments: str, **variables: str) -> tuple[int, dict[str, list[dict]]]:
@@ -255,8 +264,10 @@ def named(report: dict[str, list[dict]], host: int) -> set[str]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [0.1], indirect=True)
-def test_two_hosts_measure_their_link(hosts: Hosts, listener: str, token: Path) -> None:
-    _, report = ask(hosts.names[0], "--host", listener, "--token-file", str(token))
+def test_two_hosts_measure_their_link(
+    hosts: Hosts, listener: str, trusting: tuple[str, ...]
+) -> None:
+    _, report = ask(hosts.names[0], "--host", listener, *trusting)
     ways = {(link["start"].split(":")[0], link["transport"]) for link in report["links"]}
     assert ways == {("10.77.0.1", "relay"), ("10.77.0.2", "relay"), ("10.77.0.1", "gloo")}
     assert not any(link["said"] for link in report["links"]), report["links"]
@@ -266,14 +277,38 @@ def test_two_hosts_measure_their_link(hosts: Hosts, listener: str, token: Path) 
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("hosts", [0.1], indirect=True)
+def test_two_hosts_with_certificates_of_their_own(
+    hosts: Hosts, token: Path, tmp_path: Path
+) -> None:
+    authority = Authority("services")
+    first, second = [
+        words_of(authority.write(tmp_path / f"host-{end}", addresses=[f"10.77.0.{end}"]), token)
+        for end in (1, 2)
+    ]
+    with listening(hosts, *second) as address:
+        _, report = ask(hosts.names[0], "--host", address, *first)
+        assert {link["transport"] for link in report["links"]} == {"relay"}  # Gloo knows no TLS
+        assert not any(link["said"] for link in report["links"]), report["links"]
+        plain = ("--network", "trusted", "--token-file", str(token))
+        code, report = ask(hosts.names[0], "--host", address, *plain)
+        assert (code, named(report, 1)) == (1, {"hosts/unreachable"})
+
+
+def words_of(files: TlsFiles, token: Path) -> tuple[str, ...]:
+    given = {"cert": files.certificate, "key": files.key, "ca": files.authorities}
+    return "--token-file", str(token), *(f"--tls-{name}={path}" for name, path in given.items())
+
+
+@pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [40.0], indirect=True)
 def test_a_far_host_and_one_that_is_gone_are_found(
-    hosts: Hosts, listener: str, token: Path, tmp_path: Path
+    hosts: Hosts, listener: str, trusting: tuple[str, ...], tmp_path: Path
 ) -> None:
     run_file = tmp_path / "run.yaml"
     run_file.write_text(config(tmp_path).model_dump_json())
     relay = (str(run_file), "weight_sync.transport=relay")
-    arguments = (*relay, "--host", listener, "--token-file", str(token))
+    arguments = (*relay, "--host", listener, *trusting)
     _, report = ask(hosts.names[0], *arguments)
     assert "links/far" in named(report, 0)
     hosts.cut()
@@ -285,10 +320,13 @@ def test_a_far_host_and_one_that_is_gone_are_found(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [0.1], indirect=True)
-def test_the_subnet_is_looked_for_on_the_host(hosts: Hosts, tmp_path: Path) -> None:
+def test_the_subnet_is_looked_for_on_the_host(
+    hosts: Hosts, listener: str, trusting: tuple[str, ...], tmp_path: Path
+) -> None:
     run_file = tmp_path / "run.yaml"
     run_file.write_text(config(tmp_path, network={"subnet": "10.77.0.0/16"}).model_dump_json())
-    _, report = ask(hosts.names[0], str(run_file), "weight_sync.transport=relay")
+    relay = (str(run_file), "weight_sync.transport=relay")
+    _, report = ask(hosts.names[0], *relay, "--host", listener, *trusting)
     # This machine's own /etc/hosts may give its name the address 127.0.1.1.
     about = {name for name in named(report, 0) if name.startswith("addresses/")}
     assert about <= {"addresses/own-name"}

@@ -103,9 +103,7 @@ async def test_a_second_run_waits_until_the_services_have_ended_the_first(
     """Also where there are devices for both."""
     launcher = FakeLauncher()
     given = {"store": shared_redis.url("external-two"), "launcher": "external", "pools": POOLS}
-    async with managing(
-        tmp_path / "runs", launcher, service_token=token_file, **given
-    ) as served:
+    async with managing(tmp_path / "runs", launcher, service_token=token_file, **given) as served:
         first, second = [await create(served, tmp_path, request) for request in ("1", "2")]
         processes = await started(served, launcher, first)
         await processes.report(RunState.RUNNING, step=1)
