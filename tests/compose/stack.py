@@ -57,6 +57,14 @@ class Stack:
             return {}
         return json.loads(shown)
 
+    def runs(self) -> list[dict[str, Any]]:
+        """All of them, the newest first."""
+        return json.loads(self.compose("exec", "-T", "manager", "trimaran", "list", "--json"))
+
+    def submit(self, *words: str) -> None:
+        """Another run, from the manager's container."""
+        self.compose("exec", "-T", "manager", "trimaran", "submit", *words)
+
     def answering(self) -> set[str]:
         """Those of the run's processes that Prometheus gets numbers from."""
         found = self.query('up{job="trimaran"}==1')
