@@ -221,7 +221,7 @@ class _Round:
         if 0 < running <= self.running[owner]:
             return f"another run of {owner} to end: {running} may run at a time"
         if 0 < sets <= self.running.total():
-            return f"another run to end: the services are there for {sets} at a time"
+            return f"another run to end: the services serve {sets} at a time"
         return ""
 
     def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:

@@ -107,7 +107,7 @@ async def test_a_second_run_waits_until_the_services_have_ended_the_first(
         first, second = [await create(served, tmp_path, request) for request in ("1", "2")]
         processes = await started(served, launcher, first)
         await processes.report(RunState.RUNNING, step=1)
-        why = "another run to end: the services are there for 1 at a time"
+        why = "another run to end: the services serve 1 at a time"
         await until(lambda: waiting_for(served, second) == why)
         await processes.report(RunState.SUCCEEDED, step=20)
         await until(lambda: served.manager.records.get(first).step == 20)

@@ -105,7 +105,7 @@ def test_services_that_others_start_serve_as_many_runs_as_there_are_sets_of_them
     queue = [first, ask("second", owner="bob", queued_at=1.0)]
     plan = make_plan([POOL], [], queue, 1.0, policy)
     assert plan.starts.keys() == {"first"}
-    assert plan.waits == {"second": "another run to end: the services are there for 1 at a time"}
+    assert plan.waits == {"second": "another run to end: the services serve 1 at a time"}
     held = holding(first, 0, 4)
     plan = make_plan([POOL], [held], queue[1:], 1.0, policy)
     assert plan.waits.keys() == {"second"} and plan.starts == plan.takes == {}

@@ -26,8 +26,9 @@ START_SECONDS = 90.0
 
 def up(options: argparse.Namespace) -> int:
     """Raises InputError for what was given, or where another manager is at work."""
-    store: str | None = options.store
-    if store and urlsplit(store).password:
+    words = ("store=" + (options.store or ""), *options.overrides)
+    stores = [word.removeprefix("store=") for word in words if word.startswith("store=")]
+    if any(urlsplit(store).password for store in stores):
         raise InputError(
             "--store: a password on the command line can be read by everybody on this machine; put"
             " the URL under store: in a --config file that only you can read, or name the"
