@@ -1,14 +1,19 @@
 """What is e2e by its folder; no test fails because the machine is slow, or because it has a GPU."""
 
+import logging
 import os
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.redis_server import redis_program, redis_server, shared_redis
+from trimaran import scope
 from trimaran.device import VISIBLE_DEVICES, find_visible
 from trimaran.machine import read_machine
+from trimaran.telemetry import LIVES
 
 __all__ = ["redis_program", "redis_server", "shared_redis"]
 
@@ -22,6 +27,21 @@ SHELL = os.environ.setdefault("TRIMARAN_TEST_GPUS", os.environ.get(GPUS, "all"))
 """What the shell said: a worker of pytest-xdist finds the variable emptied already."""
 os.environ[GPUS] = ""
 """Tests, and what they start, compute on the CPU, except those that take the fixture `gpu`."""
+
+
+LOGGERS = tuple(map(logging.getLogger, ("", "trimaran", "services", LIVES)))
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """What `setup_logging` sets, it sets for a process, and the next test is in the same one."""
+    levels, handlers = [logger.level for logger in LOGGERS], logging.root.handlers[:]
+    monkeypatch.setattr(scope, "process", replace(scope.process))
+    yield
+    for logger, level in zip(LOGGERS, levels, strict=True):
+        logger.setLevel(level)
+    logging.root.handlers[:] = handlers
+    logging.captureWarnings(False)
 
 
 @pytest.fixture

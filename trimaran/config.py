@@ -581,14 +581,19 @@ def dump_config(config: RunConfig) -> str:
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
-    text = override.partition("=")[2]
-    try:
-        value = yaml.safe_load(text) if text else ""
-    except yaml.YAMLError:
-        raise InputError(f"{override!r}: the value is not YAML") from None
+    value = override_value(override)
     if tuple(override.partition("=")[0].split(".")) in PATH_KEYS and isinstance(value, str):
         value = str(Path(value).resolve())
     set_override(tree, override, value)
+
+
+def override_value(override: str) -> Any:
+    """That of "key.sub=value", read as YAML. Raises InputError."""
+    text = override.partition("=")[2]
+    try:
+        return yaml.safe_load(text) if text else ""
+    except yaml.YAMLError:
+        raise InputError(f"{override!r}: the value is not YAML") from None
 
 
 def set_override(tree: dict[str, Any], override: str, value: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trimaran.errors import InputError
 from trimaran.exposition import CONTENT_TYPE
+from trimaran.network import join, split
 from trimaran.tls import http_context
 from trimaran.trust import Trust, is_loopback, read_token
 
@@ -73,15 +74,15 @@ class Scrape:
         app.router.add_get("/metrics", answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
         await self._runner.setup()
-        host, _, port = self.address.rpartition(":")
         context = http_context(self._tls) if self._tls else None
         try:
-            site = web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context)
+            host, port = split(self.address)
+            site = web.TCPSite(self._runner, host, port, ssl_context=context)
             await site.start()
         except (OSError, ValueError) as error:
             await self.stop()
             raise InputError(f"{ADDRESS_VARIABLE}: {self.address}: {error}; name another") from None
-        self.address = f"{host}:{self._runner.addresses[0][1]}"
+        self.address = join(host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:
         if self._runner:

@@ -1,9 +1,12 @@
 #!/bin/sh
-# Makes what a first `up` lacks, once: secrets, as files that only the services' user reads.
+# Makes what a first `up` lacks, once: secrets, as files that only the services' user reads. Each folder
+# is a volume, for those who need all of it and nobody else.
 #
-#   /secrets   for the services: the store's password and address, the token that they show each other,
-#              the plugin's token
-#   /clients   for the manager: who may submit runs; and the tokens of the two clients that are here
+#   /secrets   for the services: the store's password and address, the token that they show each other
+#   /plugin    for reward and the plugin: the plugin's token
+#   /redis     for Redis: its configuration, with the password
+#   /clients   for the manager: who may submit runs; and the token of the client who submits one here
+#   /scrape    for Prometheus: its token, with which it reads and submits nothing
 set -eu
 umask 077
 
@@ -11,19 +14,21 @@ new_secret() {
   [ -s "$1" ] || python -c 'import secrets; print(secrets.token_hex(32))' > "$1"
 }
 
-# new_client NAME ROLE
+# new_client NAME ROLE FILE: one whose token is lost gets another.
 new_client() {
-  [ ! -s "/clients/$1.token" ] || return 0
-  trimaran token new --owner demo --role "$2" --name "$1" > "/clients/$1.token" 2> /tmp/line
+  [ ! -s "$3" ] || return 0
+  touch /clients/clients.yaml
+  sed -i "/name: \"$1\",/d" /clients/clients.yaml
+  trimaran token new --owner demo --role "$2" --name "$1" > "$3" 2> /tmp/line
   grep -- '- {' /tmp/line >> /clients/clients.yaml
 }
 
 new_secret /secrets/token
 new_secret /secrets/redis-password
-new_secret /secrets/plugin-token
+new_secret /plugin/token
 echo 'redis://redis:6379/0?password_file=/secrets/redis-password' > /secrets/store
 # Nothing that was acknowledged is lost: the manager refuses a server that keeps less.
-cat > /secrets/redis.conf <<CONF
+cat > /redis/redis.conf <<CONF
 requirepass $(cat /secrets/redis-password)
 dir /data
 appendonly yes
@@ -31,5 +36,5 @@ appendfsync always
 no-appendfsync-on-rewrite no
 maxmemory-policy noeviction
 CONF
-new_client demo submitter
-new_client prometheus viewer
+new_client demo submitter /clients/demo.token
+new_client prometheus viewer /scrape/token

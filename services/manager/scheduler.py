@@ -3,7 +3,8 @@
 The queue's order: priority, which grows by one for each `aging_seconds` of waiting; then fair share,
 the owner first who has the fewest devices for its weight; then age. A run that does not fit lets
 those behind it pass, for `patience_seconds`; from then on nothing behind it starts in the pools that
-it could use, so that they fall free for it.
+it could use, so that they fall free for it. Services that others start come in sets: a run needs one
+of its own, besides devices.
 
 Why none waits for ever: priorities are bounded, so from some time on every newer run stands behind
 one that waits. Those before it are then finitely many, each of them starts and ends, and what they
@@ -17,7 +18,7 @@ could start with them. A device is free again only when whoever had it is gone.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +48,8 @@ class Policy:
     """For that long a run that does not fit lets others pass."""
     running: int = 0
     """Runs of one owner at a time; 0: as many as fit."""
+    sets: int = 0
+    """Runs of all owners at a time, where others start the services; 0: as many as fit."""
 
 
 POLICY = Policy()
@@ -164,7 +167,8 @@ class _Round:
         self.coming: Counts = dict.fromkeys(self.pools, 0)
         """Being drained, and not yet meant for anybody."""
         self.usage: defaultdict[str, int] = defaultdict(int)
-        self.running: defaultdict[str, int] = defaultdict(int)
+        self.running: Counter[str] = Counter()
+        """Runs by owner."""
         self.takes: defaultdict[str, set[int]] = defaultdict(set)
         for holding in holdings:
             self.usage[holding.ask.owner] += len(holding.grant.devices)
@@ -186,10 +190,8 @@ class _Round:
         closed: set[str] = set()
         extras = list(self._extras())
         for ask in self._in_order(queue):
-            if 0 < self.policy.running <= self.running[ask.owner]:
-                waits[ask.run_id] = (
-                    f"another run of {ask.owner} to end: {self.policy.running} may run at a time"
-                )
+            if why := self._full(ask.owner):
+                waits[ask.run_id] = why
                 continue
             shape = self.shape(ask)
             is_open = shape.can_ever_fit and shape not in hopeless
@@ -212,6 +214,15 @@ class _Round:
         adds = self._grow()
         takes = {run_id: frozenset(taken) for run_id, taken in self.takes.items() if taken}
         return Plan(starts, adds, takes, waits)
+
+    def _full(self, owner: str) -> str:
+        """Why no further run of the owner starts, whatever devices are free; empty where one may."""
+        running, sets = self.policy.running, self.policy.sets
+        if 0 < running <= self.running[owner]:
+            return f"another run of {owner} to end: {running} may run at a time"
+        if 0 < sets <= self.running.total():
+            return f"another run to end: the services serve {sets} at a time"
+        return ""
 
     def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:
         """Fair share looks at what has been started meanwhile."""

@@ -10,7 +10,7 @@ it. Unknown keys are errors. Relative paths start at the folder of the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -31,6 +31,8 @@ from trimaran.config import (
     Seconds,
     Section,
     is_device_list,
+    override_value,
+    set_override,
 )
 from trimaran.config_faults import describe_faults
 from trimaran.device import Kind, find_hidden, find_missing, find_visible
@@ -257,6 +259,9 @@ class ManagerSettings(Section):
     """What starts the processes of runs: the launcher on this machine, a Ray cluster to which this
     machine belongs and whose nodes are the pools, or a container engine, whose
     processes are `trimaran serve KIND --store-file FILE`."""
+    sets: Positive = 1
+    """How many controllers, reward services and weight syncs there are with `launcher: external`. Each
+    serves one run at a time, so further runs wait. Ranks and replicas are counted by `pools`."""
     service_token: Path | None = None
     """Holds what services that others start show each other, and their launcher; they have the same
     file, because they are there before their run."""
@@ -274,9 +279,9 @@ class ManagerSettings(Section):
 
     @property
     def policy(self) -> Policy:
-        return Policy(
-            self.queue.weights, self.queue.aging, self.queue.patience, self.limits.running
-        )
+        sets = self.sets if self.launcher == "external" else 0
+        queue = self.queue
+        return Policy(queue.weights, queue.aging, queue.patience, self.limits.running, sets)
 
     def find_pools(self, machine: Machine | None = None) -> tuple[Pool, ...]:
         """Those that are declared, or what this machine has."""
@@ -322,8 +327,10 @@ class ManagerSettings(Section):
             )
 
     def check_launcher(self) -> None:
-        """Raises InputError where services elsewhere could not work for this manager, or slots stand
-        for devices of this machine."""
+        """Raises InputError where services elsewhere could not work for this manager, or slots and
+        sets stand for what is on this machine."""
+        if self.launcher != "external" and "sets" in self.model_fields_set:
+            raise InputError("sets: is for launcher: external; leave it out")
         if self.launcher == "local":
             for name, section in self.pools.items():
                 if section.device != "cpu" and section.slots:
@@ -393,8 +400,11 @@ def pools_in_sight(machine: Machine) -> tuple[Pool, ...]:
     )
 
 
-def load_settings(path: Path | None, given: Mapping[str, Any] | None = None) -> ManagerSettings:
-    """`given`: keys of the command line, which win; paths in it are absolute.
+def load_settings(
+    path: Path | None, given: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> ManagerSettings:
+    """`overrides`: key.sub=value, in place of the file's. `given`: keys of the command line, which
+    win; paths in it are absolute.
 
     Raises InputError with one line a fault.
     """
@@ -408,6 +418,8 @@ def load_settings(path: Path | None, given: Mapping[str, Any] | None = None) -> 
             raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(tree, dict):
             raise InputError(f"{path}: must hold sections such as folder:, pools:, limits:")
+    for override in overrides:
+        set_override(tree, override, override_value(override))
     source = str(path) if path else "trimaran up"
     try:
         settings = ManagerSettings.model_validate(tree | dict(given or {}))

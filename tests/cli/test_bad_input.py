@@ -35,8 +35,11 @@ def refused(
     return run
 
 
-def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", "--store", "redis://:hidden@127.0.0.1:6379/0"]) == 2
+@pytest.mark.parametrize("word", ["--store=", "store="])
+def test_a_password_on_the_command_line_is_refused(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", f"{word}redis://:hidden@127.0.0.1:6379/0"]) == 2
     text = capsys.readouterr().err
     assert "password_file" in text
     assert "hidden" not in text

@@ -82,11 +82,28 @@ def drain(stack: Stack) -> None:
     stack.wait_for_steps(1, STEP_SECONDS)
 
 
+def queues(stack: Stack) -> None:
+    """A second run, as docs/deploy.md submits one, waits for the first."""
+    stack.submit("/examples/addition/run.yaml", "run.steps=2", "validation.final_samples=1")
+
+    def waits() -> bool:
+        second, first = stack.runs()
+        return first["state"] == "running" and "another run to end" in second["waiting_for"]
+
+    stack.wait_for("a second run that waits for the first", waits, 60.0)
+
+
 def ends(stack: Stack) -> None:
-    """The run succeeds."""
-    stack.wait_for("the end", lambda: stack.run().get("state") == "succeeded", 1200.0)
+    """The first run succeeds, and then, with the same services, the second."""
+
+    for number, what in ((1, "the first run's end"), (0, "the second run's end")):
+
+        def has_ended(number: int = number) -> bool:
+            return stack.runs()[number]["state"] == "succeeded"
+
+        stack.wait_for(what, has_ended, 1200.0)
 
 
 STEPS: tuple[Callable[[Stack], None], ...] = (
-    *(up, trains, scale, kill, pause, disconnect, drain, ends),
+    *(up, trains, scale, kill, pause, disconnect, drain, queues, ends),
 )

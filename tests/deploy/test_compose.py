@@ -7,13 +7,19 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from services.manager.settings import load_settings
+from services.manager.clients_file import digest, read_clients
+from services.manager.needs import check_fits, find_needs
+from services.manager.pools import Ask
+from services.manager.scheduler import Scheduler
+from services.manager.settings import ManagerSettings, load_settings
 from services.reward.allowed import Allowed
 from trimaran.cli.options import parse
 from trimaran.config import load_config
@@ -23,6 +29,22 @@ FOLDER = ROOT / "deploy/compose"
 DEVICES = ("cpu", "cuda", "npu")
 ONE_SHOT = {"prepare", "submit"}
 FOREIGN = {"redis", "prometheus"}
+OF_SERVICES = {"secrets/token", "secrets/redis-password", "secrets/store"}
+OF_SUBMITTERS = {"clients/clients.yaml", "clients/demo.token"}
+"""The first has no secret in it: digests of tokens."""
+SEEN = {
+    "redis": {"redis-config/redis.conf", "redis"},
+    "manager": OF_SERVICES | OF_SUBMITTERS | {"runs", "models"},
+    "submit": OF_SUBMITTERS | {"models"},
+    "reward": OF_SERVICES | {"plugin/token", "models"},
+    "plugin": {"plugin/token"},
+    "weight-sync": OF_SERVICES | {"models"},
+    "controller": OF_SERVICES | {"runs", "models"},
+    "trainer": OF_SERVICES | {"runs", "models"},
+    "rollout": OF_SERVICES | {"models"},
+    "prometheus": {"scrape/token", "prometheus"},
+}
+"""Service -> files of `prepare`, and volumes in which it makes none."""
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}")
 
 
@@ -47,6 +69,16 @@ def merge_builds(base: Any, own: Any) -> Any:
     if not (base and own):
         return base or own
     return {**base, **own, "args": {**base.get("args", {}), **own.get("args", {})}}
+
+
+def volumes_of(service: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """Source, target, and whether it can only be read."""
+    for volume in service.get("volumes", []):
+        if isinstance(volume, dict):
+            yield volume["source"], volume["target"], volume.get("read_only", False)
+        else:
+            source, target, *mode = volume.split(":")
+            yield source, target, mode == ["ro"]
 
 
 def words(service: dict[str, Any]) -> list[str]:
@@ -95,8 +127,7 @@ def test_every_container_is_as_narrow_as_it_can_be(device: str) -> None:
 def test_what_is_mounted_is_declared_or_there(device: str) -> None:
     tree = load(device)
     for service in tree["services"].values():
-        for volume in service.get("volumes", []):
-            source = volume["source"] if isinstance(volume, dict) else volume.split(":")[0]
+        for source, _, _ in volumes_of(service):
             if source.startswith("."):
                 assert (FOLDER / source).exists(), source
             elif not source.startswith("/"):
@@ -146,11 +177,88 @@ def test_a_missing_part_of_the_driver_is_not_made() -> None:
             assert volume["bind"] == {"create_host_path": False}
 
 
-def test_the_manager_takes_its_configuration() -> None:
-    settings = load_settings(FOLDER / "manager.yaml")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the secrets that `prepare` makes, each volume by the name of its mount."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for source, target, _ in volumes_of(load("cpu")["services"]["prepare"]):
+        if not source.startswith("."):
+            (folder / target[1:]).mkdir()
+    (folder / "tmp").mkdir()
+    script = re.sub(
+        r"(?<![\w/])/(secrets|plugin|redis|clients|scrape|tmp)/",
+        rf"{folder}/\1/",
+        (FOLDER / "prepare.sh").read_text(),
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for _ in range(2):  # again, after one was lost
+        (folder / "scrape/token").unlink(missing_ok=True)
+        subprocess.run(["sh", "-c", script], env=os.environ | {"PATH": path}, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_who_may_see_which_secret(device: str, made: Path) -> None:
+    services = load(device)["services"]
+    mounts = {source: target[1:] for source, target, _ in volumes_of(services["prepare"])}
+    seen: dict[str, set[str]] = {}
+    for name, service in services.items():
+        own = seen.setdefault(name, set())
+        for source, target, is_read_only in volumes_of(service):
+            if source.startswith((".", "/")):
+                continue
+            files = [path.name for path in (made / mounts[source]).iterdir()]
+            own |= {f"{source}/{file}" for file in files} or {source}
+            assert is_read_only or name == "prepare" or not files, (name, target)
+    assert seen.pop("prepare") == set[str]().union(*SEEN.values())
+    assert seen == {name: SEEN[re.sub(r"-\d$", "", name)] for name in seen}
+
+
+def test_each_secret_is_another_and_for_its_user_alone(made: Path) -> None:
+    files = [path for path in made.rglob("*") if path.is_file() and path.parent.name != "tmp"]
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    tokens = [path.read_text().strip() for path in files if path.suffix != ".yaml"]
+    assert len(tokens) == len(set(tokens)) == 7
+    known = {client.identity.name: client for client in read_clients(made / "clients/clients.yaml")}
+    for name, file in (("demo", "clients/demo.token"), ("prometheus", "scrape/token")):
+        assert known[name].sha256 == digest((made / file).read_text().strip())
+    assert known["prometheus"].identity.role == "viewer"
+
+
+def settings_of(device: str) -> ManagerSettings:
+    options = parse(words(load(device)["services"]["manager"]))
+    return load_settings(FOLDER / "manager.yaml", overrides=options.overrides)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_manager_takes_its_configuration(device: str) -> None:
+    settings = settings_of(device)
     settings.check_submissions()
+    settings.check_services()
+    settings.check_launcher()
     assert settings.network == "trusted"
     assert settings.clients == Path("/clients/clients.yaml")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_manager_counts_the_containers_and_a_second_run_waits(device: str) -> None:
+    services, settings = load(device)["services"], settings_of(device)
+    pools = {pool.name: pool for pool in settings.find_pools()}
+    assert {pool.kind for pool in pools.values()} == {device}
+    assert len(pools["trainer"].devices) == services["trainer"].get("scale", 1)
+    replicas = [service for name, service in services.items() if name.startswith("rollout")]
+    assert len(pools["rollout"].devices) >= sum(service["scale"] for service in replicas)
+    submit = parse(words(services["submit"]))
+    config = load_config(ROOT / submit.config.removeprefix("/"), submit.overrides)
+    needs, rollout = find_needs(config, list(pools.values())), config.rollout
+    asks = [
+        Ask(name, "demo", 0, at, *needs, rollout.replicas, rollout.max_replicas)
+        for at, name in enumerate(("first", "second"))
+    ]
+    check_fits(asks[0], list(pools.values()))
+    plan = Scheduler(list(pools.values()), settings.policy).plan([], asks, now=10.0)
+    assert plan.starts.keys() == {"first"}
+    assert plan.waits["second"].startswith("another run to end")
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -18,6 +18,8 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from services.manager.clients_file import digest, read_clients
+from services.manager.pools import Ask, Need
+from services.manager.scheduler import Scheduler
 from services.manager.settings import ManagerSettings, load_settings
 from services.reward.allowed import Allowed
 from tests.deploy.test_compose import load, words
@@ -180,6 +182,16 @@ def test_the_manager_takes_its_configuration(
     assert slots == {"rollout": (device, expected[0]), "trainer": (device, expected[1])}
 
 
+def test_a_second_run_waits_also_where_there_are_ranks_for_it(tmp_path: Path) -> None:
+    settings = manager_settings(render("npu"), tmp_path)
+    pools = settings.find_pools()
+    needs = Need("npu", 2, {"trimaran_trainer": "yes"}), Need("npu", 2, {"trimaran_rollout": "yes"})
+    asks = [Ask(name, "demo", 0, at, *needs, 1, 1) for at, name in enumerate(("first", "second"))]
+    plan = Scheduler(pools, settings.policy).plan([], asks, now=10.0)
+    assert plan.starts.keys() == {"first"}
+    assert plan.waits["second"].startswith("another run to end")
+
+
 def test_the_plugin_may_be_called_and_the_run_may_name_it(tmp_path: Path) -> None:
     objects = render("cpu")
     service = named(objects, "Service", "plugin")
@@ -301,6 +313,41 @@ def test_a_bucket_takes_the_claims_place_and_its_keys_go_to_few(tmp_path: Path) 
     assert holders == {"manager", "controller", "rollout", "trainer"}
     settings = manager_settings(objects, tmp_path)
     assert settings.allow and [str(p) for p in settings.allow.payloads] == ["s3://trimaran"]
+
+
+KEYS_OF_SERVICES = {"services/token", "services/redis-password"}
+KEYS = {
+    "redis": {"services/redis-password"},
+    "manager": KEYS_OF_SERVICES | {"clients/clients.yaml", "clients/demo.token"},
+    "reward": KEYS_OF_SERVICES | {"services/plugin-token"},
+    "plugin": {"services/plugin-token"},
+    "weight-sync": KEYS_OF_SERVICES,
+    "controller": KEYS_OF_SERVICES,
+    "trainer": KEYS_OF_SERVICES,
+    "rollout": KEYS_OF_SERVICES,
+}
+"""Pod -> keys of the release's secrets that it mounts. In an environment are a bucket's alone."""
+
+
+def secret_keys(pod: dict[str, Any]) -> Iterator[str]:
+    for volume in pod["volumes"]:
+        for source in volume.get("projected", {}).get("sources", [volume]):
+            if secret := source.get("secret"):
+                name = (secret.get("secretName") or secret["name"]).removeprefix("demo-")
+                yield from (f"{name}/{item['key']}" for item in secret["items"])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_who_may_see_which_secret(device: str) -> None:
+    seen = {name: set(secret_keys(pod)) for name, pod in pods(render(device))}
+    expected = dict(KEYS)
+    if device != "cpu":  # without the example
+        del expected["plugin"]
+        expected["reward"] = KEYS_OF_SERVICES
+    assert seen == expected
+    for _, pod in pods(render(device)):
+        for container in pod["containers"]:
+            assert not any("valueFrom" in one for one in container.get("env", []))
 
 
 def test_who_shares_the_claim() -> None:

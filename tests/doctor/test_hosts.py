@@ -10,33 +10,36 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.certificates import Authority
 from tests.doctor.made import config
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
 from trimaran.doctor.wire import dial
-from trimaran.errors import UnauthenticatedError, UnavailableError
+from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
 from trimaran.network import join
+from trimaran.trust import TlsFiles, Trust
 
 TOKEN = "a-token-of-a-test"
+TRUST = Trust(TOKEN)
 SECONDS = 120
 
 
-def listen(token: str = TOKEN, ahead: float = 0) -> str:
+def listen(trust: Trust = TRUST, ahead: float = 0) -> str:
     """On this host; it ends with the tests' process."""
-    listener = Listener("127.0.0.1:0", token, now=lambda: time.time() + ahead)
+    listener = Listener("127.0.0.1:0", trust, now=lambda: time.time() + ahead)
     threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
     return join(listener.host, listener.port)
 
 
 def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
-    other, findings = ask_host(listen(), TOKEN, config(tmp_path))
+    other, findings = ask_host(listen(), TRUST, config(tmp_path))
     assert not other.said
     assert other.versions and other.versions["trimaran"]
     assert other.model_bytes == 1000
@@ -46,14 +49,14 @@ def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ahead", "side"), [(90.0, "90 s ahead"), (-90.0, "90 s behind")])
 def test_a_clock_that_is_wrong_is_found(ahead: float, side: str) -> None:
-    other, _ = ask_host(listen(ahead=ahead), TOKEN, None)
+    other, _ = ask_host(listen(ahead=ahead), TRUST, None)
     (finding,) = check_other(other, other.versions or {})
     assert finding.fault == "clock" and side in finding.what
 
 
 def test_a_slow_answer_is_no_wrong_clock() -> None:
     """Half a round trip is what the clock may be wrong by, so a slow network accuses nobody."""
-    other, _ = ask_host(listen(ahead=0.4), TOKEN, None)
+    other, _ = ask_host(listen(ahead=0.4), TRUST, None)
     assert other.ahead == pytest.approx(0.4, abs=other.within + 0.05)
     assert not list(check_other(other, other.versions or {}))
     assert not list(check_other(replace(other, ahead=1.9, within=1.0), other.versions or {}))
@@ -61,10 +64,10 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
 
 
 def test_another_token_is_refused_on_both_sides() -> None:
-    address = listen("another-token-of-a-test")
+    address = listen(Trust("another-token-of-a-test"))
     with pytest.raises(UnauthenticatedError, match="another token"):
-        dial(address, TOKEN)
-    other, findings = ask_host(address, TOKEN, None)
+        dial(address, TRUST)
+    other, findings = ask_host(address, TRUST, None)
     assert "another token" in other.said and not findings
 
 
@@ -91,7 +94,7 @@ def test_the_token_never_travels() -> None:
 
         threading.Thread(target=overhear, daemon=True).start()
         with pytest.raises(UnavailableError):
-            dial(join("127.0.0.1", server.getsockname()[1]), TOKEN)
+            dial(join("127.0.0.1", server.getsockname()[1]), TRUST)
     assert b"proof" in heard[0] and TOKEN.encode() not in heard[0]
 
 
@@ -104,20 +107,52 @@ def test_what_listens_there_may_be_no_doctor() -> None:
 
         threading.Thread(target=speak, daemon=True).start()
         with pytest.raises(UnavailableError, match="no trimaran doctor"):
-            dial(join("127.0.0.1", server.getsockname()[1]), TOKEN)
+            dial(join("127.0.0.1", server.getsockname()[1]), TRUST)
 
 
 def test_each_pair_is_measured_both_ways() -> None:
     members = [listen(), listen(), listen()]
-    links = measure_pairs(members, TOKEN, has_gloo=False)
+    links = measure_pairs(members, TRUST, has_gloo=False)
     assert len({(link.start, link.end) for link in links}) == 6
     assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
+
+
+def test_with_tls_nobody_reads_or_asks_who_has_no_certificate(tmp_path: Path) -> None:
+    ours, theirs = [
+        Trust(TOKEN, Authority(name).write(tmp_path / name)) for name in ("ours", "theirs")
+    ]
+    members = [listen(ours), listen(ours)]
+    links = measure_pairs(members, ours, has_gloo=False)
+    assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
+    for stranger in (theirs, TRUST):
+        other, findings = ask_host(members[0], stranger, None)
+        assert other.said and not findings
+    other, _ = ask_host(listen(), ours, None)  # which has no TLS
+    assert "SSL" in other.said
+
+
+@pytest.mark.parametrize("trust", [Trust(), TRUST, Trust(is_network_trusted=True)])
+def test_beyond_loopback_both_sides_want_token_and_tls_or_a_trusted_network(trust: Trust) -> None:
+    with pytest.raises(InputError, match="is beyond loopback"):
+        Listener("10.0.0.2:7990", trust)
+    with pytest.raises(InputError, match="--host 10.0.0.2:7990: is beyond loopback"):
+        ask_host("10.0.0.2:7990", trust, None)
+
+
+def test_gloo_listens_where_the_network_is_trusted_alone(tmp_path: Path) -> None:
+    """It asks for no token and no certificate."""
+    listener = Listener("127.0.0.1:0", TRUST)
+    listener.host = "10.0.0.2"
+    threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
+    line = dial(join("127.0.0.1", listener.port), TRUST)
+    with line, pytest.raises(UnavailableError, match="Gloo knows no TLS"):
+        line.ask({"ask": "gloo"})
 
 
 @pytest.mark.e2e
 def test_a_pair_is_measured_by_gloo() -> None:
     """Two processes, made as the weight plane makes its groups."""
-    links = measure_pairs([listen(), listen()], TOKEN, has_gloo=True)
+    links = measure_pairs([listen(), listen()], TRUST, has_gloo=True)
     (gloo,) = [link for link in links if link.transport == "gloo"]
     assert not gloo.said, gloo.said
     assert gloo.bytes_per_second > 1e6 and 0 < gloo.seconds < 10
@@ -182,21 +217,30 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def listener(hosts: Hosts, token: Path) -> Iterator[str]:
+@contextmanager
+def listening(hosts: Hosts, *words: str) -> Iterator[str]:
     """On the second host, as its operator starts it."""
     address = "10.77.0.2:7990"
     command = [sys.executable, "-m", "trimaran.cli", "doctor", "--listen", address]
     with subprocess.Popen(
-        inside(hosts.names[1], *command, "--token-file", str(token)),
-        stdout=subprocess.PIPE,
-        text=True,
+        inside(hosts.names[1], *command, *words), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout and address in process.stdout.readline()
             yield address
         finally:
             process.kill()
+
+
+@pytest.fixture
+def trusting(token: Path) -> tuple[str, ...]:
+    return "--network", "trusted", "--token-file", str(token)
+
+
+@pytest.fixture
+def listener(hosts: Hosts, trusting: tuple[str, ...]) -> Iterator[str]:
+    with listening(hosts, *trusting) as address:
+        yield address
 
 
 def ask(name: str, *arguments: str, **variables: str) -> tuple[int, dict[str, list[dict]]]:
@@ -220,8 +264,10 @@ def named(report: dict[str, list[dict]], host: int) -> set[str]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [0.1], indirect=True)
-def test_two_hosts_measure_their_link(hosts: Hosts, listener: str, token: Path) -> None:
-    _, report = ask(hosts.names[0], "--host", listener, "--token-file", str(token))
+def test_two_hosts_measure_their_link(
+    hosts: Hosts, listener: str, trusting: tuple[str, ...]
+) -> None:
+    _, report = ask(hosts.names[0], "--host", listener, *trusting)
     ways = {(link["start"].split(":")[0], link["transport"]) for link in report["links"]}
     assert ways == {("10.77.0.1", "relay"), ("10.77.0.2", "relay"), ("10.77.0.1", "gloo")}
     assert not any(link["said"] for link in report["links"]), report["links"]
@@ -231,14 +277,38 @@ def test_two_hosts_measure_their_link(hosts: Hosts, listener: str, token: Path) 
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("hosts", [0.1], indirect=True)
+def test_two_hosts_with_certificates_of_their_own(
+    hosts: Hosts, token: Path, tmp_path: Path
+) -> None:
+    authority = Authority("services")
+    first, second = [
+        words_of(authority.write(tmp_path / f"host-{end}", addresses=[f"10.77.0.{end}"]), token)
+        for end in (1, 2)
+    ]
+    with listening(hosts, *second) as address:
+        _, report = ask(hosts.names[0], "--host", address, *first)
+        assert {link["transport"] for link in report["links"]} == {"relay"}  # Gloo knows no TLS
+        assert not any(link["said"] for link in report["links"]), report["links"]
+        plain = ("--network", "trusted", "--token-file", str(token))
+        code, report = ask(hosts.names[0], "--host", address, *plain)
+        assert (code, named(report, 1)) == (1, {"hosts/unreachable"})
+
+
+def words_of(files: TlsFiles, token: Path) -> tuple[str, ...]:
+    given = {"cert": files.certificate, "key": files.key, "ca": files.authorities}
+    return "--token-file", str(token), *(f"--tls-{name}={path}" for name, path in given.items())
+
+
+@pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [40.0], indirect=True)
 def test_a_far_host_and_one_that_is_gone_are_found(
-    hosts: Hosts, listener: str, token: Path, tmp_path: Path
+    hosts: Hosts, listener: str, trusting: tuple[str, ...], tmp_path: Path
 ) -> None:
     run_file = tmp_path / "run.yaml"
     run_file.write_text(config(tmp_path).model_dump_json())
     relay = (str(run_file), "weight_sync.transport=relay")
-    arguments = (*relay, "--host", listener, "--token-file", str(token))
+    arguments = (*relay, "--host", listener, *trusting)
     _, report = ask(hosts.names[0], *arguments)
     assert "links/far" in named(report, 0)
     hosts.cut()
@@ -250,10 +320,13 @@ def test_a_far_host_and_one_that_is_gone_are_found(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("hosts", [0.1], indirect=True)
-def test_the_subnet_is_looked_for_on_the_host(hosts: Hosts, tmp_path: Path) -> None:
+def test_the_subnet_is_looked_for_on_the_host(
+    hosts: Hosts, listener: str, trusting: tuple[str, ...], tmp_path: Path
+) -> None:
     run_file = tmp_path / "run.yaml"
     run_file.write_text(config(tmp_path, network={"subnet": "10.77.0.0/16"}).model_dump_json())
-    _, report = ask(hosts.names[0], str(run_file), "weight_sync.transport=relay")
+    relay = (str(run_file), "weight_sync.transport=relay")
+    _, report = ask(hosts.names[0], *relay, "--host", listener, *trusting)
     # This machine's own /etc/hosts may give its name the address 127.0.1.1.
     about = {name for name in named(report, 0) if name.startswith("addresses/")}
     assert about <= {"addresses/own-name"}

@@ -63,7 +63,7 @@ def manager(
         "store": (tmp_path / "store-url").read_text().strip(),
         "launcher": "external",
         "service_token": str(tmp_path / "service-token"),
-        "pools": {"cluster": {"device": "cpu", "slots": 3}},
+        "pools": {"cluster": {"device": "cpu", "slots": 6}},  # enough for two runs
         "address": "127.0.0.1:0",
         "http_address": "127.0.0.1:0",
     }
@@ -170,5 +170,32 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
     with manager(tmp_path, "second") as (_, address):
         asyncio.run(elsewhere(address, run_id, pids))
     for name in stays:
+        engines[name].stop()
+    assert runs.survivors(tmp_path) == []
+
+
+def test_of_two_runs_the_second_waits_and_has_the_same_services_then(
+    write_run: Callable[..., Path], engines: dict[str, Engine], tmp_path: Path
+) -> None:
+    path = write_run(run={"max_lag": 1})
+
+    async def body(address: str) -> list[str]:
+        async with AsyncRunClient(address) as client:
+            tree = tree_of(path, run={"steps": 3})
+            first, second = [(await client.create_run(tree)).run_id for _ in range(2)]
+            await until(client, first, RunState.RUNNING)
+            waiting = await client.get_run(second)
+            assert waiting.state is RunState.QUEUED
+            assert "another run to end" in waiting.waiting_for
+            before = await until(client, first, RunState.SUCCEEDED)
+            after = await until(client, second, RunState.SUCCEEDED)
+            assert before.ended_at <= after.started_at and after.starts == 1
+            return [first, second]
+
+    with manager(tmp_path, "first") as (_, address):
+        run_ids = asyncio.run(body(address))
+    for name in set(KINDS) - {"rollout-b"}:
+        served = [run_id for run_id in run_ids if run_id in engines[name].log]
+        assert served == run_ids, name
         engines[name].stop()
     assert runs.survivors(tmp_path) == []

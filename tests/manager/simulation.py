@@ -58,8 +58,8 @@ class Simulation:
 
 
 def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simulation:
-    """Until all jobs have ended. Asserts that no device has two holders and that the grants are
-    what was asked for."""
+    """Until all jobs have ended. Asserts that no device and no set has two holders and that the
+    grants are what was asked for."""
     number = itertools.count()
     events: list[tuple[float, int, str, str, int]] = []
     by_id = {f"job-{i}": job for i, job in enumerate(jobs)}
@@ -105,6 +105,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
             assert len(staying) <= holdings[growing].ask.max_replicas
         held = [d for h in holdings.values() for d in h.grant.devices]
         assert len(held) == len(set(held))
+        assert not 0 < done.policy.sets < len(holdings)
         assert set(held) <= {(pool.name, name) for pool in done.pools for name in pool.devices}
         if until_started in done.waits:
             break

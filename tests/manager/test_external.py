@@ -12,7 +12,7 @@ from services.manager.folders import Deployment, granted_config, own_folder, pre
 from services.manager.serve import serving
 from services.manager.settings import ManagerSettings, load_settings
 from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
-from tests.manager.test_runs import ANN, create, started, state_of
+from tests.manager.test_runs import ANN, create, started, state_of, waiting_for
 from tests.redis_server import RedisServer
 from trimaran.errors import InputError, NotFoundError
 from trimaran.launch.joining import join_run
@@ -53,6 +53,15 @@ def test_slots_of_accelerators_are_of_others_machines(tmp_path: Path) -> None:
     assert (pool.kind, len(pool.devices)) == ("npu", 4)
 
 
+def test_sets_of_services_are_others_too(tmp_path: Path) -> None:
+    assert load_settings(None).policy.sets == 0
+    external = {"folder": tmp_path, "launcher": "external"}
+    assert load_settings(None, external).policy.sets == 1
+    assert load_settings(None, external, ["sets=2"]).policy.sets == 2
+    with pytest.raises(InputError, match="sets: is for launcher: external"):
+        load_settings(None, overrides=["sets=2"]).check_launcher()
+
+
 @asynchronous
 async def test_a_run_calls_while_it_has_devices_and_its_devices_are_its_services_own(
     tmp_path: Path, shared_redis: RedisServer, token_file: Path
@@ -85,6 +94,30 @@ async def test_a_run_calls_while_it_has_devices_and_its_devices_are_its_services
         await until(lambda: state_of(served, run_id) is RunState.PAUSED)
         while await store.get(call_key(run_id)):
             await asyncio.sleep(0.01)
+
+
+@asynchronous
+async def test_a_second_run_waits_until_the_services_have_ended_the_first(
+    tmp_path: Path, shared_redis: RedisServer, token_file: Path
+) -> None:
+    """Also where there are devices for both."""
+    launcher = FakeLauncher()
+    given = {"store": shared_redis.url("external-two"), "launcher": "external", "pools": POOLS}
+    async with managing(tmp_path / "runs", launcher, service_token=token_file, **given) as served:
+        first, second = [await create(served, tmp_path, request) for request in ("1", "2")]
+        processes = await started(served, launcher, first)
+        await processes.report(RunState.RUNNING, step=1)
+        why = "another run to end: the services serve 1 at a time"
+        await until(lambda: waiting_for(served, second) == why)
+        await processes.report(RunState.SUCCEEDED, step=20)
+        await until(lambda: served.manager.records.get(first).step == 20)
+        assert state_of(served, second) is RunState.QUEUED  # its launcher is there yet
+        await processes.store.close()
+        launcher.there.pop(first)
+        processes = await started(served, launcher, second)
+        assert state_of(served, first) is RunState.SUCCEEDED
+        assert launcher.events == [f"start {first}", f"start {second}"]
+        await processes.store.close()
 
 
 @asynchronous

@@ -100,6 +100,19 @@ def test_a_small_run_passes_a_large_one_for_a_while() -> None:
     assert plan.starts == {} and "wait for longer" in plan.waits["small"]
 
 
+def test_services_that_others_start_serve_as_many_runs_as_there_are_sets_of_them() -> None:
+    first, policy = ask("first", replicas=(1, 4)), Policy(sets=1)
+    queue = [first, ask("second", owner="bob", queued_at=1.0)]
+    plan = make_plan([POOL], [], queue, 1.0, policy)
+    assert plan.starts.keys() == {"first"}
+    assert plan.waits == {"second": "another run to end: the services serve 1 at a time"}
+    held = holding(first, 0, 4)
+    plan = make_plan([POOL], [held], queue[1:], 1.0, policy)
+    assert plan.waits.keys() == {"second"} and plan.starts == plan.takes == {}
+    assert make_plan([POOL], [held], queue[1:], 1.0, Policy(sets=2)).starts.keys() == {"second"}
+    assert make_plan([POOL], [], queue[1:], 1.0, policy).starts.keys() == {"second"}
+
+
 def test_idle_devices_go_to_running_runs_and_come_back() -> None:
     running = ask("a", replicas=(1, 4))
     plan = make_plan([POOL], [holding(running, 0, 1)], [], 0.0)
@@ -184,10 +197,12 @@ jobs = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(jobs, st.integers(1, 50))
-def test_every_run_starts_and_no_device_is_shared(jobs: list[Job], drain: int) -> None:
+@given(jobs, st.integers(1, 50), st.integers(0, 2))
+def test_every_run_starts_and_no_device_or_set_is_shared(
+    jobs: list[Job], drain: int, sets: int
+) -> None:
     pools = [Pool("x", "cuda", tuple("01234567")), Pool("y", "cuda", tuple("0123"))]
-    policy = Policy(aging_seconds=200, patience_seconds=100)
+    policy = Policy(aging_seconds=200, patience_seconds=100, sets=sets)
     done = simulate(Simulation(pools, policy, float(drain)), jobs)
     assert len(done.waits) == len(jobs)
 

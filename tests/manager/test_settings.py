@@ -53,6 +53,12 @@ def test_relative_paths_start_at_the_file_and_the_command_line_wins(tmp_path: Pa
     [pool] = settings.find_pools()
     assert (pool.devices, dict(pool.labels)) == (("4", "5"), {"memory": "80"})
     assert load_settings(path, {"folder": Path("/other")}).folder == Path("/other")
+    changed = load_settings(path, {}, ["pools.x.devices=[6]", "limits.runs=3", "clients=d.yaml"])
+    assert (changed.limits.runs, changed.clients) == (3, tmp_path / "d.yaml")
+    [pool] = changed.find_pools()
+    assert (pool.kind, pool.devices) == ("cuda", ("6",))
+    with pytest.raises(InputError, match=r"did you mean limits.runs\?"):
+        load_settings(path, {}, ["limits.run=3"])
 
 
 def test_pools_hold_what_the_vendors_variables_take(tmp_path: Path) -> None:

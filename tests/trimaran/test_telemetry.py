@@ -176,14 +176,9 @@ print("alive")
 
 
 def test_a_log_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> None:
-    before = logging.root.handlers[:]
-    try:
-        setup_logging("trainer-3")
-        logging.getLogger("services.trainer").info("something")
-        logging.getLogger("library").info("chatter")
-    finally:
-        logging.root.handlers[:] = before
-        logging.captureWarnings(False)
+    setup_logging("trainer-3")
+    logging.getLogger("services.trainer").info("something")
+    logging.getLogger("library").info("chatter")
     log = capsys.readouterr().err
     assert "trainer-3 INFO services.trainer: something" in log
     assert "chatter" not in log

@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from trimaran.cli.preflight import check_run
 from trimaran.config import RunConfig, load_config
@@ -25,7 +24,7 @@ from trimaran.doctor.system import System
 from trimaran.errors import InputError
 from trimaran.machine import read_machine
 from trimaran.network import find_host, join
-from trimaran.trust import is_loopback, new_token, read_token
+from trimaran.trust import Trust, is_loopback, new_token
 
 LISTEN_SECONDS = 3600.0
 
@@ -34,19 +33,18 @@ def doctor(
     config_path: str | None,
     overrides: Sequence[str],
     hosts: Sequence[str],
-    token_file: str | None,
+    trust: Trust,
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Returns 1 where there is an error among the findings."""
+    """Returns 1 where there is an error among the findings. `trust`: that of the doctors at `hosts`."""
     config = load_config(config_path, overrides) if config_path else None
-    if hosts and token_file is None:
+    if hosts and not trust.token:
         raise InputError(
             "--host: give --token-file FILE, with the token that the doctors there have"
             " (trimaran doctor --listen)"
         )
-    token = read_token(Path(token_file)) if token_file else new_token()
-    report = _report(config, hosts, token, store)
+    report = _report(config, hosts, trust, store)
     if as_json:
         print(json.dumps(report.to_tree(), indent=2))
     else:
@@ -54,13 +52,12 @@ def doctor(
     return 1 if report.worst is Severity.ERROR else 0
 
 
-def listen(address: str, token_file: str | None) -> int:
+def listen(address: str, trust: Trust) -> int:
     """Until a signal, or for an hour."""
-    if token_file is None and not is_loopback(address):
-        raise InputError(f"--listen {address}: is beyond loopback; give --token-file FILE")
-    token = read_token(Path(token_file)) if token_file else new_token()
     try:
-        listener = Listener(address, token)
+        listener = Listener(address, trust)
+    except InputError as error:
+        raise InputError(f"--listen {error}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"--listen {address}: {error}") from None
     print(f"listens on {join(listener.host, listener.port)} for an hour", flush=True)
@@ -69,7 +66,7 @@ def listen(address: str, token_file: str | None) -> int:
 
 
 def _report(
-    config: RunConfig | None, hosts: Sequence[str], token: str, store: str | None
+    config: RunConfig | None, hosts: Sequence[str], trust: Trust, store: str | None
 ) -> Report:
     system = System(os.environ)
     findings = examine(system, config, has_redis=store is not None)
@@ -83,13 +80,13 @@ def _report(
     reports: list[HostReport] = []
     members: list[str] = []  # those that answer
     for address in hosts:
-        other, found = ask_host(address, token, config, has_redis=store is not None)
+        other, found = ask_host(address, trust, config, has_redis=store is not None)
         model = str(config.model.path) if config is not None else ""
         compared = others.check_other(other, here["versions"], model, here["model_bytes"])
         if not other.said:
             members.append(address)
         reports.append(HostReport(address, [*or_fine(others.CHECK, compared), *found]))
-    measured = _measure(config, members, token)
+    measured = _measure(config, members, trust)
     needs = (0.0, 0.0)
     if config is not None and members:  # on one host they travel through memory
         needs = model_bytes(config), config.weight_sync.stage_timeout
@@ -97,16 +94,21 @@ def _report(
     return Report((HostReport(socket.gethostname(), findings), *reports), measured)
 
 
-def _measure(config: RunConfig | None, hosts: Sequence[str], token: str) -> list[links.Link]:
-    """With a listener of this host's own, so that it is a member as every other."""
+def _measure(config: RunConfig | None, hosts: Sequence[str], trust: Trust) -> list[links.Link]:
+    """With a listener of this host's own, so that it is a member as every other. One that is alone
+    calls itself, on loopback."""
+    if not hosts:
+        trust = Trust(new_token())
     address = join(own_address(hosts), 0)
-    if config is not None and config.network.subnet is not None:
+    if hosts and config is not None and config.network.subnet is not None:
         with suppress(InputError):  # a finding of its own says so
             address = find_host(config.network).free_address()  # where a firewall lets others in
-    listener = Listener(address, token)
+    listener = Listener(address, trust)
     threading.Thread(target=listener.serve, args=(LISTEN_SECONDS,), daemon=True).start()
     members = [join(listener.host, listener.port), *hosts]
-    return measure_pairs(members, token, _has_gloo(config, len(members)))
+    # Gloo knows no TLS: a run without that word has no collectives between hosts.
+    may_have = trust.is_network_trusted or all(map(is_loopback, members))
+    return measure_pairs(members, trust, may_have and _has_gloo(config, len(members)))
 
 
 def _has_gloo(config: RunConfig | None, num_hosts: int) -> bool:

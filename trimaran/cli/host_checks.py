@@ -38,11 +38,11 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
     who = process_name(kind, index)
     try:
         if kind in ("rollout", "trainer"):
-            config = await _with_model(config, run, kind, who)
+            config = _with_model(config)
         if kind == "controller":
-            await _check_data(config, run)
-        if kind in ("controller", "trainer"):
-            await _check_place(config, run, who)
+            _check_data(config, run)
+        if kind in ("controller", "rollout", "trainer"):
+            await _agree(kind, who, config, run)
         if kind == "trainer" and index < config.trainer.tensor_parallel:
             _check_room(config, run, index)
         if kind == "controller" and config.run.payloads is not None:
@@ -55,41 +55,37 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
     return config
 
 
-async def _with_model(config: RunConfig, run: RunContext, kind: str, who: str) -> RunConfig:
+def _with_model(config: RunConfig) -> RunConfig:
     folder = find_model(config.model, config.start_timeout)
     check_model(config, folder)
-    store = await open_store(run.store_url)
-    try:
-        await agree_on_model(store, run.run_id, who, folder)
-        if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
-            await agree_on_weights(store, run.run_id, who, folder)
-    finally:
-        await store.close()
     return config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})
 
 
-async def _check_data(config: RunConfig, run: RunContext) -> None:
-    paths = [path for path in (config.data.train, config.data.validation) if path is not None]
-    for path in paths:
+def _check_data(config: RunConfig, run: RunContext) -> None:
+    for path in _data(config):
         if not path.is_file() or not os.access(path, os.R_OK):
             raise InputError(f"data: {path} cannot be read; the controller's host needs the data")
         # A launcher of this machine has read it already.
         if run.launcher != "local" or PARENT_VARIABLE not in os.environ:
             check_dataset(path, config)
-    store = await open_store(run.store_url)
-    try:
-        await agree_on_data(store, run.run_id, paths)
-    finally:
-        await store.close()
 
 
-async def _check_place(config: RunConfig, run: RunContext, who: str) -> None:
-    place = run_place(config, run.run_id)
-    if place is None:
-        return
+def _data(config: RunConfig) -> list[Path]:
+    return [path for path in (config.data.train, config.data.validation) if path is not None]
+
+
+async def _agree(kind: str, who: str, config: RunConfig, run: RunContext) -> None:
+    """With the run's other processes and lives, by its store, on what each has found."""
     store = await open_store(run.store_url)
     try:
-        await claim_place(store, run.run_id, who, place)
+        if kind in ("rollout", "trainer"):
+            await agree_on_model(store, run.run_id, who, config.model.path)
+        if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
+            await agree_on_weights(store, run.run_id, who, config.model.path)
+        if kind == "controller":
+            await agree_on_data(store, run.run_id, _data(config))
+        if kind != "rollout" and (place := run_place(config, run.run_id)):
+            await claim_place(store, run.run_id, who, place)
     finally:
         await store.close()
 

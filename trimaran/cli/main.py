@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from trimaran.cli.options import parse
 from trimaran.cli.run_options import RUN_COMMANDS
@@ -117,16 +118,14 @@ def _pass_on(allow: Sequence[str]) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     from trimaran.cli import doctor
+    from trimaran.cli.trust_options import trust_of
+    from trimaran.trust import read_token
 
+    trust = trust_of(options, read_token(Path(options.token_file)) if options.token_file else "")
     if options.listen is not None:
-        return doctor.listen(options.listen, options.token_file)
+        return doctor.listen(options.listen, trust)
     return doctor.doctor(
-        options.config,
-        options.overrides,
-        options.host,
-        options.token_file,
-        options.store,
-        options.json,
+        options.config, options.overrides, options.host, trust, options.store, options.json
     )
 
 

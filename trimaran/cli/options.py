@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimaran.cli.run_options import add_run_commands
+from trimaran.cli.trust_options import add_trust_options
 
 KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
 
@@ -62,15 +63,17 @@ Each finding says what is wrong, why it matters and how to mend it; docs/doctor.
 examples:
   trimaran doctor                                        this host
   trimaran doctor run.yaml --store redis://10.0.0.9      and what this run needs of it
-  trimaran doctor --listen 10.0.0.2:7990 --token-file F  on every other host, then on one of them:
-  trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file F
+  trimaran doctor --listen 10.0.0.2:7990 --token-file F \\
+      --tls-cert service.crt --tls-key service.key --tls-ca ca.crt  on every other host
+  trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file F \\
+      --tls-cert service.crt --tls-key service.key --tls-ca ca.crt  then on one of them
 exit codes: 1 when there is an error among the findings, 2 for bad input
 """
 
 UP_EXAMPLES = """\
 examples:
   trimaran up                                        this machine, on loopback
-  trimaran up --folder /data/runs --config manager.yaml
+  trimaran up --folder /data/runs --config manager.yaml limits.running=2
 SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them again
 exit codes: 0 after a signal, 2 for bad input or where another manager has the store
 """
@@ -215,23 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--token-file", metavar="FILE", help="what the services of runs show")
     serve.add_argument("--run", default="", metavar="RUN", help="its id (default: any run)")
-    serve.add_argument(
-        "--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key"
-    )
-    serve.add_argument("--tls-key", metavar="FILE", help="its private key")
-    serve.add_argument("--tls-ca", metavar="FILE", help="who signed those of the others")
-    serve.add_argument(
-        "--tls-name",
-        default="",
-        metavar="NAME",
-        help="what their certificates carry (default: the address that is called)",
-    )
-    serve.add_argument(
-        "--network",
-        choices=("loopback", "trusted"),
-        default="loopback",
-        help="trusted: everybody on it may read what travels, in place of TLS",
-    )
+    add_trust_options(serve)
     serve.add_argument(
         "--address",
         default="",
@@ -330,6 +317,9 @@ def _add_up(commands: Any) -> None:
         epilog=UP_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    up.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+    )
     up.add_argument("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
     up.add_argument("--folder", metavar="DIR", help="for the runs' folders (default runs)")
     up.add_argument("--store", metavar="URL", help="redis://...; default: files in the folders")
@@ -358,6 +348,7 @@ def _add_doctor(commands: Any) -> None:
     add("--host", action="append", default=[], metavar="HOST:PORT", help="where one listens")
     add("--listen", metavar="HOST:PORT", help="answer doctors of other hosts, for an hour")
     add("--token-file", metavar="FILE", help="the same token on every host; only you can read it")
+    add_trust_options(doctor)
     add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
     add("--json", action="store_true", help="for machines")
 

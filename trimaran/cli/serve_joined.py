@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 
 from trimaran.cli.serve import tell_error
+from trimaran.cli.trust_options import trust_of
 from trimaran.errors import InputError, TrimaranError
 from trimaran.health_note import Notes, noted_file
 from trimaran.launch.devices import PLACED
@@ -20,7 +21,7 @@ from trimaran.launch.environment import process_name, serve_command
 from trimaran.launch.joining import WAIT_SECONDS, Place, join_run
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
-from trimaran.trust import TlsFiles, Trust, read_secret, write_token
+from trimaran.trust import Trust, read_secret, write_token
 
 
 def serve_joined(options: argparse.Namespace, seconds: float = WAIT_SECONDS) -> int:
@@ -29,7 +30,7 @@ def serve_joined(options: argparse.Namespace, seconds: float = WAIT_SECONDS) -> 
     setup_logging(kind)
     store_url = read_secret(options.store_file, "--store-file")
     token = read_secret(options.token_file, "--token-file") if options.token_file else ""
-    trust = Trust(token, _tls(options), options.network == "trusted")
+    trust = trust_of(options, token)
     try:
         place = asyncio.run(_join(store_url, kind, options.index, options.run, seconds))
     except TrimaranError as error:
@@ -40,18 +41,6 @@ def serve_joined(options: argparse.Namespace, seconds: float = WAIT_SECONDS) -> 
     command = serve_command(kind, None, str(folder), place.index)
     # The engine has given this process its devices: it takes those that it sees.
     os.execve(command[0], command, {**os.environ, PLACED: process_name(kind, place.index)})
-
-
-def _tls(options: argparse.Namespace) -> TlsFiles | None:
-    given = [options.tls_cert, options.tls_key, options.tls_ca]
-    if not any(given):
-        if options.tls_name:
-            raise InputError("--tls-name: there is no TLS; give --tls-cert, --tls-key and --tls-ca")
-        return None
-    if bool(options.tls_cert) != bool(options.tls_key):
-        raise InputError("--tls-cert and --tls-key: one is missing; give both")
-    certificate, key, authorities = [Path(path).resolve() if path else None for path in given]
-    return TlsFiles(certificate, key, authorities, server_name=options.tls_name)
 
 
 def _make_folder(parent: Path, place: Place, trust: Trust) -> Path:

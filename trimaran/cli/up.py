@@ -26,8 +26,9 @@ START_SECONDS = 90.0
 
 def up(options: argparse.Namespace) -> int:
     """Raises InputError for what was given, or where another manager is at work."""
-    store: str | None = options.store
-    if store and urlsplit(store).password:
+    words = ("store=" + (options.store or ""), *options.overrides)
+    stores = [word.removeprefix("store=") for word in words if word.startswith("store=")]
+    if any(urlsplit(store).password for store in stores):
         raise InputError(
             "--store: a password on the command line can be read by everybody on this machine; put"
             " the URL under store: in a --config file that only you can read, or name the"
@@ -43,6 +44,7 @@ def up(options: argparse.Namespace) -> int:
     settings = load_settings(
         Path(options.config) if options.config else None,
         {key: value for key, value in given.items() if value},
+        options.overrides,
     )
     settings.check_in_sight(read_machine(os.environ))
     show_errors(None)
@@ -94,6 +96,8 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
         what = "slots" if pool.kind == "cpu" else f"{pool.kind} devices {', '.join(pool.devices)}"
         number = f"{len(pool.devices)} " if pool.kind == "cpu" else ""
         _say(f"pool {pool.name}: {number}{what}")
+    if sets := settings.policy.sets:
+        _say(f"sets of controller, reward and weight sync: {sets}, so as many runs at a time")
     _say(f"limits: {settings.limits.describe()}")
     if (allow := settings.allowed) is None:
         why = "anything" if settings.allow else "not given"

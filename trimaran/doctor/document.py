@@ -68,19 +68,25 @@ copy (one line of 16 to 256 characters, readable by you alone):
 
 ```sh
 umask 077; head -c 24 /dev/urandom | base64 > doctor.token
-trimaran doctor --listen 10.0.0.2:7990 --token-file doctor.token     # ends after an hour
+trimaran doctor --listen 10.0.0.2:7990 --token-file doctor.token \\
+    --tls-cert service.crt --tls-key service.key --tls-ca service-ca.crt     # ends after an hour
 ```
 
 Then, on one of them:
 
 ```sh
-trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file doctor.token
+trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file doctor.token \\
+    --tls-cert service.crt --tls-key service.key --tls-ca service-ca.crt
 ```
 
+The files are those of the run's services (`services.tls`, docs/operations.md). Where nobody reads along on
+the network, `--network trusted` says so in their place. Beyond loopback a doctor without either, or without a
+token, neither listens nor calls.
+
 Every host examines itself, clocks and versions are compared, and each pair of hosts measures its link:
-by TCP, as the relay uses it, in both directions, and by Gloo where the run has collectives on hosts. The
-token never travels; each side proves that it has it. What travels is neither encrypted nor signed: it is
-the configuration, findings, times, and zeros. Stop the listeners when you are done."""
+by TCP, as the relay uses it, in both directions, and by Gloo where the run has collectives on hosts. Gloo
+knows no TLS, so it wants `--network trusted`. The token never travels; each side proves that it has it. What
+travels is the configuration, findings, times, and zeros. Stop the listeners when you are done."""
 
 JSON = """\
 ## JSON

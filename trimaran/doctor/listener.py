@@ -1,7 +1,7 @@
 """`trimaran doctor --listen`: answers doctors of other hosts, until its time is over.
 
-What it does for whoever has the token: it looks at its own host, tells the time, takes bytes, sends
-bytes to a third host, and starts one end of a Gloo group. It changes nothing.
+What it does for whoever has the token and, with TLS, a certificate: it looks at its own host, tells the
+time, takes bytes, sends bytes to a third host, and starts one end of a Gloo group. It changes nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Any
 
 from trimaran.doctor.examine import examine, facts_for_others
 from trimaran.doctor.system import System
-from trimaran.doctor.wire import CALL_SECONDS, CHUNK, Line, dial, greet
-from trimaran.errors import TrimaranError, UnauthenticatedError, UnavailableError
+from trimaran.doctor.wire import CALL_SECONDS, CHUNK, CONNECT_SECONDS, Line, dial, greet
+from trimaran.errors import TrimaranError, UnavailableError
 from trimaran.network import family_of, split
+from trimaran.tls import socket_tls
+from trimaran.trust import Trust, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +39,16 @@ PROBE = "services.weight_sync.transports.link_probe"
 
 
 class Listener:
-    """Example: listener = Listener("10.0.0.2:7990", token); listener.serve(seconds=3600)"""
+    """Example: listener = Listener("10.0.0.2:7990", trust); listener.serve(seconds=3600)"""
 
-    def __init__(self, address: str, token: str, now: Callable[[], float] = time.time) -> None:
-        """Raises OSError where the address is not this host's, or is taken."""
+    def __init__(self, address: str, trust: Trust, now: Callable[[], float] = time.time) -> None:
+        """Raises OSError where the address is not this host's, or is taken; InputError beyond loopback
+        without token and TLS, and for files that cannot be used."""
         host, port = split(address)
+        trust.check_address(address)
+        self._trust, self._tls = trust, socket_tls(trust)
         self._socket = socket.create_server((host, port), family=family_of(host))
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._token = token
         self._asks: dict[str, Callable[[Line, dict[str, Any]], dict[str, Any]]] = {
             "clock": lambda line, asked: {"time": now()},
             "examine": self._examine,
@@ -60,18 +64,12 @@ class Listener:
             while (left := end - time.monotonic()) > 0:
                 self._socket.settimeout(left)
                 with suppress(TimeoutError):
-                    connection, _ = self._socket.accept()
-                    threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                    line = Line(self._socket.accept()[0])
+                    threading.Thread(target=self._answer, args=(line,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
-        connection.settimeout(CALL_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with Line(connection) as line, suppress(OSError, TrimaranError):
-            try:
-                greet(line, self._token)
-            except UnauthenticatedError as error:
-                logger.warning("%s: %s", connection.getpeername(), error)
-                return
+    def _answer(self, line: Line) -> None:
+        with line, suppress(OSError, TrimaranError):
+            self._greet(line)
             while True:  # until the caller breaks off
                 asked = line.receive()
                 try:
@@ -81,6 +79,20 @@ class Listener:
                 except (TrimaranError, OSError, ValueError) as error:
                     answer = {"error": str(error)}
                 line.send(answer)
+
+    def _greet(self, line: Line) -> None:
+        """Raises OSError, UnavailableError and UnauthenticatedError."""
+        caller = line.socket.getpeername()
+        try:
+            line.socket.settimeout(CONNECT_SECONDS)
+            line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls:
+                line.socket = self._tls.accept(line.socket)
+            line.socket.settimeout(CALL_SECONDS)
+            greet(line, self._trust.token)
+        except (OSError, TrimaranError) as error:
+            logger.warning("%s: %s", caller, error)
+            raise
 
     def _examine(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
         from trimaran.config import parse_config
@@ -97,7 +109,7 @@ class Listener:
 
     def _send(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
         """To a third host, as the relay does: one TCP connection with large writes."""
-        with dial(str(asked["to"]), self._token) as other:
+        with dial(str(asked["to"]), self._trust) as other:
             start = time.monotonic()
             for _ in range(NUM_ROUNDS):
                 other.ask({"ask": "clock"})
@@ -114,6 +126,8 @@ class Listener:
 
     def _gloo(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
         """One end; the side that hosts the rendezvous tells its port first."""
+        if not (self._trust.is_network_trusted or is_loopback(self.host)):
+            raise UnavailableError("Gloo knows no TLS, and the network is not trusted here")
         meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
         probe = subprocess.Popen(
             [sys.executable, "-m", PROBE, "--address", self.host, *meet],

@@ -15,7 +15,8 @@ UNREACHABLE = Fault(
     Severity.ERROR,
     "{host}: {said}",
     "a host that cannot be asked cannot take part in a run",
-    "trimaran doctor --listen {host} --token-file FILE   # there, with the same token",
+    "trimaran doctor --listen {host} --token-file FILE   # there; with the token and the --tls words"
+    " (or --network trusted) that are given here",
     symptom="Connection refused; No route to host",
 )
 CLOCK = Fault(

@@ -15,10 +15,11 @@ from trimaran.doctor.others import Other
 from trimaran.doctor.wire import CALL_SECONDS, Line, clock_offset, dial
 from trimaran.errors import InputError, TrimaranError
 from trimaran.network import split
+from trimaran.trust import Trust
 
 
 def ask_host(
-    address: str, token: str, config: RunConfig | None, has_redis: bool = False
+    address: str, trust: Trust, config: RunConfig | None, has_redis: bool = False
 ) -> tuple[Other, list[Finding]]:
     """What a doctor at host:port says of its own host, and of its clock. `has_redis`: the run's store
     is there.
@@ -27,7 +28,7 @@ def ask_host(
     """
     tree = config_to_tree(config) if config is not None else None
     try:
-        with dial(address, token) as line:
+        with dial(address, trust) as line:
             ahead, within = clock_offset(line)
             line.socket.settimeout(PROBE_SECONDS)
             told = line.ask({"ask": "examine", "config": tree, "has_redis": has_redis})
@@ -39,13 +40,13 @@ def ask_host(
         return Other(address, str(error)), []
 
 
-def measure_pairs(members: Sequence[str], token: str, has_gloo: bool) -> list[Link]:
+def measure_pairs(members: Sequence[str], trust: Trust, has_gloo: bool) -> list[Link]:
     """Each way by TCP, and once by Gloo. One host alone measures the way to itself."""
     ways = list(permutations(members, 2)) or [(members[0], members[0])]
-    links = [_measure(start, end, token, "relay") for start, end in ways]
+    links = [_measure(start, end, trust, "relay") for start, end in ways]
     if has_gloo:
         pairs = list(combinations(members, 2)) or ways
-        links.extend(_measure(start, end, token, "gloo") for start, end in pairs)
+        links.extend(_measure(start, end, trust, "gloo") for start, end in pairs)
     return links
 
 
@@ -60,23 +61,23 @@ def own_address(peers: Sequence[str]) -> str:
         return str(asking.getsockname()[0])
 
 
-def _measure(start: str, end: str, token: str, transport: str) -> Link:
+def _measure(start: str, end: str, trust: Trust, transport: str) -> Link:
     try:
-        with dial(start, token) as line:
+        with dial(start, trust) as line:
             line.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
             if transport == "relay":
                 told = line.ask({"ask": "send", "to": end})
             else:
-                told = _meet(line, start, end, token)
+                told = _meet(line, start, end, trust)
         return Link(start, end, transport, told["seconds"], told["bytes_per_second"])
     except (TrimaranError, OSError, KeyError) as error:
         return Link(start, end, transport, said=str(error))
 
 
-def _meet(line: Line, start: str, end: str, token: str) -> dict[str, Any]:
+def _meet(line: Line, start: str, end: str, trust: Trust) -> dict[str, Any]:
     """A Gloo group of two: the rendezvous lies at `start`."""
     port = line.ask({"ask": "gloo"})["port"]
     host, _ = split(start)
-    with dial(end, token) as other:
+    with dial(end, trust) as other:
         other.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
         return other.ask({"ask": "gloo", "meet": f"{host}:{port}"})

@@ -1,7 +1,8 @@
 """How doctors of several hosts talk: lines of JSON over TCP, behind a proof of the same token.
 
-The token itself never travels: each side signs both sides' random numbers with it. What follows is
-neither encrypted nor signed, so it holds nothing secret: findings, times, and zeros to measure with.
+The token itself never travels: each side signs both sides' random numbers with it. Beyond loopback
+what follows travels by TLS, or over a network that the operator trusts: the configuration, findings,
+times, and zeros to measure with.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, cast
 
 from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
 from trimaran.network import split
+from trimaran.tls import socket_tls
+from trimaran.trust import Trust
 
 FORM = "trimaran-doctor-1"
 MAX_LINE = 4 << 20
@@ -27,7 +30,7 @@ CHUNK = bytes(1 << 20)
 class Line:
     """One connection, after the proof.
 
-    Example: with dial("10.0.0.2:7990", token) as line: line.ask({"ask": "clock"})
+    Example: with dial("10.0.0.2:7990", trust) as line: line.ask({"ask": "clock"})
     """
 
     socket: socket.socket
@@ -77,8 +80,9 @@ class Line:
             left -= read
 
 
-def dial(address: str, token: str) -> Line:
-    """Raises UnavailableError, UnauthenticatedError, or InputError for what is no host:port."""
+def dial(address: str, trust: Trust) -> Line:
+    """Raises UnavailableError, UnauthenticatedError, or InputError for what is no host:port, and beyond
+    loopback without token and TLS."""
     try:
         host, port = split(address)
     except ValueError:
@@ -86,20 +90,26 @@ def dial(address: str, token: str) -> Line:
     if not host:
         raise InputError(f"--host {address}: give HOST:PORT, where trimaran doctor --listen runs")
     try:
+        trust.check_address(address)
+    except InputError as error:
+        raise InputError(f"--host {error}") from None
+    tls = socket_tls(trust)
+    try:
         connection = socket.create_connection((host, port), CONNECT_SECONDS)
+        line = Line(tls.connect(connection, host) if tls else connection)
     except OSError as error:
         raise UnavailableError(f"{address}: {error.strerror or error}") from None
-    connection.settimeout(CALL_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    line, nonce = Line(connection), secrets.token_hex(16)
+    line.socket.settimeout(CALL_SECONDS)
+    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    nonce = secrets.token_hex(16)
     try:
         hello = line.receive()
         if hello.get("form") != FORM:
             raise UnavailableError(f"{address}: speaks {hello.get('form')!r}, not {FORM}")
         theirs = str(hello.get("nonce"))
-        line.send({"nonce": nonce, "proof": _proof(token, "caller", theirs, nonce)})
+        line.send({"nonce": nonce, "proof": _proof(trust.token, "caller", theirs, nonce)})
         answer = str(line.receive().get("proof"))
-        if not hmac.compare_digest(answer, _proof(token, "listener", theirs, nonce)):
+        if not hmac.compare_digest(answer, _proof(trust.token, "listener", theirs, nonce)):
             raise UnauthenticatedError(f"{address}: has another token than --token-file here")
     except OSError as error:
         line.socket.close()
