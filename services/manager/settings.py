@@ -258,8 +258,10 @@ class ManagerSettings(Section):
     machine belongs and whose nodes are the pools, or a container engine, whose
     processes are `trimaran serve KIND --store-file FILE`."""
     service_token: Path | None = None
-    """Holds what services that others start show each other, and their launcher; they have the same
-    file, because they are there before their run."""
+    """A file with a secret of 16 characters or more. External services show it to each other and to their
+    launcher; they have the same file, because they are there before their run. Under the other launchers
+    each run's token is made of it, so that a manager on another host that has the file goes on with runs
+    that are under way."""
     limits: LimitsSection = LimitsSection()
     queue: FairShareSection = FairShareSection()
 
