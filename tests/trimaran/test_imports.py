@@ -70,9 +70,11 @@ sys.meta_path.insert(0, Watch())
 import trimaran.cli.train, trimaran.cli.serve
 from trimaran.cli.launch import SITES, prepared
 from trimaran.config import parse_config
+from trimaran.launch.endpoints import fill_endpoints
 from trimaran.run_context import RunContext
 reward = {"rules": {"gsm8k": 1}}
 config = parse_config({"model": {"path": "m"}, "data": {"train": "d"}, "reward": reward})
+config = fill_endpoints(config, False)
 SITES["local"](config, RunContext("demo-1", Path("/tmp/demo-1"), "sqlite:x"), None)
 """
 
