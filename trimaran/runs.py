@@ -216,6 +216,12 @@ def replicas_key(run_id: str) -> str:
     return f"replicas/{run_id}"
 
 
+def ray_key(run_id: str) -> str:
+    """Store record {"mark": "9f86d081"}: what tells this run on a Ray cluster from one of another store
+    that has the same id."""
+    return f"ray/{run_id}"
+
+
 def launcher_lease(run_id: str) -> str:
     """Store lease of the one launcher that a run has."""
     return f"launcher/{run_id}"

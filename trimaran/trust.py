@@ -186,11 +186,18 @@ def new_token() -> str:
     return secrets.token_hex(TOKEN_BYTES)
 
 
-def make_token(folder: Path) -> str:
-    """The token of the run in this folder; made where there is none. Raises InputError."""
+def derive_token(secret: str, run_id: str) -> str:
+    """The same on every host that has the secret. Whoever has the token of one run learns neither the
+    secret from it nor another run's token."""
+    return hmac.digest(secret.encode(), run_id.encode(), "sha256").hex()
+
+
+def make_token(folder: Path, token: str = "") -> str:
+    """The token of the run in this folder. Where there is none yet it becomes `token`, or a random one
+    where that is empty. Raises InputError."""
     path = folder / TOKEN_NAME
     if not path.exists():
-        partial = _write_beside(path, new_token() + "\n")
+        partial = _write_beside(path, (token or new_token()) + "\n")
         try:
             with suppress(FileExistsError):  # another process was first: its token counts
                 os.link(partial, path)

@@ -14,7 +14,7 @@ from trimaran.errors import InputError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.store import is_shared, run_store_url
-from trimaran.trust import NO_TRUST, Trust, make_token, write_token
+from trimaran.trust import NO_TRUST, Trust, derive_token, make_token, write_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Deployment:
     launcher: str = "local"
     """What starts the processes of runs."""
     trust: Trust = NO_TRUST
-    """What the services of every run show each other; without a token each run has one of its own."""
+    """How the services of runs trust each other. Its token is the operator's, of which each run has what
+    `_token_of` says."""
 
 
 LOCAL = Deployment()
@@ -47,14 +48,23 @@ def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
     if context.run_id != run.run_id:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")
     (folder / "logs").mkdir(exist_ok=True)
-    trust = deployment.trust
-    if trust.token:
-        write_token(folder, trust.token)
-    else:
-        trust = replace(trust, token=make_token(folder))
+    trust = replace(deployment.trust, token=_token_of(run, deployment))
     wanted = RunContext(run.run_id, folder, run.store_url, trust, deployment.launcher)
     if is_new or wanted != context:
         wanted.write()
+
+
+def _token_of(run: Managed, deployment: Deployment) -> str:
+    """Made in the run's folder where it is not there yet.
+
+    External services have the operator's token itself. Other runs have one each: random, or made of the
+    operator's, so that a manager on another host has the same. It then stays as it is, because services
+    that live show it.
+    """
+    folder, given = Path(run.folder), deployment.trust.token
+    if given and deployment.launcher == "external":
+        return write_token(folder, given)
+    return make_token(folder, derive_token(given, run.run_id) if given else "")
 
 
 def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:

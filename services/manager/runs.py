@@ -34,6 +34,7 @@ from trimaran.errors import (
     LimitError,
     NotFoundError,
     StateError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from trimaran.launch.launchers import LOG_NAME
@@ -359,15 +360,22 @@ class Runs:
         )
 
     async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
-        """What a process counts, in Prometheus' text format. Raises NotFoundError."""
+        """What a process counts, in Prometheus' text format. Raises NotFoundError, and StateError where
+        the process was started under another manager's token."""
         addresses = await self.processes(client, run_id)
         if process not in addresses:
             known = ", ".join(sorted(addresses)) or "none at the moment"
             raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
         folder = Path(self._of(client, run_id).folder)
         trust = (await asyncio.to_thread(RunContext.in_folder, folder)).trust
-        async with MetricsClient(addresses[process], trust) as asked:
-            return await asked.get_metrics()
+        try:
+            async with MetricsClient(addresses[process], trust) as asked:
+                return await asked.get_metrics()
+        except UnauthenticatedError:
+            raise StateError(
+                f"run {run_id}: {process} has another token than this manager, which has taken the run"
+                " over; pause and resume the run, and give all managers of the store one service_token"
+            ) from None
 
     async def ledger_group(self, client: ClientIdentity, run_id: str, group: int) -> LedgerAnswer:
         run = self._of(client, run_id)

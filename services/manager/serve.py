@@ -34,7 +34,7 @@ from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.launch.ray.cluster import Cluster, ray_address
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
 from trimaran.tls import read_pem
-from trimaran.trust import NO_TRUST, TlsFiles, Trust, is_loopback, read_secret
+from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""
@@ -222,7 +222,10 @@ def _secrets(settings: ManagerSettings) -> dict[str, str]:
 
 def deployment_of(settings: ManagerSettings) -> Deployment:
     """Raises InputError for files that cannot be used."""
-    token = read_secret(settings.service_token, "service_token") if settings.service_token else ""
+    path = settings.service_token
+    token = read_secret(path, "service_token") if path else ""
+    if token and not TOKEN.fullmatch(token):
+        raise InputError(f"service_token: {path} must hold 16 to 256 characters without spaces")
     return Deployment(settings.launcher, replace(service_trust(settings), token=token))
 
 

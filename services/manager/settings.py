@@ -263,8 +263,10 @@ class ManagerSettings(Section):
     """How many controllers, reward services and weight syncs there are with `launcher: external`. Each
     serves one run at a time, so further runs wait. Ranks and replicas are counted by `pools`."""
     service_token: Path | None = None
-    """Holds what services that others start show each other, and their launcher; they have the same
-    file, because they are there before their run."""
+    """A file with a secret of 16 characters or more. External services show it to each other and to their
+    launcher; they have the same file, because they are there before their run. Under the other launchers
+    each run's token is made of it, so that a manager on another host that has the file goes on with runs
+    that are under way."""
     limits: LimitsSection = LimitsSection()
     queue: FairShareSection = FairShareSection()
 

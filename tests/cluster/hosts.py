@@ -102,13 +102,14 @@ class Host:
         return done.stdout
 
     def processes(self, *words: str) -> dict[int, str]:
-        """Command lines that hold all the words, by the process id on the host."""
-        lines = self.run("ps", "-eo", "pid=,args=").splitlines()
-        found = (line.strip().partition(" ") for line in lines)
+        """Command lines that hold all the words, by the process id on the host. Nobody there reaps what
+        has lost its parent, so the dead are left out."""
+        lines = self.run("ps", "-eo", "pid=,stat=,args=").splitlines()
+        found = (line.split(maxsplit=2) for line in lines)
         return {
-            int(pid): line.strip()
-            for pid, _, line in found
-            if all(word in line for word in words) and "ps -eo" not in line
+            int(pid): line
+            for pid, state, line in found
+            if state[0] != "Z" and all(word in line for word in words) and "ps -eo" not in line
         }
 
     def kill(self, number: signal.Signals, *words: str) -> int:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.hosts import Host, Network
 
@@ -94,7 +95,32 @@ class RayHosts:
     def join(self, host: Host, *words: str) -> None:
         self._ray(host, f"--address={self.address}", *words)
 
-    def nodes(self) -> list[Mapping[str, object]]:
+    def drain(self, host: Host, seconds: float) -> None:
+        """The host says that it is gone in so many seconds, as a cloud's machine does that is taken
+        away."""
+        [node_id] = [
+            n["NodeID"] for n in self.nodes() if n["NodeName"] == host.address and n["Alive"]
+        ]
+        self.head.run(
+            *(
+                sys.executable,
+                *RAY,
+                "drain-node",
+                f"--address={self.address}",
+                "--node-id",
+                node_id,
+            ),
+            *(
+                "--reason",
+                "DRAIN_NODE_REASON_PREEMPTION",
+                "--reason-message",
+                "the host is taken away",
+            ),
+            *("--deadline-remaining-seconds", str(int(seconds))),
+            variables=VARIABLES,
+        )
+
+    def nodes(self) -> list[Mapping[str, Any]]:
         """As Ray sees them; slow, because each look starts a Python."""
         program = (
             "import json, ray; ray.init('auto', logging_level='ERROR', log_to_driver=False);"

@@ -13,8 +13,10 @@ from typing import Any
 from tests.cluster.hosts import DISK, Host
 from tests.cluster.ray_hosts import VARIABLES, RayHosts, wait_for
 from trimaran.store.open import run_store_url
+from trimaran.trust import new_token, write_private
 
 RECOVERY_SECONDS = 180.0
+GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,16 @@ class ManagedRun:
 
     def __init__(self, cluster: RayHosts, host: Host) -> None:
         self.cluster, self.host, self.run_id = cluster, host, ""
+        """Where the manager is, at the moment."""
+        self._observer = host
+        self._secret = cluster.folder / "service-token"
+        write_private(self._secret, new_token())
 
     def start_manager(self) -> None:
         (self.host.folder / "manager.yaml").write_text(
             f"store: {self.cluster.store}\nfolder: {DISK}/managed\nnetwork: trusted\n"
             f"launcher: ray\nservices: {{network: {{subnet: {self.host.subnet}}}}}\n"
+            f"service_token: {self._secret}\n"
         )
         log = self.cluster.folder / "manager.log"
         words = ("-m", "trimaran.cli", "up", "--config", DISK / "manager.yaml")
@@ -60,7 +67,7 @@ class ManagedRun:
 
     @property
     def looks(self) -> list[dict[str, Any]]:
-        path = self.host.folder / "observed.jsonl"
+        path = self._observer.folder / "observed.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -105,6 +112,11 @@ class ManagedRun:
 
         wait_for(seen, what, RECOVERY_SECONDS)
         return found[0]
+
+    def metrics(self, name: str) -> str:
+        """What the manager is told by one of the run's processes, which wants the run's token."""
+        url = f"http://127.0.0.1:7980/metrics/runs/{self.run_id}/{name}"
+        return self.host.run(sys.executable, "-c", GET, url)
 
     def end(self) -> str:
         """Cancels it; how it stands then."""

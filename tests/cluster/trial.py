@@ -14,9 +14,11 @@ from typing import Any
 from tests.cluster.hosts import DISK, Host
 from tests.cluster.inputs import write_inputs
 from tests.cluster.ray_hosts import VARIABLES, RayHosts, wait_for
-from tests.cluster.run import ManagedRun
+from tests.cluster.run import RECOVERY_SECONDS, ManagedRun
 
 LEFT_SECONDS = 30.0
+LEAVE_SECONDS = 300.0
+"""Before a node that leaves is gone."""
 LAUNCHER, MANAGER = "trimaran.cli launch", "trimaran.cli up"
 OURS = ("trimaran.cli serve", LAUNCHER, "ray::Supervisor")
 LEFT_IN_RAY = """
@@ -70,8 +72,39 @@ class Trial:
         for title, name, harm in self.faults():
             self._record(title, **asdict(run.recover(name, harm)))
             run.until_all_answer(*needed)
+        self.a_node_leaves()
+        run.until_all_answer(*needed)
+        self.the_manager_moves()
         assert run.end() == "cancelled"
+        print(self.cluster.trimaran(run.host, "ledger", "verify", run.run_id), flush=True)
         self.nothing_is_left()
+
+    def a_node_leaves(self) -> None:
+        """And says so before: its replicas are drained and go on elsewhere. Another node has come."""
+        self.nodes.append(self.cluster.node("node4", "--num-cpus=2"))
+        others = [h for h in self.nodes[1:3] if h is not self.host_of("trainer-0")]
+        [leaving] = others
+        hosts = self.run.last["hosts"].items()
+        names = [name for name, at in hosts if "rollout" in name and at == leaving.address]
+        recovery = self.run.recover(names[0], lambda: self.cluster.drain(leaving, LEAVE_SECONDS))
+        self._record("a replica's node says that it leaves", **asdict(recovery))
+        wait_for(lambda: not leaving.processes("trimaran.cli serve"), f"{leaving.name} to be empty")
+        log = self.run.host.folder / "managed" / self.run.run_id / "logs" / "weight-sync.log"
+        assert all(f"{name} is drained" in log.read_text() for name in names), names
+
+    def the_manager_moves(self) -> None:
+        """Another host takes its place; launcher and services go on, and it has their token."""
+        run, before = self.run, self.run.last["lives"]
+        began = time.monotonic()
+        self.kill(run.host, MANAGER)
+        run.host = self.nodes[-1]
+        run.start_manager()
+        for name in before:
+            assert "trimaran_" in run.metrics(name), name
+        self._record("the manager moves to another node", seconds=time.monotonic() - began)
+        step = run.last["step"]
+        wait_for(lambda: run.last["step"] > step, "a step", RECOVERY_SECONDS)
+        assert run.last["lives"] == before
 
     def faults(self) -> list[tuple[str, str, Harm]]:
         """What, whose life it ends, and how."""

@@ -201,6 +201,10 @@ async def test_a_context_follows_what_the_manager_is_told_now(
     prepare(run, Deployment("external", Trust(TOKEN)))
     context = RunContext.in_folder(Path(run.folder))
     assert own != TOKEN and (context.trust.token, context.launcher) == (TOKEN, "external")
+    for launcher in ("local", "ray"):
+        Path(run.folder, "token").write_text(own)
+        prepare(run, Deployment(launcher, Trust(TOKEN)))
+        assert RunContext.in_folder(Path(run.folder)).trust.token == own  # its services show it
     moved = own_folder(run, tmp_path / "other", "redis://host:6379/0?prefix=here")
     assert moved.folder == run.folder  # it is there
     assert moved.store_url == f"redis://host:6379/0?prefix=here/run/{run.run_id}"

@@ -1,15 +1,18 @@
-"""The manager asks a run's processes where they answer now."""
+"""The manager asks a run's processes where they answer now, also one that has taken the run over."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.manager.fakes import FakeLauncher, managing
+from tests.manager.test_external import ELSEWHERE
 from tests.manager.test_runs import ANN, asynchronous, create, started
+from tests.redis_server import RedisServer
 from trimaran import rpc
-from trimaran.errors import NotFoundError
+from trimaran.errors import InputError, NotFoundError, StateError
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, endpoints_key
 from trimaran.series import CONTROLLER_STEP
@@ -48,3 +51,50 @@ async def test_a_process_without_an_address_is_not_asked(tmp_path: Path) -> None
         with pytest.raises(NotFoundError, match="rollout-4"):
             await served.runs.process_metrics(ANN, run_id, "rollout-4")
         await processes.store.close()
+
+
+@asynchronous
+async def test_a_manager_on_another_host_goes_on_with_runs_where_it_has_the_secret(
+    tmp_path: Path, shared_redis: RedisServer
+) -> None:
+    secret, other_secret = tmp_path / "secret", tmp_path / "other"
+    secret.write_text("the operators secret".replace(" ", "-") + "\n")
+    other_secret.write_text("a" * 32)
+    url, launcher = shared_redis.url("moves"), FakeLauncher()
+    async with managing(tmp_path / "1", launcher, store=url, service_token=secret) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING, starts=1)
+        assert processes.lease
+        await processes.store.release(processes.lease)
+        processes.holder = ELSEWHERE  # for managers of other folders
+        await processes.take_lease()
+        trust = RunContext.in_folder(tmp_path / "1" / run_id).trust
+        records = [value.value for _, value in await served.manager.records.store.list_records()]
+        records += [value.value for _, value in await processes.store.list_records()]
+    assert trust.token and trust.token != secret.read_text().strip()
+    assert trust.token not in json.dumps(records)
+    (tmp_path / "1").rename(tmp_path / "gone")
+    server = rpc.Server("127.0.0.1:0", [], trust=trust)
+    server.metrics.show(CONTROLLER_STEP, lambda: 3)
+    await server.start()
+    await processes.store.put(endpoints_key(run_id), {"controller": server.address})
+
+    async def asked_by(folder: Path, file: Path) -> str:
+        async with managing(folder, FakeLauncher(), store=url, service_token=file) as served:
+            return await served.runs.process_metrics(ANN, run_id, "controller")
+
+    with pytest.raises(StateError, match="has another token than this manager"):
+        await asked_by(tmp_path / "2", other_secret)
+    (tmp_path / "2").rename(tmp_path / "gone-2")
+    assert f"{CONTROLLER_STEP.name} 3" in await asked_by(tmp_path / "3", secret)
+    await server.stop()
+    await processes.store.close()
+
+
+@asynchronous
+async def test_a_secret_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("short")
+    with pytest.raises(InputError, match="must hold 16 to 256 characters"):
+        async with managing(tmp_path / "runs", service_token=tmp_path / "secret"):
+            pass

@@ -36,7 +36,7 @@ def test_trimaran_controller_and_reward_never_load_torch() -> None:
     assert "services.reward.workers.pool" in names
     loaded = modules_after("\n".join(f"import {name}" for name in names))
     assert "services.controller.loop" in loaded
-    assert not loaded & {"torch", "transformers", "vllm"}
+    assert not loaded & {"torch", "transformers", "vllm", "ray"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["serve", "--help"]])
@@ -55,3 +55,34 @@ except SystemExit:
 def test_what_reward_workers_are_forked_from_holds_no_threads_of_grpc() -> None:
     loaded = modules_after("import services.reward.workers.worker, services.reward.workers.warm")
     assert not loaded & {"grpc", "aiohttp"}
+
+
+LOCAL_RUN = """
+import sys
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray":
+            sys.modules["somebody_seeks_ray"] = sys
+
+sys.meta_path.insert(0, Watch())
+import trimaran.cli.train, trimaran.cli.serve
+from trimaran.cli.launch import SITES, prepared
+from trimaran.config import parse_config
+from trimaran.launch.endpoints import fill_endpoints
+from trimaran.run_context import RunContext
+reward = {"rules": {"gsm8k": 1}}
+config = parse_config({"model": {"path": "m"}, "data": {"train": "d"}, "reward": reward})
+config = fill_endpoints(config, False)
+SITES["local"](config, RunContext("demo-1", Path("/tmp/demo-1"), "sqlite:x"), None)
+"""
+
+
+def test_a_run_on_one_machine_never_looks_for_ray() -> None:
+    """Whether it is installed or not, so that such a run does not pay for it."""
+    assert "somebody_seeks_ray" not in modules_after(LOCAL_RUN)
+    on_ray = (
+        "from contextlib import suppress\nwith suppress(Exception): prepared(config, 'ray', False)"
+    )
+    assert "somebody_seeks_ray" in modules_after(LOCAL_RUN + on_ray)

@@ -25,6 +25,7 @@ from trimaran.trust import (
     Role,
     TlsFiles,
     Trust,
+    derive_token,
     is_loopback,
     make_token,
     new_token,
@@ -264,6 +265,18 @@ def test_a_token_is_made_once_and_only_its_owner_reads_it(tmp_path):
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
     assert make_token_of_another(tmp_path) != token
+
+
+def test_a_token_that_is_made_of_a_secret_is_the_runs_own_on_every_host(tmp_path):
+    token = derive_token("the-operators-secret", "run-1")
+    assert token == derive_token("the-operators-secret", "run-1")
+    others = {
+        derive_token("the-operators-secret", "run-2"),
+        derive_token("another-secret", "run-1"),
+    }
+    assert len(others - {token}) == 2 and "secret" not in token
+    assert make_token(tmp_path, token) == token
+    assert make_token(tmp_path) == make_token(tmp_path, next(iter(others))) == token  # once made
 
 
 def make_token_of_another(folder):

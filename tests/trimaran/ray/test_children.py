@@ -20,6 +20,7 @@ from tests.trimaran.ray.test_placing import configure
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.children import RayChildren
 from trimaran.launch.ray.cluster import Cluster
+from trimaran.launch.ray.naming import own_prefix
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.launch.service_records import ServiceRecord
 from trimaran.run_context import RunContext
@@ -33,8 +34,8 @@ SECONDS = 60.0
 class Stage:
     """A run with RayChildren on a fake cluster."""
 
-    def __init__(self, folder: Path, store: Store, url: str) -> None:
-        self.folder, self.store, self.cluster = folder, store, FakeCluster()
+    def __init__(self, folder: Path, store: Store, url: str, cluster: FakeCluster) -> None:
+        self.folder, self.store, self.cluster = folder, store, cluster
         self.run = RunContext("demo-1", folder, url, Trust(make_token(folder)), "ray")
         self.run.write()
         self.notes: list[str] = []
@@ -70,11 +71,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(folder: Path) -> AsyncGenerator[Stage]:
-    (folder / "logs").mkdir()
+async def staged(folder: Path, cluster: FakeCluster | None = None) -> AsyncGenerator[Stage]:
+    (folder / "logs").mkdir(parents=True)
     url = f"sqlite:{folder / 'store.sqlite'}"
     store = await open_store(url)
-    stage = Stage(folder, store, url)
+    stage = Stage(folder, store, url, cluster or FakeCluster())
     try:
         await stage.children.open()
         yield stage
@@ -228,7 +229,8 @@ def test_a_trainer_group_is_made_anew_after_a_rank_is_lost(hold: Any) -> None:
 def test_what_an_earlier_launcher_left_is_ended_first(hold: Any) -> None:
     async def body(stage: Stage) -> None:
         pid = await stage.start("rollout-0")
-        stage.cluster.groups["demo-1/trainer/old"] = []
+        own = await own_prefix(stage.store, "demo-1")
+        stage.cluster.groups[f"{own}trainer/old"] = []
         stage.cluster.groups["demo-10/trainer/other"] = []
         second = stage.make_children()
         await second.open()
@@ -239,6 +241,20 @@ def test_what_an_earlier_launcher_left_is_ended_first(hold: Any) -> None:
             await second.close()
 
     hold(body)
+
+
+def test_a_run_of_the_same_id_in_another_store_is_left_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with asyncio.timeout(SECONDS), staged(tmp_path / "ours") as ours:
+            pid = await ours.start("trainer-0")
+            held = set(ours.cluster.actors), set(ours.cluster.groups)
+            async with staged(tmp_path / "theirs", ours.cluster) as theirs:
+                await theirs.start("trainer-0")
+                assert (len(ours.cluster.actors), len(ours.cluster.groups)) == (2, 2)
+            assert is_alive(pid) and ours.children.exits.empty()
+            assert (set(ours.cluster.actors), set(ours.cluster.groups)) == held
+
+    asyncio.run(body())
 
 
 def test_the_manager_says_on_which_node_a_replica_stands(hold: Any) -> None:

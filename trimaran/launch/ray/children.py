@@ -24,6 +24,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
+from trimaran.launch.ray.naming import own_prefix
 from trimaran.launch.ray.placing import (
     beside,
     kind_of,
@@ -130,6 +131,8 @@ class RayChildren:
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._nodes: list[Node] = []
         self._own_address = ""
+        self._prefix = ""
+        """Of all names that the run has on the cluster; empty until they are known."""
         self._group: tuple[Any, int] | None = None
         """The placement group of the trainer's ranks, and how many bundles it has."""
         self._grouping = asyncio.Lock()
@@ -139,12 +142,13 @@ class RayChildren:
 
     async def open(self) -> None:
         """Ends what an earlier launcher of the run has left. Raises InputError and
-        UnavailableError."""
+        UnavailableError, and StoreError for the run's store."""
         await self._ask(self._cluster.connect)
         self._nodes = await self._ask(self._cluster.nodes)
         own = self._cluster.own_node
         self._own_address = next((n.address for n in self._nodes if n.node_id == own), "")
         (self._run.folder / self._mark).touch()
+        self._prefix = await own_prefix(self._store, self._run.run_id)
         await self._clear()
         await self._read_records()
         self._surveying = asyncio.create_task(self._survey())
@@ -191,7 +195,8 @@ class RayChildren:
             life.cancel()
         if lives:
             await asyncio.wait(lives, timeout=2 * END_SECONDS)
-        await self._try(self._cluster.release, f"{self._run.run_id}/")
+        if self._prefix:  # without one it would mean every run of the cluster
+            await self._try(self._cluster.release, self._prefix)
         await self._try(self._cluster.disconnect)
         (self._run.folder / self._mark).unlink(missing_ok=True)
 
@@ -234,7 +239,7 @@ class RayChildren:
     async def _live(self, child: RayChild) -> Exit:
         service = child.service
         where = await self._find_where(child)
-        title = f"{self._run.run_id}/{service.name}/{child.incarnation}"
+        title = f"{self._prefix}{service.name}/{child.incarnation}"
 
         def make() -> None:
             actor = self._cluster.make(Supervisor, title, where, self._lapse_seconds)
@@ -314,7 +319,7 @@ class RayChildren:
     async def _trainer_group(self) -> tuple[Any, int]:
         async with self._grouping:
             if self._group is None:
-                prefix = f"{self._run.run_id}/trainer/"
+                prefix = f"{self._prefix}trainer/"
                 await self._ask(self._cluster.release, prefix)
                 self._nodes = await self._ask(self._cluster.nodes)
                 bundles = trainer_bundles(self._config, self._nodes)
@@ -393,10 +398,9 @@ class RayChildren:
 
     async def _clear(self) -> None:
         """What an earlier launcher of this run has left behind."""
-        prefix = f"{self._run.run_id}/"
-        actors = await self._ask(self._cluster.find, prefix)
+        actors = await self._ask(self._cluster.find, self._prefix)
         await asyncio.gather(*map(self._end_actor, actors.values()))
-        await self._ask(self._cluster.release, prefix)
+        await self._ask(self._cluster.release, self._prefix)
 
     async def _end_actor(self, actor: Any, has_place: bool = True) -> None:
         if has_place:
