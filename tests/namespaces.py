@@ -9,6 +9,7 @@ with far_hosts("10.77.0", 3) as far, Link(far, delay_ms=10, loss=0.01) as link:
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+CLONE_NEWNET = 0x40000000
+"""Of <sched.h>."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,16 @@ class NamespaceHost:
     def inside(self, *command: str) -> list[str]:
         """The command, as it runs there."""
         return ["nsenter", f"--net=/run/netns/{self.name}", *command]
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """This thread, and what it starts, is there meanwhile."""
+        with open("/proc/thread-self/ns/net") as here, open(f"/run/netns/{self.name}") as there:
+            _enter(there.fileno())
+            try:
+                yield
+            finally:
+                _enter(here.fileno())
 
 
 @contextmanager
@@ -108,6 +122,12 @@ class Link:
     def _say(self, word: str, host: NamespaceHost | None) -> None:
         assert self._process.stdin
         self._process.stdin.write(f"{word} {host.address if host else ''}\n")
+
+
+def _enter(namespace: int) -> None:
+    """os.setns, which Python 3.11 does not have."""
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def _make_hosts(stack: ExitStack, network: str, count: int) -> list[NamespaceHost]:
