@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e import runs
 from tests.e2e.disjoint import roots_of
-from tests.e2e.far import site
+from tests.e2e.far import CONTROL, site
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 
@@ -48,6 +48,39 @@ def test_two_ranks_and_a_replica_on_three_hosts_reach_the_roots_of_one(
         far.link.cut(far.net("second"))
         far.until_noted("trainer-1 died")
         far.link.mend(far.net("second"))
+        assert far.until_ended() is RunState.SUCCEEDED, far.tell()
+        assert far.roots() == usual
+    assert runs.survivors(tmp_path) == []
+
+
+def test_the_hosts_of_replica_trainer_and_manager_are_lost_one_after_another(
+    write_run: Callable[..., Path], tiny_model: Path, tmp_path: Path, redis_program: str
+) -> None:
+    path = write_run(run=STEPS | {"steps": 8})
+    usual = usual_roots(path, tmp_path)
+    places = {"first": ("trainer-0",), "second": ("rollout-0",)}
+    with site(tmp_path, places, DELAY_MS, LOSS) as far:
+        far.submit(path, {"model": far.push(tiny_model), "weight_sync": {"transport": "relay"}})
+        for step, name in ((2, "second"), (4, "first"), (6, CONTROL)):
+            far.until_step(step)
+            far.lose(name)
+            far.start(name)
+        assert far.until_ended() is RunState.SUCCEEDED, far.tell()
+        assert far.roots() == usual
+    assert runs.survivors(tmp_path) == []
+
+
+def test_a_vllm_replica_of_two_devices_on_a_host_of_its_own(
+    write_run: Callable[..., Path], tiny_model: Path, tmp_path: Path, redis_program: str
+) -> None:
+    """Both of its processes load from one shadow, as the run's replica does on one host."""
+    engine = {"engine": "vllm", "tensor_parallel": 2, "kv_cache_gib": 0.05}
+    path = write_run(run=STEPS | {"steps": 4}, rollout=engine, validation={"every": 100})
+    usual = usual_roots(path, tmp_path)
+    places = {"first": ("trainer-0",), "second": ("rollout-0",)}
+    with site(tmp_path, places, DELAY_MS, LOSS) as far:
+        sync = {"transport": "collective"}
+        far.submit(path, {"model": far.push(tiny_model), "weight_sync": sync})
         assert far.until_ended() is RunState.SUCCEEDED, far.tell()
         assert far.roots() == usual
     assert runs.survivors(tmp_path) == []
