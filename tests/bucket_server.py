@@ -33,8 +33,8 @@ def served() -> Iterator[Endpoint]:
 class Endpoint:
     """An S3 server in a process of its own, which forgets everything when it is killed."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self.port, self.address = port, address
         self.process: subprocess.Popen[bytes]
 
     @property
@@ -43,13 +43,14 @@ class Endpoint:
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": self._url,
             "AWS_ALLOW_HTTP": "true",
         }
 
     def start(self) -> None:
         """Returns once the bucket `payloads` is there."""
-        command = [sys.executable, "-m", "moto.server", "-p", str(self.port)]
+        place = ("-H", self.address, "-p", str(self.port))
+        command = [sys.executable, "-m", "moto.server", *place]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while not self._is_up():
@@ -60,7 +61,7 @@ class Endpoint:
     def make_bucket(self) -> None:
         import boto3
 
-        client: Any = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}")
+        client: Any = boto3.client("s3", endpoint_url=self._url)
         client.create_bucket(Bucket="payloads")
 
     def kill(self) -> None:
@@ -69,4 +70,8 @@ class Endpoint:
 
     def _is_up(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.address, self.port)) == 0
+
+    @property
+    def _url(self) -> str:
+        return f"http://{self.address}:{self.port}"

@@ -23,22 +23,38 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 class RedisServer:
     """Example: RedisServer(tmp_path).start().url("demo")"""
 
-    def __init__(self, folder: Path, *settings: str, cores: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *settings: str,
+        cores: Collection[int] = (),
+        address: str = "127.0.0.1",
+    ) -> None:
         """Without settings it loses nothing; without cores it runs on any."""
         self.folder, self.settings = folder, settings or DURABLE
         self._pinned = ("taskset", "-c", ",".join(map(str, cores))) if cores else ()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        self.address = address
+        with socket.create_server((address, 0)) as listener:
             self.port: int = listener.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, prefix: str, options: str = "") -> str:
-        return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
+        return f"redis://{self.address}:{self.port}/0?prefix={prefix}{options}"
 
     def start(self) -> RedisServer:
         if PROGRAM is None:
             raise RuntimeError(WHY_SKIPPED)
         self.folder.mkdir(exist_ok=True)
-        fixed = ("--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--protected-mode", "no")
+        fixed = (
+            "--bind",
+            self.address,
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+            "--protected-mode",
+            "no",
+        )
         place = ("--port", str(self.port), "--dir", str(self.folder), "--repl-diskless-sync-delay")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -49,7 +65,7 @@ class RedisServer:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                with redis.Redis(port=self.port) as client:
+                with redis.Redis(self.address, self.port) as client:
                     client.ping()
                 return self
             except redis.ConnectionError:
@@ -59,7 +75,7 @@ class RedisServer:
 
     def require(self, password: str) -> None:
         """From now on; it stands in no command line."""
-        with redis.Redis(port=self.port) as client:
+        with redis.Redis(self.address, self.port) as client:
             client.config_set("requirepass", password)
 
     def kill(self) -> None:

@@ -145,6 +145,12 @@ def resolve(name: DeviceName, machine: Machine) -> Kind:
     return "cpu" if find_missing("cuda", machine) else "cuda"
 
 
+def kinds_of(machine: Machine) -> frozenset[Kind]:
+    """What there is to compute on, whether or not all that it needs is installed."""
+    counts: dict[Kind, int] = {"npu": machine.num_npus, "cuda": machine.num_gpus, "cpu": 1}
+    return frozenset(kind for kind, count in counts.items() if count)
+
+
 def is_gpu_uuid(name: str) -> bool:
     """Of a GPU or a part of one (MIG), whole or its beginning, as CUDA_VISIBLE_DEVICES takes it.
 

@@ -58,6 +58,9 @@ PINGS = [
 ]
 
 STOP_GRACE_SECONDS = 2.0
+REACH_SECONDS = 30.0
+"""Longer than a silent host takes to be noticed (`channel.AWAY`): who was called for so long was there."""
+REACH_PAUSE_SECONDS = 0.5
 
 Identify = Callable[[str, str], ClientIdentity]
 """Given the method's path and the token ("" without one): who calls. Raises UnauthenticatedError or
@@ -332,6 +335,28 @@ async def call(method: Callable[..., Any], request: Message, timeout: float) -> 
                 f"{name}: no answer within {timeout:g} s; the service is frozen or too slow"
             ) from None
         raise error_of(error) from None
+
+
+async def call_again(method: Callable[..., Any], request: Message, timeout: float) -> Any:
+    """`call` of what may be asked twice: a connection that breaks, as the one between two hosts does
+    when the network is away for a while, is made again.
+
+    Raises as `call`, UnreachableError once nobody was reached for `REACH_SECONDS`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    lost_at: float | None = None
+    while True:
+        asked_at = loop.time()
+        try:
+            return await call(method, request, max(deadline - asked_at, 0.001))
+        except errors.UnreachableError:
+            now = loop.time()
+            if lost_at is None or now - asked_at >= REACH_SECONDS:
+                lost_at = now  # until now it was there
+            if now + REACH_PAUSE_SECONDS >= min(deadline, lost_at + REACH_SECONDS):
+                raise
+        await asyncio.sleep(REACH_PAUSE_SECONDS)
 
 
 async def stream(

@@ -140,6 +140,8 @@ class Peer:
     """Secret with which a puller authenticates itself there; new with each process."""
     host: str
     """Equal on processes that can share memory; empty where weights lie on an accelerator."""
+    backend: str = ""
+    """Of the collectives in which it can take part: hccl, nccl or gloo."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,11 +196,11 @@ def decode_limits(message: types_pb2.TransferLimits) -> types.TransferLimits:
 
 
 def encode_peer(peer: types.Peer) -> types_pb2.Peer:
-    return types_pb2.Peer(relay=peer.relay, key=peer.key, host=peer.host)
+    return types_pb2.Peer(relay=peer.relay, key=peer.key, host=peer.host, backend=peer.backend)
 
 
 def decode_peer(message: types_pb2.Peer) -> types.Peer:
-    return types.Peer(message.relay, message.key, message.host)
+    return types.Peer(message.relay, message.key, message.host, message.backend)
 
 
 def encode_delta(delta: types.Delta | None) -> types_pb2.Delta | None:

@@ -57,7 +57,9 @@ class OtherRanks:
         self, method: str, request: Together, own: Awaitable[T], timeout: float
     ) -> T:
         """This rank's own result, when all ranks have one. The first failure rises at once."""
-        calls = [rpc.call(getattr(stub, method), request, timeout) for stub in self._stubs]
+        # A batch may be asked twice, `TrainerRank.train`.
+        call = rpc.call_again if method == "TrainBatch" else rpc.call
+        calls = [call(getattr(stub, method), request, timeout) for stub in self._stubs]
         result = asyncio.ensure_future(own)
         tasks = [result, *(asyncio.ensure_future(call) for call in calls)]
         try:

@@ -10,14 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.certificates import Authority
 from tests.doctor.made import config
+from tests.namespaces import Link, NamespaceHost, far_hosts
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
@@ -161,52 +163,18 @@ def test_a_pair_is_measured_by_gloo() -> None:
 # Hosts with addresses of their own.
 
 
-class Hosts:
-    """Two network namespaces, 10.77.0.1 and 10.77.0.2, and the wire between them."""
+class Hosts(NamedTuple):
+    """10.77.0.1 and 10.77.0.2, and the wire between them."""
 
-    def __init__(self, names: list[str], delay_ms: float) -> None:
-        self.names = names
-        ends = (names[0], "10.77.0.1", names[1], "10.77.0.2", "1000", str(delay_ms))
-        self._wire = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.link", *ends],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        assert self._wire.stdout and self._wire.stdout.readline() == "up\n"
-
-    def cut(self) -> None:
-        assert self._wire.stdin
-        self._wire.stdin.write("cut\n")
-
-    def close(self) -> None:
-        self._wire.kill()
-        self._wire.wait()
+    pair: list[NamespaceHost]
+    link: Link
 
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """The parameter: the wire's delay one way, in milliseconds."""
-    if not Path("/dev/net/tun").exists():
-        pytest.skip("this kernel has no TUN devices, of which the wire between two hosts is made")
-    names = [f"doctor{os.getpid()}{end}" for end in "ab"]
-    with ExitStack() as stack:
-        for name in names:
-            if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
-                pytest.skip("only root may make the network namespaces that are this test's hosts")
-            stack.callback(run, "ip", "netns", "delete", name)
-        made = Hosts(names, request.param)
-        stack.callback(made.close)
-        yield made
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-
-
-def inside(name: str, *command: str) -> list[str]:
-    return ["nsenter", f"--net=/run/netns/{name}", *command]
+    with far_hosts("10.77.0", 2) as pair, Link(pair, request.param) as link:
+        yield Hosts(pair, link)
 
 
 @pytest.fixture
@@ -223,7 +191,7 @@ def listening(hosts: Hosts, *words: str) -> Iterator[str]:
     address = "10.77.0.2:7990"
     command = [sys.executable, "-m", "trimaran.cli", "doctor", "--listen", address]
     with subprocess.Popen(
-        inside(hosts.names[1], *command, *words), stdout=subprocess.PIPE, text=True
+        hosts.pair[1].inside(*command, *words), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout and address in process.stdout.readline()
@@ -243,11 +211,13 @@ def listener(hosts: Hosts, trusting: tuple[str, ...]) -> Iterator[str]:
         yield address
 
 
-def ask(name: str, *arguments: str, **variables: str) -> tuple[int, dict[str, list[dict]]]:
+def ask(
+    host: NamespaceHost, *arguments: str, **variables: str
+) -> tuple[int, dict[str, list[dict]]]:
     """The exit code and the report of `trimaran doctor --json` on one of the hosts."""
     command = [sys.executable, "-m", "trimaran.cli", "doctor", *arguments, "--json"]
     asked = subprocess.run(
-        inside(name, *command),
+        host.inside(*command),
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -267,7 +237,7 @@ def named(report: dict[str, list[dict]], host: int) -> set[str]:
 def test_two_hosts_measure_their_link(
     hosts: Hosts, listener: str, trusting: tuple[str, ...]
 ) -> None:
-    _, report = ask(hosts.names[0], "--host", listener, *trusting)
+    _, report = ask(hosts.pair[0], "--host", listener, *trusting)
     ways = {(link["start"].split(":")[0], link["transport"]) for link in report["links"]}
     assert ways == {("10.77.0.1", "relay"), ("10.77.0.2", "relay"), ("10.77.0.1", "gloo")}
     assert not any(link["said"] for link in report["links"]), report["links"]
@@ -287,11 +257,11 @@ def test_two_hosts_with_certificates_of_their_own(
         for end in (1, 2)
     ]
     with listening(hosts, *second) as address:
-        _, report = ask(hosts.names[0], "--host", address, *first)
+        _, report = ask(hosts.pair[0], "--host", address, *first)
         assert {link["transport"] for link in report["links"]} == {"relay"}  # Gloo knows no TLS
         assert not any(link["said"] for link in report["links"]), report["links"]
         plain = ("--network", "trusted", "--token-file", str(token))
-        code, report = ask(hosts.names[0], "--host", address, *plain)
+        code, report = ask(hosts.pair[0], "--host", address, *plain)
         assert (code, named(report, 1)) == (1, {"hosts/unreachable"})
 
 
@@ -309,10 +279,10 @@ def test_a_far_host_and_one_that_is_gone_are_found(
     run_file.write_text(config(tmp_path).model_dump_json())
     relay = (str(run_file), "weight_sync.transport=relay")
     arguments = (*relay, "--host", listener, *trusting)
-    _, report = ask(hosts.names[0], *arguments)
+    _, report = ask(hosts.pair[0], *arguments)
     assert "links/far" in named(report, 0)
-    hosts.cut()
-    code, report = ask(hosts.names[0], *arguments)
+    hosts.link.cut()
+    code, report = ask(hosts.pair[0], *arguments)
     assert code == 1
     assert named(report, 1) == {"hosts/unreachable"}
     assert report["links"][0]["start"] == report["links"][0]["end"]  # only this host is left
@@ -326,15 +296,15 @@ def test_the_subnet_is_looked_for_on_the_host(
     run_file = tmp_path / "run.yaml"
     run_file.write_text(config(tmp_path, network={"subnet": "10.77.0.0/16"}).model_dump_json())
     relay = (str(run_file), "weight_sync.transport=relay")
-    _, report = ask(hosts.names[0], *relay, "--host", listener, *trusting)
+    _, report = ask(hosts.pair[0], *relay, "--host", listener, *trusting)
     # This machine's own /etc/hosts may give its name the address 127.0.1.1.
     about = {name for name in named(report, 0) if name.startswith("addresses/")}
     assert about <= {"addresses/own-name"}
     host, _, port = report["links"][0]["start"].rpartition(":")
     assert host == "10.77.0.1" and int(port) in range(20000, 32768)  # network.ports
-    _, report = ask(hosts.names[0], str(run_file), "network.subnet=10.78.0.0/16")
+    _, report = ask(hosts.pair[0], str(run_file), "network.subnet=10.78.0.0/16")
     assert "addresses/outside-subnet" in named(report, 0)
     variables = {"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "localhost"}
-    code, report = ask(hosts.names[0], str(run_file), **variables)
+    code, report = ask(hosts.pair[0], str(run_file), **variables)
     assert code == 1
     assert {"addresses/other-interface", "addresses/localhost"} <= named(report, 0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.doctor.host_cases import INTERFACES, devices_of
-from tests.doctor.made import config, cpu_host, npu_host
+from tests.doctor.made import config, cpu_host, faults, npu_host
 from trimaran.doctor.addresses import Addresses, check_addresses
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Finding, Severity
@@ -98,3 +98,15 @@ def test_of_a_run_over_several_hosts_one_replica_counts_here(tmp_path: Path) -> 
     spread = config(tmp_path, 10, rollout={"replicas": 4}, network={"subnet": "10.0.0.0/8"})
     assert sum(alone.values()) == 10 * 4 + 10 + GIB  # and a reward worker
     assert sum(needs_of(spread, "cuda").values()) == 10
+
+
+def test_of_a_run_over_several_hosts_a_host_needs_what_its_own_devices_need(tmp_path: Path) -> None:
+    apart = {"trainer": {"device": "npu"}, "rollout": {"device": "cpu"}}
+    alone, subnet = config(tmp_path, **apart), {"subnet": "10.0.0.0/8"}
+    spread = config(tmp_path, **apart, network=subnet)
+    host = cpu_host(tmp_path / "host")
+    assert "devices/refused" in faults(examine(host, alone, is_start=True))
+    assert not {name for name in faults(examine(host, spread)) if "addresses/" not in name}
+    # There is no torch_npu here.
+    with_dies = npu_host(tmp_path / "dies")
+    assert "devices/refused" in faults(examine(with_dies, spread, is_start=True))

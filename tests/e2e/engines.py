@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import marked
@@ -35,12 +35,19 @@ class Engine:
     store: Path
     token: Path
     mark: Path
+    options: tuple[str, ...] = ()
+    """Of `trimaran serve`, beside those that every service has."""
+    index: str = "auto"
+    prefix: tuple[str, ...] = ()
+    """What runs the command on its host."""
+    variables: dict[str, str] = field(default_factory=dict[str, str])
 
     def start(self) -> Engine:
         self.host.mkdir(parents=True)
-        command = [sys.executable, "-m", "trimaran.cli", "serve", self.kind]
+        command = [*self.prefix, sys.executable, "-m", "trimaran.cli", "serve", self.kind]
         command += ["--store-file", str(self.store), "--token-file", str(self.token)]
-        command += ["--run-folder", str(self.host), "--index", "auto"]
+        command += ["--run-folder", str(self.host), "--index", self.index]
+        command += self.options
         text = LOOP.format(
             command=shlex.join(command),
             log=shlex.quote(str(self.host / "log")),
@@ -48,7 +55,7 @@ class Engine:
         )
         self.shell = subprocess.Popen(
             ["bash", "-c", text],
-            env={**os.environ, marked.MARK: str(self.mark)},
+            env={**os.environ, **self.variables, marked.MARK: str(self.mark)},
             start_new_session=True,
         )
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -12,10 +11,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.namespaces import Link, NamespaceHost, far_hosts
 
 SENDER, RECEIVER = "10.203.7.1", "10.203.7.2"
 START_SECONDS = 60.0
@@ -65,75 +65,36 @@ class Endpoint:
             self._waiting.pop(reply["id"]).set_result(reply)
 
 
-class Wire:
-    def __init__(self, names: tuple[str, str], mbit: float, delay_ms: float) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.faults.link"),
-                *(names[0], SENDER, names[1], RECEIVER, str(mbit), str(delay_ms)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        assert self._process.stdout
-        assert self._process.stdout.readline() == "up\n"
-
-    def say(self, word: str) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(word + "\n")
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 class Net:
-    """Two namespaces: a sender in one, a receiver in the other."""
+    """Two far hosts: a sender on one, a receiver on the other."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        mark = f"tri{os.getpid()}"
-        self.names = f"{mark}a", f"{mark}b"
-        for name in self.names:
-            subprocess.run(["ip", "netns", "add", name], check=True)
-            stack.callback(subprocess.run, ["ip", "netns", "delete", name])
-        self._stack = stack
+    def __init__(self, stack: ExitStack, pair: list[NamespaceHost]) -> None:
+        self._stack, self.pair = stack, pair
 
-    def wire(self, mbit: float, delay_ms: float) -> Wire:
-        wire = Wire(self.names, mbit, delay_ms)
-        self._stack.callback(wire.close)
-        return wire
-
-    def inside(self, end: int, *command: str) -> list[str]:
-        return ["ip", "netns", "exec", self.names[end], *command]
+    def wire(self, mbit: float, delay_ms: float) -> Link:
+        """`delay_ms`: each way."""
+        return self._stack.enter_context(Link(self.pair, delay_ms, mbit))
 
     def endpoint(self, end: int, kind: str, address: str) -> Endpoint:
         module = "tests.faults.endpoint"
-        endpoint = Endpoint(*self.inside(end, sys.executable, "-m", module, kind, address))
+        command = self.pair[end].inside(sys.executable, "-m", module, kind, address)
+        endpoint = Endpoint(*command)
         self._stack.callback(endpoint.close)
         return endpoint
 
     def received(self) -> int:
         """Bytes that have come to the receiver's side of the wire so far."""
-        command = self.inside(1, "cat", "/proc/net/dev")
+        receiver = self.pair[1]
+        command = receiver.inside("cat", "/proc/net/dev")
         lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        [counts] = [line.split() for line in lines.splitlines() if line.strip().startswith("tri")]
+        [counts] = [line.split() for line in lines.splitlines() if receiver.interface in line]
         return int(counts[1])
 
 
 @pytest.fixture(scope="module")
 def net() -> Iterator[Net]:
-    if os.geteuid():
-        pytest.skip("network namespaces need root")
-    if not Path("/dev/net/tun").exists():
-        pytest.skip("this kernel has no TUN devices")
-    probe = f"tri{os.getpid()}p"
-    if subprocess.run(["ip", "netns", "add", probe], capture_output=True).returncode:
-        pytest.skip("this machine lets us make no network namespaces")
-    subprocess.run(["ip", "netns", "delete", probe], check=True)
-    with ExitStack() as stack:
-        yield Net(stack)
+    with far_hosts("10.203.7", 2) as pair, ExitStack() as stack:
+        yield Net(stack, pair)
 
 
 @pytest.fixture(scope="module")
@@ -174,14 +135,14 @@ def test_a_collective_cut_by_a_partition_fails_in_time_and_stages_nothing(net, e
     staging = receiver.ask("stage", manifest=offered["manifest"], source=source, timeout=4)
     sending = sender.ask("send", group_id=1, timeout=4)
     wait_for(lambda: net.received() - before > NUM_BYTES // 4)
-    wire.say("cut")
+    wire.cut()
     for future in (staging, sending):
         reply = future.result(START_SECONDS)
         assert "TransferError" in reply["error"]
         assert reply["seconds"] < 4 + 3  # the deadline, and what torch may take beyond it
     assert receiver.call("holds") == {"staged": False}
     # The survivor finishes the version by relay once the network is back.
-    wire.say("mend")
+    wire.mend()
     staged = receiver.call(
         "stage", manifest=offered["manifest"], source=by_relay(offered), timeout=30
     )
@@ -198,10 +159,10 @@ def test_a_relay_goes_on_after_a_partition_with_what_is_missing(net, ends):
         "stage", manifest=offered["manifest"], source=by_relay(offered), timeout=40
     )
     wait_for(lambda: net.received() - before > NUM_BYTES // 2)
-    wire.say("cut")
+    wire.cut()
     time.sleep(2.0)
     assert not staging.done()
-    wire.say("mend")
+    wire.mend()
     reply = staging.result(START_SECONDS)
     assert reply["result"]["root"] == offered["manifest"]["root"], reply
     # Half of it had arrived, and at most what was under way travels twice.
@@ -238,13 +199,14 @@ def test_a_relay_uses_a_link_of_200_ms_and_100_mbit(net, ends, record_property, 
     ).result(90)
     assert reply["result"]["root"] == offered["manifest"]["root"], reply
     taking = subprocess.Popen(
-        net.inside(1, sys.executable, "-c", TAKE, RECEIVER, str(NUM_BYTES)), stdout=subprocess.PIPE
+        net.pair[1].inside(sys.executable, "-c", TAKE, RECEIVER, str(NUM_BYTES)),
+        stdout=subprocess.PIPE,
     )
     assert taking.stdout
     taking.stdout.readline()
     begun = time.monotonic()
     subprocess.run(
-        net.inside(0, sys.executable, "-c", COPY, RECEIVER, "7000", str(NUM_BYTES)), check=True
+        net.pair[0].inside(sys.executable, "-c", COPY, RECEIVER, "7000", str(NUM_BYTES)), check=True
     )
     plain = time.monotonic() - begun
     taking.wait()
@@ -269,7 +231,7 @@ def test_the_wire_is_as_slow_as_it_says(net, ends):
         "s.send(b'x')\ntry: s.recv(1)\nexcept ConnectionRefusedError: print(time.monotonic() - t)"
     )
     out = subprocess.run(
-        net.inside(0, sys.executable, "-c", script), check=True, capture_output=True, text=True
+        net.pair[0].inside(sys.executable, "-c", script), check=True, capture_output=True, text=True
     )
     assert 0.2 <= float(out.stdout) < 2
     wire.close()

@@ -347,3 +347,30 @@ def test_a_service_that_is_placed_is_not_placed_again() -> None:
     # What is left of another process's environment does not count.
     with pytest.raises(InputError, match="auto needs"):
         placed_environment(config, "rollout", 0, once, read_nine_npus)
+
+
+def test_a_replica_that_wants_more_than_its_host_has_is_refused_in_a_line() -> None:
+    """Somebody else has placed it: a pool of his may have the devices of several hosts."""
+    config = make_config(rollout_tp=16, ranks=2)
+    placed = {PLACED: "rollout-0"}
+    with pytest.raises(
+        InputError, match="needs 16 npu devices of its host, which has 9;"
+    ) as caught:
+        placed_environment(config, "rollout", 0, placed, read_nine_npus)
+    assert "\n" not in str(caught.value) and "no replica reaches over two hosts" in str(
+        caught.value
+    )
+    rank = {PLACED: "trainer-1", "ASCEND_RT_VISIBLE_DEVICES": "8"}  # one of many is enough for it
+    assert placed_environment(config, "trainer", 1, rank, read_nine_npus)[PLACED] == "trainer-1"
+
+
+def test_a_host_without_the_other_pools_kind_of_device_serves_its_own() -> None:
+    config = make_config(
+        rollout_tp=2, sections={"trainer": {"device": "npu"}, "rollout": {"device": "cpu"}}
+    )
+    alone = Machine({}, frozenset(), 0, 0)
+    for inherited in ({PLACED: "rollout-0"}, dict[str, str]()):
+        environment = placed_environment(config, "rollout", 0, inherited, lambda variables: alone)
+        assert environment[PLACED] == "rollout-0"
+    with pytest.raises(InputError, match=r"trainer\.device npu: no device"):
+        placed_environment(config, "trainer", 0, {PLACED: "trainer-0"}, lambda variables: alone)

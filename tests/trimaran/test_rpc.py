@@ -382,6 +382,42 @@ def test_nobody_there_is_unavailable():
     asyncio.run(run())
 
 
+class Broken:
+    """A method whose connection breaks so many times before there is an answer."""
+
+    def __init__(self, times, code=grpc.StatusCode.UNAVAILABLE):
+        self.times, self.code, self.timeouts = times, code, []
+
+    async def __call__(self, request, timeout):
+        self.timeouts.append(timeout)
+        if len(self.timeouts) > self.times:
+            return "answer"
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(self.code, nothing, nothing, "recvmsg: timed out")
+
+
+def test_what_may_be_asked_twice_is_asked_again_while_the_connection_breaks(monkeypatch):
+    monkeypatch.setattr(rpc, "REACH_PAUSE_SECONDS", 0.01)
+    twice = Broken(2)
+    request = run_pb2.WatchRunRequest()
+    assert asyncio.run(rpc.call_again(twice, request, 60.0)) == "answer"
+    assert len(twice.timeouts) == 3 and sorted(twice.timeouts, reverse=True) == twice.timeouts
+    # An answer of the service, such as that it refuses, is one.
+    with pytest.raises(errors.InputError):
+        asyncio.run(rpc.call_again(Broken(1, grpc.StatusCode.INVALID_ARGUMENT), request, 60.0))
+
+
+def test_who_is_not_reached_for_long_is_unreachable(monkeypatch):
+    monkeypatch.setattr(rpc, "REACH_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(rpc, "REACH_SECONDS", 0.1)
+    request = run_pb2.WatchRunRequest()
+    with pytest.raises(errors.UnreachableError, match="timed out"):
+        asyncio.run(rpc.call_again(Broken(10**9), request, 60.0))
+    monkeypatch.undo()
+    with pytest.raises(errors.UnreachableError):  # the deadline comes first
+        asyncio.run(rpc.call_again(Broken(10**9), request, 0.01))
+
+
 def test_a_port_in_use_is_named():
     async def run():
         async with serving(reward_service(FakeReward())) as address:

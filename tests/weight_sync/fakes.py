@@ -54,8 +54,8 @@ def version_of(step: int, lineage: int = 0) -> PolicyVersion:
     return PolicyVersion(RUN, VersionId(lineage, step), root)
 
 
-def peer_of(name: str, host: str = "") -> Peer:
-    return Peer(f"127.0.0.1:{name}", f"key of {name}", host)
+def peer_of(name: str, host: str = "", backend: str = "gloo") -> Peer:
+    return Peer(f"127.0.0.1:{name}", f"key of {name}", host, backend)
 
 
 @dataclass

@@ -84,6 +84,26 @@ def test_an_empty_host_is_no_host():
     assert plan.sources == {"a": ()} and len(plan.groups) == 1
 
 
+@pytest.mark.parametrize("transport", ["auto", "collective"])
+def test_a_group_has_one_kind_of_device_and_the_others_pull(transport):
+    sender = replace(offer(), peer=peer_of("trainer0", backend="hccl"))
+    beside = replace(member("a"), peer=peer_of("a", backend="hccl"))
+    on_hosts = [member("b"), member("c")]
+    plan = plan_stage(MANIFEST, [sender], [beside, *on_hosts], transport, 2)
+    assert [group.seats for group in plan.groups] == [(beside,)]
+    pulled = (RelaySource(ALL, (sender.peer,)),)
+    assert plan.sources == {"a": (), "b": pulled, "c": pulled}
+    assert not plan_stage(MANIFEST, [sender], on_hosts, transport, 2).groups
+
+
+def test_a_delta_travels_in_a_group_also_where_those_of_another_kind_pull_it():
+    sender = replace(offer(delta_bytes=10), peer=peer_of("trainer0", backend="hccl"))
+    beside = replace(member("a", step=1), peer=peer_of("a", backend="hccl"))
+    plan = plan_stage(MANIFEST, [sender], [beside, member("b", step=1)], "auto", 2)
+    assert [(group.seats, group.delta) for group in plan.groups] == [((beside,), sender.delta)]
+    assert plan.sources["b"] == (RelaySource(ALL, (sender.peer,), sender.delta),)
+
+
 @pytest.mark.parametrize("transport", ["collective", "relay"])
 def test_the_configured_transport_goes_before_shared_memory(transport):
     members = [member(name, "here") for name in "abc"]

@@ -450,6 +450,22 @@ def test_a_frozen_peer_costs_a_moment_and_not_the_stage():
         assert holds(receiver, snapshot)
 
 
+def test_a_peer_that_was_silent_for_longer_than_the_patience_is_asked_once_more():
+    """It is the only one, and the network was away for a moment."""
+    snapshot, silences = make_snapshot(), [1.0]
+
+    def wait(data, offset):
+        if silences:
+            time.sleep(silences.pop())
+        return data
+
+    with started(relay=lambda: RelayCarrier(patience=0.1, stall=0.4)) as ([sender], [receiver]):
+        sender.hold(snapshot)
+        with closing(Proxy(sender.peer, wait)) as proxy:
+            stage(receiver, snapshot, by_relay(snapshot, proxy.peer))
+        assert not silences and holds(receiver, snapshot)
+
+
 def test_a_pull_is_given_up_at_once():
     snapshot = make_snapshot()
     with (

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from trimaran.cli.preflight import check_run
+from trimaran.cli.preflight import check_inputs, check_run
 from trimaran.config import RunConfig, load_config
 from trimaran.doctor import links, others, runs, stores
 from trimaran.doctor.examine import examine, facts_for_others, kind_of, or_fine
@@ -72,7 +72,9 @@ def _report(
     findings = examine(system, config, has_redis=store is not None)
     if config is not None:
         known = {finding.what for finding in findings}
-        findings.extend(or_fine(runs.CHECK, runs.check_run_by(check_run, config, known)))
+        # Which host of several has which processes, only who places them knows.
+        check = check_run if config.network.subnet is None else check_inputs
+        findings.extend(or_fine(runs.CHECK, runs.check_run_by(check, config, known)))
     if store is not None:
         facts = asyncio.run(stores.read_store(store))
         findings.extend(or_fine(stores.CHECK, stores.check_store(facts)))

@@ -24,6 +24,12 @@ from trimaran.trust import NO_TRUST
 
 
 def check_run(config: RunConfig) -> None:
+    """Of a run whose processes all start on this machine."""
+    check_inputs(config)
+    place(config, read_machine(os.environ))
+
+
+def check_inputs(config: RunConfig) -> None:
     if config.model.source is None or config.model.path.is_dir():
         check_model(config, config.model.path)  # else its services fetch it, and look at it then
     make_terms(config, Allowed.from_environment())
@@ -31,7 +37,6 @@ def check_run(config: RunConfig) -> None:
     if config.data.validation:
         check_dataset(config.data.validation, config)
     check_endpoints(config)
-    place(config, read_machine(os.environ))
 
 
 def check_model(config: RunConfig, folder: Path) -> None:

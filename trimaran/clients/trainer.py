@@ -67,7 +67,8 @@ class TrainerClient(Client):
         lineage: int = 0,
         proofs: Sequence[Proof] = (),
     ) -> TrainAnswer:
-        """Idempotent by `batch.step`. The answer is a version of `lineage`.
+        """Idempotent by `batch.step`: where the connection breaks, it is asked again. The answer is a
+        version of `lineage`.
 
         `proofs`: one for every version and replica that made tokens of the batch.
         """
@@ -85,7 +86,7 @@ class TrainerClient(Client):
         method = channel.unary_unary(
             TRAIN_BATCH, request_serializer=serialize, response_deserializer=answered
         )
-        answer: pb.TrainBatchResponse = await rpc.call(method, request, timeout)
+        answer: pb.TrainBatchResponse = await rpc.call_again(method, request, timeout)
         version = wire.decode_policy(answer.version)
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
 

@@ -9,11 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.config import RunConfig
-from trimaran.device import BACKENDS, VISIBLE_DEVICES, Device, Kind, find_harmful, find_visible
+from trimaran.device import (
+    BACKENDS,
+    VISIBLE_DEVICES,
+    Device,
+    Kind,
+    find_harmful,
+    find_visible,
+    kinds_of,
+    resolve,
+)
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
-from trimaran.launch.devices import place
+from trimaran.launch.devices import POOLS, check_host, place
 from trimaran.machine import Machine
 
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
@@ -180,8 +189,14 @@ def _check_list(machine: Machine, kind: Kind) -> Iterator[Finding]:
 
 
 def _refusals(config: RunConfig, machine: Machine) -> Sequence[str]:
+    """Of a run over several hosts only what the pools miss whose kind of device is here."""
     try:
-        place(config, machine)
+        if config.network.subnet is None:
+            place(config, machine)
+            return ()
+        for pool in POOLS:
+            if resolve(getattr(config, pool).device, machine) in kinds_of(machine):
+                check_host(config, pool, machine)
     except InputError as error:
         return str(error).splitlines()
     return ()

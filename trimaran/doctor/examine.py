@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from trimaran.config import NetworkSection, RunConfig
-from trimaran.device import Kind, resolve
+from trimaran.device import Kind, kinds_of, resolve
 from trimaran.doctor import (
     addresses,
     devices,
@@ -74,8 +74,10 @@ def kind_of(config: RunConfig | None, machine: Machine) -> Kind:
     if config is None:
         return "npu" if machine.num_npus else "cuda" if machine.num_gpus else "cpu"
     kinds = {resolve(pool.device, machine) for pool in (config.trainer, config.rollout)}
-    order: tuple[Kind, ...] = ("npu", "cuda", "cpu")
-    return next(kind for kind in order if kind in kinds)
+    if config.network.subnet is not None:  # a pool may stand on other hosts alone
+        kinds &= kinds_of(machine)
+    order: tuple[Kind, ...] = ("npu", "cuda")
+    return next((kind for kind in order if kind in kinds), "cpu")
 
 
 def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]:

@@ -137,9 +137,30 @@ def placed_environment(
     the devices in sight, unless a launcher has placed it already."""
     environment = service_environment(config, kind, inherited)
     environment |= network_environment(find_host(config.network), inherited)
-    if kind not in POOLS or inherited.get(PLACED) == process_name(kind, index):
+    if kind not in POOLS:
+        return environment
+    if inherited.get(PLACED) == process_name(kind, index):
+        check_host(config, kind, read(inherited))
         return environment
     return environment | place(config, read(inherited), (kind,)).variables(kind, index)
+
+
+def check_host(config: RunConfig, pool: str, machine: Machine) -> None:
+    """Of a host where somebody else places processes: it has what one of this pool needs.
+
+    Raises InputError, with the key and a remedy a line.
+    """
+    wish = _wish(config, pool, machine)
+    visible = find_visible(wish.kind, machine)
+    if faults := _find_faults(wish, machine):
+        raise InputError("\n".join(faults))
+    if wish.kind != "cpu" and len(visible) < wish.num_each:
+        raise InputError(
+            f"{pool}.tensor_parallel: one process needs {wish.num_each} {wish.kind} devices of its"
+            f" host, which has {len(visible)}; {describe_sight(wish.kind, machine)}; lower it, because"
+            " no replica reaches over two hosts (docs/deploy.md), or show more by"
+            f" {VISIBLE_DEVICES[wish.kind]}"
+        )
 
 
 def added_variables(

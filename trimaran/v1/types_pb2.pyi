@@ -205,14 +205,16 @@ class TransferGroup(_message.Message):
     def __init__(self, group_id: _Optional[int] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., rendezvous: _Optional[str] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("relay", "key", "host")
+    __slots__ = ("relay", "key", "host", "backend")
     RELAY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     relay: str
     key: str
     host: str
-    def __init__(self, relay: _Optional[str] = ..., key: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+    backend: str
+    def __init__(self, relay: _Optional[str] = ..., key: _Optional[str] = ..., host: _Optional[str] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("base_root", "sizes")

@@ -181,7 +181,7 @@ class Members:
             {
                 "name": m.name,
                 "address": m.replica.address,
-                "peer": [m.peer.relay, m.peer.key, m.peer.host],
+                "peer": [m.peer.relay, m.peer.key, m.peer.host, m.peer.backend],
                 "incarnation": m.incarnation,
                 "held": [m.held.run_id, m.held.version.lineage, m.held.version.step, m.held.root]
                 if m.held

@@ -5,8 +5,8 @@
     configured transport ──┘
 
 Same host: the sender's memory. Else one collective group a sender. Whoever
-cannot take part in a group (it lacks the delta's base, its group broke, it
-joined late) pulls by relay, in a tree:
+cannot take part in a group (it computes on another kind of device, it lacks the
+delta's base, its group broke, it joined late) pulls by relay, in a tree:
 
     holder 0 ─▶ puller 0 ─▶ puller 2 …        each node serves `fan_out` pullers;
     holder 1 ─▶ puller 1 ─▶ puller 3 …        the senders are asked last
@@ -106,15 +106,17 @@ def plan_stage(
         without = [m for m in far if m.name not in patched]
         for name in near:
             sources[name].append(MemorySource(offer.blocks, offer.memory))
-        seats = [] if transport == "relay" else with_base or without
+        seats = [m for m in with_base if _can_join(m, offer, transport)]
+        seats = seats or [m for m in without if _can_join(m, offer, transport)]
         if seats:
-            delta = offer.delta if with_base else None
+            delta = offer.delta if seats[0].name in patched else None
             groups.append(GroupPlan(sender, tuple(seats), offer.blocks, delta))
-        for pullers, delta in ((with_base, offer.delta), (without, None)):
-            if pullers is not seats:
-                tree = _tree(offer.blocks, pullers, (), offer.peer, fan_out, delta, pullers)
-                for name, source in tree:
-                    sources[name].append(source)
+        seated = {m.name for m in seats}
+        for left, delta in ((with_base, offer.delta), (without, None)):
+            pullers = [m for m in left if m.name not in seated]
+            tree = _tree(offer.blocks, pullers, (), offer.peer, fan_out, delta, pullers)
+            for name, source in tree:
+                sources[name].append(source)
     return Plan({name: tuple(found) for name, found in sources.items()}, tuple(groups))
 
 
@@ -136,6 +138,11 @@ def _patched(
         and member.held.root in bases
         and not (transport == "auto" and any(is_near(offer, member) for offer in offers))
     }
+
+
+def _can_join(member: Member, offer: Offer, transport: TransportName) -> bool:
+    """A group has one backend for all of its members."""
+    return transport != "relay" and member.peer.backend == offer.peer.backend
 
 
 def is_near(offer: Offer, member: Member) -> bool:

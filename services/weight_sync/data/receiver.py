@@ -125,7 +125,8 @@ class WeightReceiver:
     @property
     def peer(self) -> Peer:
         """Known once started."""
-        return Peer(self._relay.address, self._key, host_name(self._device))
+        device = self._device
+        return Peer(self._relay.address, self._key, host_name(device), device.backend)
 
     @property
     def staged(self) -> StagedWeights | None:

@@ -72,8 +72,9 @@ class RelayCarrier(Carrier[RelaySource]):
         stall: float = STALL_SECONDS,
         tls: SocketTls | None = None,
     ) -> None:
-        """`patience`: a peer that fails for so many seconds, without a block in between, is not
-        asked again in this stage. It may be about to begin with the version itself.
+        """`patience`: a peer that still fails so many seconds after its first failure, without a block
+        in between, is not asked again in this stage. It may be about to begin with the version itself,
+        or the network between us is away for a moment.
 
         `stall`: without a byte for so many seconds a peer counts as gone.
         """
@@ -117,8 +118,7 @@ def _begin(pull: _Pull) -> _Pull:
 
 def _ask(pull: _Pull, candidate: _Candidate) -> None:
     """One connection. What it brings is kept, whatever its end."""
-    before, start = len(pull.missing), time.monotonic()
-    failed = False
+    before, failed = len(pull.missing), False
     try:
         _pull_from(pull, candidate.peer)
     except _DroppedError as error:
@@ -133,7 +133,7 @@ def _ask(pull: _Pull, candidate: _Candidate) -> None:
     if not failed or len(pull.missing) < before:
         candidate.failing_since = None
     elif candidate.failing_since is None:
-        candidate.failing_since = start
+        candidate.failing_since = time.monotonic()
     since = candidate.failing_since
     if since is not None and time.monotonic() - since > pull.patience:
         candidate.usable = False
