@@ -22,8 +22,9 @@ from trimaran.doctor.runs import check_run_by
 from trimaran.doctor.stores import StoreFacts, check_store, read_store
 from trimaran.errors import InputError
 from trimaran.network import join
+from trimaran.trust import Trust
 
-TOKEN = "a-token-of-a-test"
+TRUST = Trust("a-token-of-a-test")
 GIB = 1 << 30
 GOOD = Place("runs", "checkpoints", wants=1.0, has=2.0, said="", seconds=0.001, kind="ext4")
 
@@ -100,14 +101,14 @@ def store(**facts: object) -> Callable[[Path], Made]:
 
 
 def no_host(root: Path) -> Made:
-    asked, found = ask_host(f"127.0.0.1:{free_port()}", TOKEN, None)
+    asked, found = ask_host(f"127.0.0.1:{free_port()}", TRUST, None)
     assert not found
     return list(check_other(asked, {}))
 
 
 def listening() -> str:
     """A doctor's address; it ends with the tests' process."""
-    listener = Listener("127.0.0.1:0", TOKEN)
+    listener = Listener("127.0.0.1:0", TRUST)
     threading.Thread(target=listener.serve, args=(60,), daemon=True).start()
     return join(listener.host, listener.port)
 
@@ -121,7 +122,7 @@ def other(here: dict[str, str], **facts: object) -> Callable[[Path], Made]:
 def broken_link(root: Path) -> Made:
     """A member that has gone since it was asked."""
     return list(
-        check_links(measure_pairs([listening(), f"127.0.0.1:{free_port()}"], TOKEN, False))
+        check_links(measure_pairs([listening(), f"127.0.0.1:{free_port()}"], TRUST, False))
     )[:1]
 
 
