@@ -118,6 +118,7 @@ class Trial:
             ("the head and a replica are killed", "rollout-0", self.kill_head),
             ("the trainer's raylet is killed", "trainer-0", lambda: self.kill_raylet("trainer-0")),
             ("a replica's raylet is killed", "rollout-0", lambda: self.kill_raylet("rollout-0")),
+            ("the trainer's raylet is frozen", "trainer-0", self.freeze_raylet),
         ]
 
     def kill_service(self, name: str) -> None:
@@ -146,6 +147,16 @@ class Trial:
         host = self.host_of(name)
         self.kill(host, "raylet/raylet")
         threading.Timer(15.0, self.cluster.join, (host, "--num-cpus=2")).start()
+
+    def freeze_raylet(self) -> None:
+        """Ray takes the node for dead; what runs there goes on."""
+        host = self.host_of("trainer-0")
+        assert host.kill(signal.SIGSTOP, "raylet/raylet")
+        threading.Timer(15.0, lambda: self.replace_raylet(host)).start()
+
+    def replace_raylet(self, host: Host) -> None:
+        self.kill(host, "raylet/raylet")
+        self.cluster.join(host, "--num-cpus=2")
 
     def host_of(self, name: str) -> Host:
         address = self.run.last["hosts"][name]
