@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -65,7 +66,9 @@ def describe() -> dict[str, Any]:
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
         "ray": ray.__version__,
-        "unit": "seconds after the fault; all hosts together have two cores",
+        "unit": "seconds after the fault; all hosts together have the machine's cores",
+        "cores": os.cpu_count(),
+        "load of the last 15 minutes": round(os.getloadavg()[2], 1),
     }
 
 

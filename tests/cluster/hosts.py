@@ -102,8 +102,8 @@ class Host:
         return done.stdout
 
     def processes(self, *words: str) -> dict[int, str]:
-        """Command lines that hold all the words, by the process id on the host. Nobody there reaps what
-        has lost its parent, so the dead are left out."""
+        """Command lines that hold all the words, by the process id on the host. Those that are dead and
+        not reaped are left out."""
         lines = self.run("ps", "-eo", "pid=,stat=,args=").splitlines()
         found = (line.split(maxsplit=2) for line in lines)
         return {
@@ -186,7 +186,9 @@ class Network:
 def _hold(*spaces: str) -> subprocess.Popen[bytes]:
     """A process that lives in namespaces of its own and does nothing."""
     ends_with_us = ("setpriv", "--pdeathsig", "KILL")
-    body = ("--", "sh", "-c", "echo; exec sleep infinity")
+    # It is process 1 there, and the kernel reaps for who ignores this signal: Ray's processes see that
+    # their raylet is gone.
+    body = ("--", "sh", "-c", "trap '' CHLD; echo; exec sleep infinity")
     words: Sequence[str] = (*ends_with_us, "unshare", *spaces, *body)
     holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert holder.stdout and holder.stdout.readline(), "the namespaces cannot be made"

@@ -16,7 +16,7 @@ from tests.cluster.hosts import Host, Network
 ROOT = Path(__file__).parents[2]
 PORT, REDIS_PORT = 6379, 6400
 RAY = ("-m", "ray.scripts.scripts")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 VARIABLES = {
     "PYTHONPATH": str(ROOT),
     "OMP_NUM_THREADS": "1",

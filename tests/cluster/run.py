@@ -15,7 +15,7 @@ from tests.cluster.ray_hosts import VARIABLES, RayHosts, wait_for
 from trimaran.store.open import run_store_url
 from trimaran.trust import new_token, write_private
 
-RECOVERY_SECONDS = 180.0
+RECOVERY_SECONDS = 300.0
 GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 
 

@@ -82,15 +82,16 @@ class Trial:
     def a_node_leaves(self) -> None:
         """And says so before: its replicas are drained and go on elsewhere. Another node has come."""
         self.nodes.append(self.cluster.node("node4", "--num-cpus=2"))
-        others = [h for h in self.nodes[1:3] if h is not self.host_of("trainer-0")]
-        [leaving] = others
+        [leaving] = [h for h in self.nodes[1:3] if h is not self.host_of("trainer-0")]
         hosts = self.run.last["hosts"].items()
         names = [name for name, at in hosts if "rollout" in name and at == leaving.address]
+        log = self.run.host.folder / "managed" / self.run.run_id / "logs" / "weight-sync.log"
+        before = len(log.read_text())
         recovery = self.run.recover(names[0], lambda: self.cluster.drain(leaving, LEAVE_SECONDS))
         self._record("a replica's node says that it leaves", **asdict(recovery))
         wait_for(lambda: not leaving.processes("trimaran.cli serve"), f"{leaving.name} to be empty")
-        log = self.run.host.folder / "managed" / self.run.run_id / "logs" / "weight-sync.log"
-        assert all(f"{name} is drained" in log.read_text() for name in names), names
+        said = log.read_text()[before:]
+        assert all(f"{name} is drained" in said for name in names), (names, said)
 
     def the_manager_moves(self) -> None:
         """Another host takes its place; launcher and services go on, and it has their token."""
@@ -118,6 +119,7 @@ class Trial:
             ("the head and a replica are killed", "rollout-0", self.kill_head),
             ("the trainer's raylet is killed", "trainer-0", lambda: self.kill_raylet("trainer-0")),
             ("a replica's raylet is killed", "rollout-0", lambda: self.kill_raylet("rollout-0")),
+            ("the trainer's raylet is frozen", "trainer-0", self.freeze_raylet),
         ]
 
     def kill_service(self, name: str) -> None:
@@ -146,6 +148,16 @@ class Trial:
         host = self.host_of(name)
         self.kill(host, "raylet/raylet")
         threading.Timer(15.0, self.cluster.join, (host, "--num-cpus=2")).start()
+
+    def freeze_raylet(self) -> None:
+        """Ray takes the node for dead; what runs there goes on."""
+        host = self.host_of("trainer-0")
+        assert host.kill(signal.SIGSTOP, "raylet/raylet")
+        threading.Timer(15.0, lambda: self.replace_raylet(host)).start()
+
+    def replace_raylet(self, host: Host) -> None:
+        self.kill(host, "raylet/raylet")
+        self.cluster.join(host, "--num-cpus=2")
 
     def host_of(self, name: str) -> Host:
         address = self.run.last["hosts"][name]

@@ -8,13 +8,15 @@ compares clocks.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trimaran.runs import service_key
-from trimaran.store import Store, records
+from trimaran.store import ConflictError, Store, records
 
 BEAT_SECONDS = 2.0
 """Between two writes of a record."""
@@ -83,6 +85,21 @@ async def read_services(store: Store, run_id: str) -> dict[str, tuple[ServiceRec
         key.removeprefix(prefix): (ServiceRecord.from_tree(record.value), record.version)
         async for key, record in records(store, prefix)
     }
+
+
+async def end_life(store: Store, run_id: str, name: str, by: str) -> None:
+    """Takes the name from whoever has it. Nobody calls that life from now on, and where it lives on it
+    ends itself, at its next beat. `by`: who says so. Raises as each call of the store does.
+    """
+    key = service_key(run_id, name)
+    while (found := await store.get(key)) is not None:
+        record = ServiceRecord.from_tree(found.value)
+        if record.has_ended:
+            return
+        over = replace(record, incarnation=by, code=-signal.SIGKILL, former=None, is_up=False)
+        with suppress(ConflictError):  # it has just written: once more
+            await store.put(key, over.to_tree(), found.version)
+            return
 
 
 @dataclass(slots=True)

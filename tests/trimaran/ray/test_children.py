@@ -17,10 +17,12 @@ import pytest
 from tests.launch.services import STAND_IN, is_alive, pid_of
 from tests.trimaran.ray.fake_cluster import NODES, FakeCluster
 from tests.trimaran.ray.test_placing import configure
+from trimaran.directory import find_address
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.children import RayChildren
 from trimaran.launch.ray.cluster import Cluster
 from trimaran.launch.ray.naming import own_prefix
+from trimaran.launch.registration import NameTakenError, Registration
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.launch.service_records import ServiceRecord
 from trimaran.run_context import RunContext
@@ -288,6 +290,35 @@ def test_its_address_is_what_this_life_has_registered(hold: Any) -> None:
         while not stage.children.alive["rollout-0"].address:
             await asyncio.sleep(0.05)
         assert stage.children.alive["rollout-0"].address == "10.0.0.2:2"
+
+    hold(body)
+
+
+def test_a_life_that_ray_has_lost_is_called_no_more_and_ends_itself(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        async def register(name: str) -> Registration:
+            registered = await Registration.claim(stage.store, "demo-1", [name], timeout=5.0)
+            await registered.move("10.0.0.2:1")
+            return registered
+
+        await stage.start("trainer-0")
+        lost, other = await register("trainer-0"), await register("rollout-0")
+        [actor] = stage.cluster.actors.values()
+        stage.cluster.kill(actor)
+        await stage.next_exit()
+        assert await find_address(stage.store, "demo-1", "trainer-0") == ""
+        assert await find_address(stage.store, "demo-1", "rollout-0") == "10.0.0.2:1"
+        with pytest.raises(NameTakenError, match="this process ends"):
+            await lost.move("10.0.0.2:1")
+        again = await register("trainer-0")  # at once: it is known that the name is free
+        second = stage.make_children()
+        await second.open()
+        try:
+            for earlier in (again, other):
+                with pytest.raises(NameTakenError):
+                    await earlier.move("10.0.0.2:2")
+        finally:
+            await second.close()
 
     hold(body)
 

@@ -35,7 +35,7 @@ from trimaran.launch.ray.placing import (
 )
 from trimaran.launch.ray.supervisor import LAPSE_SECONDS, Order, Report, Supervisor
 from trimaran.launch.service_process import Exit, ServiceProcess, StopTimes
-from trimaran.launch.service_records import ServiceRecord, read_services
+from trimaran.launch.service_records import ServiceRecord, end_life, read_services
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.runs import replicas_key
 from trimaran.store import Store, is_shared
@@ -151,6 +151,7 @@ class RayChildren:
         self._prefix = await own_prefix(self._store, self._run.run_id)
         await self._clear()
         await self._read_records()
+        await self._bury(*self._records)
         self._surveying = asyncio.create_task(self._survey())
 
     async def start(self, service: ServiceProcess) -> None:
@@ -367,6 +368,16 @@ class RayChildren:
     async def _dispose(self, child: RayChild) -> None:
         if child.actor is not None:
             await self._end_actor(child.actor, child.is_placed)
+        await self._bury(child.service.name)
+
+    async def _bury(self, *names: str) -> None:
+        """Ray counts an actor as dead whose node it does not hear, and its service may live on there:
+        the run must not go on with it and with its successor."""
+        try:
+            for name in names:
+                await end_life(self._store, self._run.run_id, name, self._mark)
+        except UnavailableError as error:
+            logger.warning("%s may live on where nobody reaches it: %s", ", ".join(names), error)
 
     async def _survey(self) -> None:
         """Nodes that come and go; processes on those that leave are moved."""
