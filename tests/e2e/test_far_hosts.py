@@ -73,14 +73,16 @@ def test_the_hosts_of_replica_trainer_and_manager_are_lost_one_after_another(
 def test_a_vllm_replica_of_two_devices_on_a_host_of_its_own(
     write_run: Callable[..., Path], tiny_model: Path, tmp_path: Path, redis_program: str
 ) -> None:
-    """Both of its processes load from one shadow, as the run's replica does on one host."""
+    """Its two processes load each version from one shadow. Which sequences vLLM computes together
+    depends on time, so two runs need not make the same tokens."""
     engine = {"engine": "vllm", "tensor_parallel": 2, "kv_cache_gib": 0.05}
     path = write_run(run=STEPS | {"steps": 4}, rollout=engine, validation={"every": 100})
-    usual = usual_roots(path, tmp_path)
     places = {"first": ("trainer-0",), "second": ("rollout-0",)}
     with site(tmp_path, places, DELAY_MS, LOSS) as far:
         sync = {"transport": "collective"}
         far.submit(path, {"model": far.push(tiny_model), "weight_sync": sync})
         assert far.until_ended() is RunState.SUCCEEDED, far.tell()
-        assert far.roots() == usual
+        assert far.roots().keys() == set(range(5))
+        [replica] = far.hosts["second"].engines
+        assert all(f"version 0.{step} is live" in replica.log for step in range(5))
     assert runs.survivors(tmp_path) == []
