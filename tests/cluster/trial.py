@@ -65,8 +65,8 @@ class Trial:
         """Every fault on one run."""
         run = self.run
         run.start_manager()
-        shared = f"run.checkpoints={self.config.parent}/checkpoints"
-        run.submit(self.config, "rollout.max_replicas=3", "run.steps=1000000", shared)
+        shared = [f"run.{what}={self.config.parent}/{what}" for what in ("checkpoints", "payloads")]
+        run.submit(self.config, "rollout.max_replicas=3", "run.steps=1000000", *shared)
         needed = ("controller", "reward", "weight-sync", "trainer-0", "rollout-0", "rollout-1")
         run.until_all_answer(*needed, "rollout-2")
         for title, name, harm in self.faults():
@@ -150,10 +150,11 @@ class Trial:
         threading.Timer(15.0, self.cluster.join, (host, "--num-cpus=2")).start()
 
     def freeze_raylet(self) -> None:
-        """Ray takes the node for dead; what runs there goes on."""
+        """Ray takes the node for dead, once it has not answered three checks of 10 s; what runs there
+        goes on."""
         host = self.host_of("trainer-0")
         assert host.kill(signal.SIGSTOP, "raylet/raylet")
-        threading.Timer(15.0, lambda: self.replace_raylet(host)).start()
+        threading.Timer(60.0, self.replace_raylet, (host,)).start()
 
     def replace_raylet(self, host: Host) -> None:
         self.kill(host, "raylet/raylet")

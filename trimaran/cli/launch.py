@@ -25,8 +25,6 @@ from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
 from trimaran.launch.local_children import LocalChildren
 from trimaran.launch.processes import Processes
-from trimaran.launch.ray.cluster import check_installed
-from trimaran.launch.ray.site import ray_site
 from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
 from trimaran.launch.run_services import (
@@ -88,6 +86,8 @@ def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
     """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
     its files, devices and address itself."""
     if launcher == "ray":
+        from trimaran.launch.ray.cluster import check_installed  # late: others do not need it
+
         check_installed()
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
@@ -142,10 +142,17 @@ def _external_site(config: RunConfig, run: RunContext, store: Store) -> Site:
     return Site(remote_services(config, run.folder), make_replica, children)
 
 
+def _ray_site(config: RunConfig, run: RunContext, store: Store) -> Site:
+    """Actors on the nodes of a Ray cluster."""
+    from trimaran.launch.ray.site import ray_site  # late: others do not need it
+
+    return ray_site(config, run, store)
+
+
 SITES: Mapping[str, Callable[[RunConfig, RunContext, Store], Site]] = {
     "local": _local_site,
     "external": _external_site,
-    "ray": ray_site,
+    "ray": _ray_site,
 }
 """By `RunContext.launcher`."""
 
