@@ -77,7 +77,8 @@ def kind_of(config: RunConfig | None, machine: Machine) -> Kind:
     if config.network.subnet is not None:  # a pool may stand on other hosts alone
         kinds &= kinds_of(machine)
     order: tuple[Kind, ...] = ("npu", "cuda")
-    return next((kind for kind in order if kind in kinds), "cpu")
+    last: Kind = "cpu"
+    return next((kind for kind in order if kind in kinds), last)
 
 
 def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]:
