@@ -101,9 +101,10 @@ def test_of_a_run_over_several_hosts_one_replica_counts_here(tmp_path: Path) -> 
 
 
 def test_of_a_run_over_several_hosts_a_host_needs_what_its_own_devices_need(tmp_path: Path) -> None:
-    apart = {"trainer": {"device": "npu"}, "rollout": {"device": "cpu"}}
-    alone, subnet = config(tmp_path, **apart), {"subnet": "10.0.0.0/8"}
-    spread = config(tmp_path, **apart, network=subnet)
+    trainer, rollout = {"device": "npu"}, {"device": "cpu"}
+    alone = config(tmp_path, trainer=trainer, rollout=rollout)
+    subnet = {"subnet": "10.0.0.0/8"}
+    spread = config(tmp_path, trainer=trainer, rollout=rollout, network=subnet)
     host = cpu_host(tmp_path / "host")
     assert "devices/refused" in faults(examine(host, alone, is_start=True))
     assert not {name for name in faults(examine(host, spread)) if "addresses/" not in name}

@@ -75,9 +75,9 @@ def kind_of(config: RunConfig | None, machine: Machine) -> Kind:
         return "npu" if machine.num_npus else "cuda" if machine.num_gpus else "cpu"
     kinds = {resolve(pool.device, machine) for pool in (config.trainer, config.rollout)}
     if config.network.subnet is not None:  # a pool may stand on other hosts alone
-        kinds &= kinds_of(machine)
-    order: tuple[Kind, ...] = ("npu", "cuda")
-    return next((kind for kind in order if kind in kinds), "cpu")
+        kinds = (kinds & kinds_of(machine)) | {"cpu"}
+    order: tuple[Kind, ...] = ("npu", "cuda", "cpu")
+    return next(kind for kind in order if kind in kinds)
 
 
 def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]:
