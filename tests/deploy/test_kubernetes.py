@@ -341,3 +341,14 @@ def test_a_ray_cluster_in_their_place(device: str, tmp_path: Path) -> None:
     assert (options.launcher, options.ray_address) == ("ray", "127.0.0.1:6379")
     settings = manager_settings(objects, tmp_path)
     settings.check_launcher()
+
+
+def test_a_node_of_two_cores_takes_the_demo() -> None:
+    """What a node's own parts ask for is about half a core."""
+    millicores = 0
+    for one in render("cpu"):
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            [container] = one["spec"]["template"]["spec"]["containers"]
+            cpu = container["resources"]["requests"]["cpu"]
+            millicores += one["spec"].get("replicas", 1) * int(cpu.removesuffix("m"))
+    assert millicores <= 1500
