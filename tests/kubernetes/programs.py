@@ -52,13 +52,16 @@ def build() -> None:
     print(f"Kubernetes is built, once; {FOLDER}/build.log tells how far it is", file=sys.stderr)
     shutil.rmtree(FOLDER / "build", ignore_errors=True)
     source = _fetch(FOLDER / "build")
-    shutil.copytree(NEWER, source / "vendor/github.com/modern-go/reflect2", dirs_exist_ok=True)
+    vendored = source / "vendor/github.com/modern-go/reflect2"
+    shutil.rmtree(vendored)
+    shutil.copytree(NEWER, vendored)
     go = FOLDER / "build/go"
     (go / "src/k8s.io").mkdir(parents=True)
     (go / "src/k8s.io/kubernetes").symlink_to(source)
     what = " ".join(f"cmd/{program}" for program in PROGRAMS)
-    variables = {"GOPATH": str(go), "GOCACHE": f"{go}/cache", "GO111MODULE": "off"}
-    _run(source, "make", f"WHAT={what}", **variables, CGO_ENABLED="0")
+    # Without the clients of clouds, which take half of the time.
+    variables = {"GOFLAGS": "-tags=providerless", "GO111MODULE": "off", "CGO_ENABLED": "0"}
+    _run(source, "make", f"WHAT={what}", GOPATH=str(go), **variables)
     (FOLDER / "bin").mkdir(exist_ok=True)
     for program in PROGRAMS:
         shutil.move(source / "_output/bin" / program, find(program))

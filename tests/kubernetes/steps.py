@@ -16,7 +16,7 @@ REPLICAS, RANKS = 2, 2
 CONTROL = ("redis", "manager", "controller", "reward", "weight-sync", "plugin")
 COMPUTE = {"rollout": REPLICAS, "trainer": RANKS}
 RUN = {
-    "run.steps": "100000",  # until `ends`
+    "run.steps": "9000",  # until `ends`
     "run.checkpoint_every": "5",
     "model.path": "/models/tiny",
     "data.train": "/examples/tiny/train.jsonl",
