@@ -38,8 +38,10 @@ class Api:
             return None
         path = f"api/v1/namespaces/{namespace}"
         found = self._get(f"{path}/services/{service}")
-        if found is None or found["spec"]["clusterIP"] != "None":
-            return found and [found["spec"]["clusterIP"]]
+        if found is None:
+            return None
+        if found["spec"]["clusterIP"] != "None":
+            return [found["spec"]["clusterIP"]]
         parts = (self._get(f"{path}/endpoints/{service}") or {}).get("subsets", [])
         return [one["ip"] for part in parts for one in part.get("addresses", [])]
 
