@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import threading
@@ -51,7 +52,11 @@ def run_on_node(folder: Path, *command: str) -> int:
     shell = ("sh", "-c", '"$@"; exit $?', "sh")
     namespaces = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
     inside = (*shell, sys.executable, "-m", "tests.kubernetes.node", str(folder), *command)
-    return subprocess.run(["unshare", *namespaces, *inside], cwd=ROOT).returncode
+    try:
+        return subprocess.run(["unshare", *namespaces, *inside], cwd=ROOT).returncode
+    finally:  # numbers of processes there: here they would be anybody's
+        (ENGINE / "pid").unlink(missing_ok=True)
+        shutil.rmtree(ENGINE / "exec", ignore_errors=True)
 
 
 @contextmanager
@@ -126,6 +131,7 @@ def _commands(folder: Path, config: Path, docker: str) -> Iterator[list[str]]:
         "--service-account-issuer=https://kubernetes.default.svc",
         "--authorization-mode=RBAC",
         f"--advertise-address={ADDRESS}",
+        "--kubelet-preferred-address-types=InternalIP",
     ]
     yield [
         str(find("kube-controller-manager")),
