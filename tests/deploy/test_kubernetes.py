@@ -352,3 +352,20 @@ def test_a_node_of_two_cores_takes_the_demo() -> None:
             cpu = container["resources"]["requests"]["cpu"]
             millicores += one["spec"].get("replicas", 1) * int(cpu.removesuffix("m"))
     assert millicores <= 1500
+
+
+def test_nobody_else_may_exchange_the_example() -> None:
+    """Everybody may write into an emptyDir's own folder, and the manager takes no model from such a one."""
+    objects = render("cpu")
+    empty = {
+        volume["name"]
+        for _, pod in pods(objects)
+        for volume in pod["volumes"]
+        if "emptyDir" in volume
+    }
+    for name, pod in pods(objects):
+        for mount in pod["containers"][0]["volumeMounts"]:
+            if mount["mountPath"] in ("/models", "/examples") and mount["name"] in empty:
+                assert mount["subPath"] == mount["mountPath"].lstrip("/"), name
+                [command] = [one["command"] for one in pod["initContainers"]]
+                assert mount["mountPath"] in command, name
