@@ -153,6 +153,8 @@ def _commands(folder: Path, config: Path, docker: str) -> Iterator[list[str]]:
         f"--cluster-dns={ADDRESS}",
         f"--cluster-domain={names.DOMAIN}",
         f"--resolv-conf={folder}/resolv.conf",
+        # Kubernetes 1.20 notices that a container has started only when it looks at its pod anyway.
+        "--sync-frequency=5s",
         # It takes the machine as it is: no groups of its own, no sweeping when a disk is full.
         "--cgroups-per-qos=false",
         "--enforce-node-allocatable=",
