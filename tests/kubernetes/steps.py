@@ -18,6 +18,7 @@ COMPUTE = {"rollout": REPLICAS, "trainer": RANKS}
 RUN = {
     "run.steps": "9000",  # until `ends`
     "run.checkpoint_every": "5",
+    "run.payload_quota_gib": "0.2",
     "model.path": "/models/tiny",
     "data.train": "/examples/tiny/train.jsonl",
     "data.validation": "/examples/tiny/heldout.jsonl",
