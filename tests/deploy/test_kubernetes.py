@@ -369,3 +369,8 @@ def test_nobody_else_may_exchange_the_example() -> None:
                 assert mount["subPath"] == mount["mountPath"].lstrip("/"), name
                 [command] = [one["command"] for one in pod["initContainers"]]
                 assert mount["mountPath"] in command, name
+
+
+def test_the_demo_is_not_asked_what_its_payloads_take(tmp_path: Path) -> None:
+    """The command of the notes does not say it."""
+    assert manager_settings(render("cpu"), tmp_path).limits.disk_gib == 0
