@@ -93,8 +93,9 @@ class Release:
 
     def wait_for_steps(self, count: int = 1) -> float:
         """So many more than now. How many seconds it took. Raises TimeoutError."""
+        answered = self.wait_for("a word of the run", lambda: bool(self.run()))
         before = self.run().get("step", 0)
-        return self.wait_for(
+        return answered + self.wait_for(
             f"{count} more steps than {before}", lambda: self.run().get("step", 0) >= before + count
         )
 
