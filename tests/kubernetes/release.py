@@ -1,4 +1,4 @@
-"""One release of the chart in a namespace of its own, and what the tests ask of it."""
+"""One release of the chart in a namespace of its own, and what the tests ask of it and its run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from tests.kubernetes.tools import find
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/kubernetes"
-VALUES = Path(__file__).with_name("values.yaml")
+VALUES = (CHART / "cpu.yaml", Path(__file__).with_name("values.yaml"))
+NAME = "demo"
 NPU = "huawei.com/Ascend910"
 COMMAND_SECONDS = 300
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.5
+LOG_LINES = 30
 
 
 class Release:
-    """Example: Release("trimaran-test").helm("install")"""
+    """Example: Release("trimaran-test").install("install")"""
 
-    def __init__(self, name: str) -> None:
-        """`name`: of its namespace."""
-        self._name = name
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
 
     def helm(self, action: str, *arguments: str) -> str:
-        return self._run("helm", action, "demo", *arguments)
+        return self._run("helm", action, NAME, *arguments)
 
     def install(self, action: str, *arguments: str) -> None:
         """`action`: install or upgrade."""
-        given = [str(CHART), "--values", str(VALUES), *arguments]
-        if self.is_old():  # it has no server-side apply for all that Helm 4 would apply
+        given = [str(CHART), *(f"--values={path}" for path in VALUES), *arguments]
+        if self.version() < "v1.22":  # it cannot apply at the server all that Helm 4 would
             given.append("--server-side=false")
         self.helm(action, *given)
 
@@ -46,17 +47,30 @@ class Release:
     def version(self) -> str:
         return json.loads(self.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"]
 
-    def is_old(self) -> bool:
-        return self.version() < "v1.22"
-
     def pods(self, component: str) -> list[dict[str, Any]]:
         return self.get("pods", f"--selector=app.kubernetes.io/component={component}")
 
     def phases(self, component: str) -> list[str]:
         return sorted(pod["status"].get("phase", "") for pod in self.pods(component))
 
-    def image(self, component: str) -> set[str]:
+    def images(self, component: str) -> set[str]:
         return {pod["spec"]["containers"][0]["image"] for pod in self.pods(component)}
+
+    def is_ready(self, component: str, count: int = 1) -> bool:
+        """So many pods of it, and each is ready."""
+        pods = self.pods(component)
+        return len(pods) == count and all(map(_is_ready, pods))
+
+    def trimaran(self, *words: str) -> str:
+        """In the manager's pod, as the chart's notes do it."""
+        return self.kubectl("exec", f"deployment/{NAME}-manager", "--", "trimaran", *words)
+
+    def run(self) -> dict[str, Any]:
+        """The newest run; empty while nobody says anything about it."""
+        try:
+            return json.loads(self.trimaran("show", "latest", "--json"))
+        except RuntimeError:
+            return {}
 
     def give_npus(self, count: int) -> None:
         """To the first node, as a device plugin would: the scheduler counts them."""
@@ -68,30 +82,61 @@ class Release:
             "patch", "node", name, "--subresource=status", "--type=json", f"--patch={patch}"
         )
 
-    def wait_for(self, what: str, holds: Callable[[], bool], limit: float = 240.0) -> None:
-        """Raises TimeoutError."""
-        deadline = time.monotonic() + limit
+    def wait_for(self, what: str, holds: Callable[[], bool], limit: float = 300.0) -> float:
+        """How many seconds it took. Raises TimeoutError."""
+        began = time.monotonic()
         while not holds():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{what}: not within {limit:g} s")
+            if time.monotonic() > began + limit:
+                raise TimeoutError(f"{what}: not within {limit:g} s; the run: {self.run()}")
             time.sleep(POLL_SECONDS)
+        return round(time.monotonic() - began, 1)
+
+    def wait_for_steps(self, count: int = 1) -> float:
+        """So many more than now. How many seconds it took. Raises TimeoutError."""
+        answered = self.wait_for("a word of the run", lambda: bool(self.run()))
+        before = self.run().get("step", 0)
+        return answered + self.wait_for(
+            f"{count} more steps than {before}", lambda: self.run().get("step", 0) >= before + count
+        )
+
+    def why(self) -> str:
+        """What there is to read where a step has failed."""
+        said = [self.kubectl("get", "pods,events", "--output=wide")]
+        for pod in self.get("pods"):
+            name = pod["metadata"]["name"]
+            said.append(f"--- {name}\n" + self._log(name))
+        return "\n".join(said)
+
+    def _log(self, pod: str) -> str:
+        try:
+            return self.kubectl("logs", pod, f"--tail={LOG_LINES}")
+        except RuntimeError as error:
+            return str(error)
 
     @contextmanager
     def namespace(self) -> Iterator[None]:
         """With the release in it; removed at the end, and the NPUs as well."""
-        self._run("kubectl", "create", "namespace", self._name)
+        self._run("kubectl", "create", "namespace", self._namespace)
         try:
             yield
         finally:
             self.give_npus(0)
-            self._run("kubectl", "delete", "namespace", self._name, "--timeout=240s")
+            self._run("kubectl", "delete", "namespace", self._namespace, "--timeout=240s")
 
     def _run(self, tool: str, *arguments: str) -> str:
         """What it prints. Raises RuntimeError with its last lines."""
-        command = [str(find(tool)), f"--namespace={self._name}", *arguments]
+        command = [str(find(tool)), f"--namespace={self._namespace}", *arguments]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_SECONDS
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}:\n{(done.stdout + done.stderr)[-2000:]}")
         return done.stdout
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    ready = {"type": "Ready", "status": "True"}.items()
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        ready <= condition.items() for condition in conditions
+    )

@@ -117,13 +117,10 @@ http://{{ include "trimaran.name" (dict "root" . "part" "plugin") }}:8700
 {{- if .root.Values.models.claim }}
 - name: models
   persistentVolumeClaim: {claimName: {{ .root.Values.models.claim }}, readOnly: true}
-{{- else if .root.Values.demo.enabled }}
-- name: models
-  emptyDir: {sizeLimit: 2Gi}
 {{- end }}
 {{- if .root.Values.demo.enabled }}
-- name: examples
-  emptyDir: {sizeLimit: 64Mi}
+- name: example
+  emptyDir: {sizeLimit: 2Gi}
 {{- end }}
 {{- end }}
 
@@ -138,27 +135,27 @@ http://{{ include "trimaran.name" (dict "root" . "part" "plugin") }}:8700
 {{- end }}
 
 {{- define "trimaran.data" -}}
-{{- if or .Values.models.claim .Values.demo.enabled }}
+{{- if .Values.models.claim }}
 - {name: models, mountPath: /models, readOnly: true}
+{{- else if .Values.demo.enabled }}
+- {name: example, subPath: models, mountPath: /models, readOnly: true}
 {{- end }}
 {{- if .Values.demo.enabled }}
-- {name: examples, mountPath: /examples, readOnly: true}
+- {name: example, subPath: examples, mountPath: /examples, readOnly: true}
 {{- end }}
 {{- end }}
 
-{{/* Compose's `prepare` copies the example's model into a volume; here each pod has its own copy. */}}
+{{/* Compose's `prepare` copies the example's model into a volume; here each pod has its own copy. In folders
+of the volume: anybody may write into the volume itself, and so the manager would read nothing there. */}}
 {{- define "trimaran.example" -}}
 {{- if .Values.demo.enabled }}
 initContainers:
   - name: example
     {{- include "trimaran.image" (dict "root" . "kind" "demo" "device" "cpu") | nindent 4 }}
     {{- include "trimaran.hardened" . | nindent 4 }}
-    command: [sh, -c, "cp -r /examples/. /to/examples{{ if not .Values.models.claim }} && cp -r /models/. /to/models{{ end }}"]
+    command: [cp, -r, /examples{{ if not .Values.models.claim }}, /models{{ end }}, /to]
     volumeMounts:
-      - {name: examples, mountPath: /to/examples}
-      {{- if not .Values.models.claim }}
-      - {name: models, mountPath: /to/models}
-      {{- end }}
+      - {name: example, mountPath: /to}
 {{- end }}
 {{- end }}
 
