@@ -337,7 +337,8 @@ class TrainerSection(Section):
     threads: Threads = 1
     """CPU threads of one rank."""
     micro_batch_tokens: Positive = 4096
-    """Packed tokens of one forward pass, prompts and completions, unless one completion has more."""
+    """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
+    prompt has more."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

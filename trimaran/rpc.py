@@ -341,7 +341,8 @@ async def call_again(method: Callable[..., Any], request: Message, timeout: floa
     """`call` of what may be asked twice: a connection that breaks, as the one between two hosts does
     when the network is away for a while, is made again.
 
-    Raises as `call`, UnreachableError once nobody was reached for `REACH_SECONDS`.
+    Raises as `call`, UnreachableError once nobody was reached for `REACH_SECONDS`, and where somebody
+    answers by then who does not know what came before: it was started again.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -350,6 +351,10 @@ async def call_again(method: Callable[..., Any], request: Message, timeout: floa
         asked_at = loop.time()
         try:
             return await call(method, request, max(deadline - asked_at, 0.001))
+        except errors.OutOfOrderError as error:
+            if lost_at is None:
+                raise
+            raise errors.UnreachableError(f"it was started again meanwhile: {error}") from None
         except errors.UnreachableError:
             now = loop.time()
             if lost_at is None or now - asked_at >= REACH_SECONDS:

@@ -89,7 +89,8 @@ def plan_micro_batches(
 ) -> Plan:
     """Cut groups into pieces, and balance these over micro-batches and ranks by their cost.
 
-    A completion that exceeds `micro_batch_tokens` with its prompt is alone in its micro-batch.
+    A micro-batch above `micro_batch_tokens` is one piece, of a single completion or of at most twice
+    its prompt's tokens: smaller ones would hold little but copies of a long prompt.
     `attention`: as in `GroupLengths.cost`. Costliest first onto the least (Graham, 1969).
     """
     plans: list[Plan] = []
@@ -136,13 +137,14 @@ def _cut(
     counts = group.completions
     if not counts:
         return []
-    room = max(micro_batch_tokens - group.prompt, 1)
-    wanted = max(math.ceil(sum(counts) / room), round(group.cost(attention) / share), 1)
+    most = max(micro_batch_tokens, 2 * group.prompt)
+    wanted = math.ceil(sum(counts) / (most - group.prompt))
+    wanted = max(wanted, round(group.cost(attention) / share), 1)
+    # One more each: a completion of one token is no input, and has its place all the same.
+    weights = [count + 1 for count in counts]
     for number in range(min(wanted, len(counts)), len(counts) + 1):
-        parts = [sorted(part) for part in _deal(counts, number)]
-        if all(
-            len(part) == 1 or group.only(part).num_tokens <= micro_batch_tokens for part in parts
-        ):
+        parts = [sorted(part) for part in _deal(weights, number)]
+        if all(len(part) == 1 or group.only(part).num_tokens <= most for part in parts):
             return [Piece(place, tuple(part)) for part in parts]
     raise AssertionError("pieces of one completion each are always allowed")
 

@@ -35,11 +35,20 @@ def refused(
     return run
 
 
-@pytest.mark.parametrize("word", ["--store=", "store="])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up", "--store={}"],
+        ["up", "store={}"],
+        ["doctor", "--store={}"],
+        ["train", "no", "--store={}"],
+    ],
+)
 def test_a_password_on_the_command_line_is_refused(
-    word: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["up", f"{word}redis://:hidden@127.0.0.1:6379/0"]) == 2
+    url = "redis://:hidden@127.0.0.1:6379/0"
+    assert main([word.format(url) for word in words]) == 2
     text = capsys.readouterr().err
     assert "password_file" in text
     assert "hidden" not in text

@@ -82,8 +82,9 @@ def test_warnings_alone_are_no_failure(
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["--host", "10.0.0.2:7990"], "give --token-file FILE"),
         (["--host", "nowhere", "--token-file", "TOKEN"], "--host nowhere: give HOST:PORT"),
-        (["--listen", "10.0.0.2:7990"], "is beyond loopback"),
-        (["--listen", "nowhere"], "--listen nowhere"),
+        (["--listen", "10.0.0.2:7990", "--token-file", "TOKEN"], "is beyond loopback"),
+        (["--listen", "nowhere", "--token-file", "TOKEN"], "--listen nowhere"),
+        (["--listen", "127.0.0.1:0"], "give --token-file"),
         (["--store", "sqlite:x"], "give redis://HOST:PORT/DB"),
     ],
 )

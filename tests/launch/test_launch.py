@@ -186,6 +186,30 @@ def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears(tmp_p
     with_launcher(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("state", [RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED])
+def test_a_controller_that_is_killed_after_its_last_word_had_it(
+    tmp_path: Path, state: RunState
+) -> None:
+    """Services of others would wait for one that nobody starts for a run that has ended."""
+
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
+        pids = [await launched.up(name) for name in ("controller", "reward")]
+        await launched.report(RunState.RUNNING)
+        while not (launched.processes and launched.processes.running):
+            await asyncio.sleep(0.02)
+        await launched.report(state)
+        await asyncio.sleep(0.7)
+        assert not task.done()  # it ends in order, as far as anybody knows
+        os.kill(pids[0], signal.SIGKILL)
+        ended = await task
+        assert ended and ended.state is state
+        assert {event.kind for event in await launched.events()} <= {EventKind.PROCESS}
+        assert not any(map(is_alive, pids))
+
+    with_launcher(tmp_path, scenario)
+
+
 def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path) -> None:
     async def scenario(launched: Launched) -> None:
         with pytest.raises(ServiceDiedError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,13 +102,32 @@ def test_every_completion_stands_in_exactly_one_place(
 
 
 @given(batches, st.integers(1, 5), st.integers(1, 150))
-def test_only_a_lone_completion_exceeds_the_limit(
+def test_only_a_lone_completion_or_a_long_prompt_exceeds_the_limit(
     groups: list[GroupLengths], ranks: int, limit: int
 ) -> None:
     for rank in plan_micro_batches(groups, ranks, limit).micro_batches:
         for micro in rank:
-            is_lone = len(micro) == len(micro[0].completions) == 1 if micro else True
-            assert tokens_of(groups, micro) <= limit or is_lone
+            tokens = tokens_of(groups, micro)
+            if tokens > limit:
+                (piece,) = micro
+                is_lone = len(piece.completions) == 1
+                assert is_lone or tokens <= 2 * groups[piece.place].prompt
+
+
+@pytest.mark.parametrize(("ranks", "limit"), [(1, 3), (2, 100), (4, 100)])
+def test_answers_of_one_token_have_a_place_each(ranks: int, limit: int) -> None:
+    """They are no input: behind the prompt there is nothing to compute for them."""
+    plan = plan_micro_batches([GroupLengths(5, (0, 0, 0, 0))], ranks, limit)
+    found = sorted(index for piece in pieces_of(plan) for index in piece.completions)
+    assert found == [0, 1, 2, 3] and all(piece.completions for piece in pieces_of(plan))
+
+
+def test_a_prompt_as_long_as_a_micro_batch_is_not_copied_for_each_answer() -> None:
+    for prompt in (3000, 4000, 5000):
+        group = GroupLengths(prompt, (200,) * 16)
+        plan = plan_micro_batches([group], 1, 4096)
+        tokens = [tokens_of([group], micro) for micro in plan.micro_batches[0]]
+        assert sum(tokens) < 2.1 * group.num_tokens and max(tokens) <= 2 * prompt
 
 
 @given(batches, st.integers(1, 5), st.integers(1, 150), st.sampled_from([0.0, 0.01]))

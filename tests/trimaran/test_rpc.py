@@ -407,6 +407,22 @@ def test_what_may_be_asked_twice_is_asked_again_while_the_connection_breaks(monk
         asyncio.run(rpc.call_again(Broken(1, grpc.StatusCode.INVALID_ARGUMENT), request, 60.0))
 
 
+class StartedAgain(Broken):
+    async def __call__(self, request, timeout):
+        await super().__call__(request, timeout)
+        raise errors.OutOfOrderError("step 7: the trainer holds step 3")
+
+
+def test_who_was_started_again_meanwhile_is_not_to_blame_for_what_it_does_not_know(monkeypatch):
+    """So that the caller begins anew, as it does when a service has died."""
+    monkeypatch.setattr(rpc, "REACH_PAUSE_SECONDS", 0.01)
+    request = run_pb2.WatchRunRequest()
+    with pytest.raises(errors.UnreachableError, match="started again meanwhile: step 7"):
+        asyncio.run(rpc.call_again(StartedAgain(1), request, 60.0))
+    with pytest.raises(errors.OutOfOrderError):
+        asyncio.run(rpc.call_again(StartedAgain(0), request, 60.0))
+
+
 def test_who_is_not_reached_for_long_is_unreachable(monkeypatch):
     monkeypatch.setattr(rpc, "REACH_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(rpc, "REACH_SECONDS", 0.1)

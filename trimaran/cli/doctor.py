@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from trimaran.cli.preflight import check_inputs, check_run
+from trimaran.cli.preflight import check_inputs, check_run, refuse_password
 from trimaran.config import RunConfig, load_config
 from trimaran.doctor import links, others, runs, stores
 from trimaran.doctor.examine import examine, facts_for_others, kind_of, or_fine
@@ -38,6 +38,7 @@ def doctor(
     as_json: bool,
 ) -> int:
     """Returns 1 where there is an error among the findings. `trust`: that of the doctors at `hosts`."""
+    refuse_password(store)
     config = load_config(config_path, overrides) if config_path else None
     if hosts and not trust.token:
         raise InputError(
@@ -54,6 +55,11 @@ def doctor(
 
 def listen(address: str, trust: Trust) -> int:
     """Until a signal, or for an hour."""
+    if not trust.token:
+        raise InputError(
+            "--listen: give --token-file FILE, with a token that whoever asks has as well"
+            " (trimaran doctor --host)"
+        )
     try:
         listener = Listener(address, trust)
     except InputError as error:

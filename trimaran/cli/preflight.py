@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
@@ -21,6 +22,16 @@ from trimaran.launch.devices import place
 from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
 from trimaran.trust import NO_TRUST
+
+
+def refuse_password(store: str | None) -> None:
+    """Of a store's URL among the words of a command."""
+    if store and urlsplit(store).password:
+        raise InputError(
+            "--store: a password on the command line can be read by everybody on this machine; name"
+            " the password's file with ?password_file=FILE (trimaran up takes the whole URL under"
+            " store: in a --config file that only you can read)"
+        )
 
 
 def check_run(config: RunConfig) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from trimaran.cli.find_run import LATEST, find_folder
 from trimaran.cli.launch import Signals, launch_here, prepared
+from trimaran.cli.preflight import refuse_password
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
@@ -40,6 +41,7 @@ def train(
     launcher: str = "local",
     store: str | None = None,
 ) -> int:
+    refuse_password(store)
     config = load_config(config_path, overrides)
     config = prepared(config, launcher, move_busy=False)
     folder = make_run_folder(config)

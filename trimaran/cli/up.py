@@ -8,12 +8,10 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from services.manager.serve import Serving, own_tls, serving
 from services.manager.settings import ManagerSettings, load_settings
-from trimaran.cli.preflight import show_errors
-from trimaran.errors import InputError
+from trimaran.cli.preflight import refuse_password, show_errors
 from trimaran.health_note import Notes
 from trimaran.machine import read_machine
 from trimaran.store import store_name
@@ -27,13 +25,9 @@ START_SECONDS = 90.0
 def up(options: argparse.Namespace) -> int:
     """Raises InputError for what was given, or where another manager is at work."""
     words = ("store=" + (options.store or ""), *options.overrides)
-    stores = [word.removeprefix("store=") for word in words if word.startswith("store=")]
-    if any(urlsplit(store).password for store in stores):
-        raise InputError(
-            "--store: a password on the command line can be read by everybody on this machine; put"
-            " the URL under store: in a --config file that only you can read, or name the"
-            " password's file with ?password_file=FILE"
-        )
+    for word in words:
+        if word.startswith("store="):
+            refuse_password(word.removeprefix("store="))
     given: dict[str, Any] = {
         "folder": Path(options.folder).resolve() if options.folder else None,
         "store": options.store,

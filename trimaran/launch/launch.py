@@ -27,6 +27,9 @@ from trimaran.store import Store
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+DONE = (RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED)
+"""What only a controller says that has ended in order. One that is killed behind that word was not
+seen to."""
 
 SetGoal = Callable[[str, Goal], Awaitable[None]]
 """Tells the controller at this address; raises UnavailableError or DeadlineError while there is none."""
@@ -89,8 +92,8 @@ class _Watch:
         """Which goal which incarnation of the controller was told."""
 
     async def run(self) -> RunState | None:
-        """Returns when the controller has ended well; or how the run stands that was ended here,
-        because it shall end and was still starting."""
+        """Returns when the controller has ended well, or has at least said so; or how the run stands
+        that was ended here, because it shall end and was still starting."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [
@@ -108,8 +111,9 @@ class _Watch:
             await self._tell_rest()
         return None if waiting.done() and not waiting.cancelled() else ending.result()
 
-    async def _follow(self) -> RunState:
-        """What is wanted and how far the run is. Returns when it shall end before it is under way."""
+    async def _follow(self) -> RunState | None:
+        """What is wanted and how far the run is. Returns when it shall end before it is under way, and
+        when the controller has had its last word and is no more."""
         while True:
             try:
                 goal, run = await self._reports.goal(), await self._reports.run()
@@ -117,11 +121,17 @@ class _Watch:
                 logger.warning("the run's store is away: %s", error)
             else:
                 self._note_progress(run)
+                if run is not None and run.state in DONE and not self._has_controller():
+                    return None
                 if goal is not Goal.RUN:
                     if not self._processes.running:
                         return RunState.PAUSED if goal is Goal.PAUSE else RunState.CANCELLED
                     await self._tell_goal(goal)
             await asyncio.sleep(POLL_SECONDS)
+
+    def _has_controller(self) -> bool:
+        controller = self._processes.alive.get("controller")
+        return controller is not None and bool(controller.incarnation)
 
     def _note_progress(self, run: Run | None) -> None:
         if run is None:
@@ -166,9 +176,9 @@ class _Watch:
 
 
 async def _record_failure(reports: Reports, error: ServiceDiedError) -> None:
-    """Unless the controller has recorded it itself, in its own words."""
+    """Unless the controller has recorded the end itself, in its own words."""
     run = await reports.run()
-    if run is not None and run.state is RunState.FAILED:
+    if run is not None and run.state.has_ended:
         return
     remedy = (
         "Correct what it says; where that is in the configuration, start a new run."
