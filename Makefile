@@ -160,7 +160,7 @@ faults-weights: install
 	$(BIN)/python -m tests.faults.drive --seed $(SEED) --count 20 --engine vllm && exit $$first
 
 # Both run, whatever comes of the first.
-FAULTS_RUNS = $(BIN)/python -m tests.faults_runs --seed $(SEED) --runs 50 --faults 10 \
+FAULTS_RUNS = $(BIN)/python -m tests.faults_runs --seed $(SEED) --runs 50 --faults 11 \
 	--results benchmarks/results/faults_runs.json --store
 faults-runs: install
 	$(PYTEST) tests/faults_runs/check_oracle.py

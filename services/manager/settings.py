@@ -198,7 +198,7 @@ class LimitsSection(Section):
     tokens: NonNegative = 0
     """That one run may generate."""
     disk_gib: Annotated[float, Field(ge=0)] = 0
-    """That one run may take: its folder, and payloads in a folder of their own."""
+    """That one run may take by checkpoints and payloads."""
     host_memory_gib: Annotated[float, Field(ge=0)] = 0
     """Of one run."""
     priority: NonNegative = 100
