@@ -155,13 +155,18 @@ def test_the_batches_of_users_are_balanced_in_little_time() -> None:
     def group() -> GroupLengths:
         return GroupLengths(512, tuple(dice.randint(500, 8192) for _ in range(16)))
 
-    for num_groups, ranks in ((64, 8), (512, 64), (2, 8)):
+    for num_groups, ranks, imbalance, copies in (
+        (64, 8, 1.005, 1.035),
+        (512, 64, 1.015, 1.035),
+        (2, 8, 1.02, 1.05),  # so few are cut finer
+    ):
         groups = [group() for _ in range(num_groups)]
         begin = time.perf_counter()
         plan = plan_micro_batches(groups, ranks, 16_384, 1e-4)
-        assert time.perf_counter() - begin < 20  # 0.5 s; where all bins were searched, minutes
-        assert plan.imbalance < 1.2, num_groups
+        assert time.perf_counter() - begin < 20  # 0.04 s; where all bins were searched, minutes
+        assert plan.imbalance < imbalance
         tokens = [tokens_of(groups, micro) for rank in plan.micro_batches for micro in rank]
         assert max(tokens) <= 16_384
+        assert sum(tokens) < copies * sum(one.num_tokens for one in groups)
         # Of two groups for eight ranks, no other completion would fit into most of them.
         assert num_groups == 2 or sum(tokens) / len(tokens) > 0.8 * 16_384
