@@ -32,6 +32,7 @@ from services.manager.server import MAX_REQUEST_BYTES
 from tests.manager.fakes import FakeLauncher, managing, specification, until
 from trimaran import rpc
 from trimaran.config import RunConfig
+from trimaran.errors import NotFoundError
 from trimaran.launch.launchers import Presence
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal
@@ -71,8 +72,11 @@ class World:
     async def renew(self) -> None:
         """Both owners have one run, which is not ended."""
         runs = self.served.runs
+        listed = (await runs.list(LOCAL, page_size=1000))[0]
+        there = {run.run_id for run in listed}  # a call may have deleted one that had just ended
+        self.runs = {owner: known for owner, known in self.runs.items() if known in there}
         kept = set(self.runs.values())
-        for run in (await runs.list(LOCAL, page_size=1000))[0]:
+        for run in listed:
             if run.run_id not in kept or run.state.has_ended:
                 await runs.cancel(LOCAL, run.run_id) if not run.state.has_ended else None
                 await until(lambda run=run: self.managed(run.run_id).state.has_ended)
@@ -90,11 +94,15 @@ class World:
 
     def wishes(self) -> dict[str, Any]:
         """What somebody asked of each run; the manager's own doings left out."""
-        found = {owner: self.managed(run_id) for owner, run_id in self.runs.items()}
-        return {
-            owner: (run.goal, run.is_deleted, run.min_replicas, run.max_replicas, run.priority)
-            for owner, run in found.items()
-        }
+        return {owner: self._wish(run_id) for owner, run_id in self.runs.items()}
+
+    def _wish(self, run_id: str) -> tuple[Any, ...] | None:
+        """None where it was deleted."""
+        try:
+            run = self.managed(run_id)
+        except NotFoundError:
+            return None
+        return run.goal, run.min_replicas, run.max_replicas, run.priority
 
 
 @asynccontextmanager
