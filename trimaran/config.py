@@ -19,11 +19,10 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
+    SerializeAsAny,
     ValidationError,
     model_validator,
 )
@@ -33,6 +32,7 @@ from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
+from trimaran.section import Options, Section, one_of
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -110,12 +110,6 @@ Place = Annotated[str, AfterValidator(_check_place)]
 Address = Annotated[
     str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)
 ]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
-    )
 
 
 class RunSection(Section):
@@ -306,21 +300,116 @@ class RewardSection(Section):
     """A run that is paused for longer fails, and can be resumed."""
 
 
-class AlgorithmSection(Section):
-    """GRPO. docs/algorithms.md gives the formulas; docs/extending.md how installed packages add
-    names for `loss`, `advantage` and `aggregation`."""
+class AdaptiveSection(Section):
+    """A KL coefficient that follows a target. `adaptive: {target: 0.05}`"""
 
-    loss: Annotated[str, AfterValidator(LOSSES.check)] = "grpo"
-    advantage: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
-    normalize_std: bool = True
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
-    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the k3 KL against the frozen initial policy; 0 keeps no reference."""
-    aggregation: Annotated[str, AfterValidator(AGGREGATIONS.check)] = "token_mean"
-    importance_cap: Annotated[float, Field(gt=0)] = 2.0
-    """Truncation of the importance weights between rollout and trainer."""
+    target: Annotated[float, Field(gt=0)]
+    """Nats a token."""
+    horizon: Positive = 10000
+    """Completions in which an error of 20% or more changes the coefficient by a fifth."""
+
+
+class KlSection(Section):
+    """The divergence from the frozen initial policy. `kl: {coefficient: 0.001, estimator: k3}`"""
+
+    coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """0 keeps no reference."""
+    adaptive: AdaptiveSection | None = None
+    """Without it the coefficient stays."""
+    place: Literal["loss", "reward"] = "loss"
+    estimator: Literal["k1", "abs", "k2", "k3"] = "k3"
+    straight_through: bool = False
+    """The estimator's value with the gradient of k2."""
+    limit: Annotated[float, Field(gt=0)] = 10.0
+    """Of one token's estimate, in nats."""
+
+    @model_validator(mode="after")
+    def _adapts_something(self) -> KlSection:
+        if self.adaptive and not self.coefficient:
+            raise ValueError("adaptive starts from coefficient; give one above 0")
+        return self
+
+
+def _check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if not 0 <= low < 1 < high:
+        raise ValueError(f"must be [low, high] with 1 between them (given: [{low:g}, {high:g}])")
+    return bounds
+
+
+Bounds = Annotated[tuple[float, float], AfterValidator(_check_bounds)]
+
+
+class CorrectionSection(Section):
+    """For the difference between the rollout's numbers, or its older weights, and the trainer's.
+
+    correction: {weights: sequence, cap: 2.0, geometric_bounds: [0.99, 1.01]}
+    """
+
+    old: Literal["trainer", "rollout"] = "trainer"
+    """Whose log-probabilities the loss takes its ratio to: the trainer's own before the first update
+    of the batch (decoupled PPO), or the rollout's, which leaves nothing to correct."""
+    weights: Literal["token", "sequence", "none"] = "token"
+    """The importance weight exp(old - rollout): of each token, or the product over its completion."""
+    cap: Annotated[float, Field(gt=0)] | None = 2.0
+    """Truncates the weights."""
+    token_bounds: Bounds | None = None
+    """Tokens whose exp(old - rollout) lies outside do not train (IcePop)."""
+    geometric_bounds: Bounds | None = None
+    """Completions whose geometric mean of it lies outside do not train."""
+
+
+class EntropySection(Section):
+    """Of the policy's next token. `entropy: {coefficient: 0.001}`"""
+
+    coefficient: float = 0.0
+    """Of a bonus in the loss, on the exact entropy of each trained token."""
+    exact: bool = False
+    """Measure it also without a bonus; else the metric is the mean of -log p of the sampled tokens."""
+
+    @property
+    def is_computed(self) -> bool:
+        return self.exact or self.coefficient != 0.0
+
+
+Advantage = Annotated[SerializeAsAny[Options], BeforeValidator(one_of(ADVANTAGES, "group"))]
+Loss = Annotated[SerializeAsAny[Options], BeforeValidator(one_of(LOSSES, "ppo_clip"))]
+Aggregation = Annotated[
+    SerializeAsAny[Options], BeforeValidator(one_of(AGGREGATIONS, "token_mean"))
+]
+
+
+class AlgorithmSection(Section):
+    """GRPO and its family. docs/algorithms.md gives the formulas and the options of each type;
+    docs/extending.md how installed packages add `loss`, `advantage` and `aggregation`.
+
+    algorithm: {loss: {type: ppo_clip, clip_high: 0.28}, kl: {coefficient: 0.001}}
+    """
+
+    advantage: Advantage = cast(Any, "group")
+    loss: Loss = cast(Any, "ppo_clip")
+    aggregation: Aggregation = cast(Any, "token_mean")
+    kl: KlSection = KlSection()
+    correction: CorrectionSection = CorrectionSection()
+    entropy: EntropySection = EntropySection()
+    truncated: Literal["train", "mask"] = "train"
+    """mask: completions that were cut off at max_tokens count in the advantages, and do not train."""
     updates_per_batch: Positive = 1
+    """Optimizer updates, each on a part of the step's groups."""
+    epochs: Positive = 1
+    """How often each batch is gone through."""
+    shuffle: bool = False
+    """Which groups make an update is drawn anew in each epoch; else they stay in prompt order."""
+
+    @property
+    def num_updates(self) -> int:
+        """Optimizer updates of a step."""
+        return self.updates_per_batch * self.epochs
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether also completions whose advantage is 0 have a gradient."""
+        return self.kl.coefficient > 0 or self.entropy.coefficient != 0
 
 
 class TrainerSection(Section):
@@ -341,6 +430,9 @@ class TrainerSection(Section):
     prompt has more."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate after the warm-up; the last two fall to min_learning_rate at run.steps."""
+    min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -462,13 +554,12 @@ class RunConfig(Section):
     started again."""
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> RunConfig:
+    def _fits_together(self) -> RunConfig:
         groups, updates = self.run.groups_per_step, self.algorithm.updates_per_batch
-        ranks = self.trainer.data_parallel
-        if groups % (updates * ranks):
+        if updates > groups:
             raise ValueError(
-                f"run.groups_per_step ({groups}) must be a multiple of algorithm.updates_per_batch"
-                f" x trainer.data_parallel ({updates} x {ranks})"
+                f"algorithm.updates_per_batch ({updates}) must not be more than"
+                f" run.groups_per_step ({groups}): an update takes at least one group"
             )
         for key, have, want in (
             ("rollout", len(self.endpoints.rollout), self.rollout.replicas),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trimaran.config_faults import describe_faults
+from trimaran.errors import InputError
 
 if TYPE_CHECKING:
     from trimaran.choices import Choices
-
-Kind = TypeVar("Kind", bound="Options")
 
 
 class Section(BaseModel):
@@ -33,11 +33,12 @@ class Options(Section):
     """Its name in the table of such functions."""
 
 
-def one_of(choices: Choices, default: str) -> Any:
-    """The annotation of a key that holds a function of `choices` with its options.
+def one_of(choices: Choices, default: str) -> Callable[[Any], Any]:
+    """The validator of a key that holds a function of `choices` with its options.
 
     `name` alone is `{type: name}`; a section without `type` has the options of `default`.
-    Example: loss: one_of(LOSSES, "ppo_clip") = "ppo_clip"   # loss: {type: gspo, clip_low: 3.0e-4}
+    Raises InputError for an unknown name, a package that cannot be loaded, or a wrong option.
+    Example: Annotated[SerializeAsAny[Options], BeforeValidator(one_of(LOSSES, "ppo_clip"))]
     """
 
     def read(value: Any) -> Any:
@@ -46,13 +47,17 @@ def one_of(choices: Choices, default: str) -> Any:
         if isinstance(value, str):
             value = {"type": value}
         if not isinstance(value, dict):
-            raise ValueError(f"must be a name, or a section with type: name (given: {value!r})")
+            raise InputError(f"must be a name, or a section with type: name (given: {value!r})")
         tree = {"type": default, **cast(dict[str, Any], value)}
-        kind: type[Options] = choices.load(choices.check(tree["type"]))
+        kind = choices.load(str(tree["type"]))
+        if not (isinstance(kind, type) and issubclass(kind, Options)):
+            raise InputError(
+                f"{tree['type']}: {kind!r} is no class of options; docs/extending.md has the recipe"
+            )
         try:
             return kind.model_validate(tree)
         except ValidationError as error:
-            faults = describe_faults(kind, error)
-            raise ValueError(f"{tree['type']}: {'; '.join(faults)}") from None
+            faults = "; ".join(describe_faults(kind, error))
+            raise InputError(f"{tree['type']}: {faults}") from None
 
-    return Annotated[SerializeAsAny[Options], BeforeValidator(read)]
+    return read

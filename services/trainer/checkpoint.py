@@ -50,6 +50,7 @@ class RankLayout:
     data_parallel: int
     dtype: str
     updates_per_batch: int
+    """All of a step, those of further epochs, too."""
 
 
 @dataclass(frozen=True, slots=True)

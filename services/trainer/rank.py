@@ -308,7 +308,7 @@ class TrainerRank:
             self._training = None
 
     def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
-        result = train_step(self._policy, batch, self._config)
+        result = train_step(self._policy, batch, self._config, self._metrics)
         return result, self._take_snapshot()
 
     def _answer(self) -> TrainAnswer:
@@ -364,7 +364,7 @@ class TrainerRank:
             tensor_parallel=section.tensor_parallel,
             data_parallel=section.data_parallel,
             dtype=self._config.model.dtype,
-            updates_per_batch=self._config.algorithm.updates_per_batch,
+            updates_per_batch=self._config.algorithm.num_updates,
         )
 
     @property

@@ -94,7 +94,7 @@ def test_the_advantage_is_the_rewards_distance_from_the_others(follow: Follow, m
 def test_both_and_the_aggregation_together(follow: Follow, model: Any) -> None:
     named = follow("A loss").run["algorithm"] | follow("An advantage").run["algorithm"]
     assert named.keys() == {"loss", "advantage", "aggregation"}
-    metrics, gradient = step(model, **named, updates_per_batch=2, kl_coefficient=0.1)
+    metrics, gradient = step(model, **named, updates_per_batch=2, kl={"coefficient": 0.1})
     assert metrics["trainer/nonfinite_updates"] == 0
     assert gradient.isfinite().all() and gradient.abs().max() > 0
 

@@ -11,6 +11,7 @@ import torch
 from services.trainer.batch import PackedBatch
 from services.trainer.finite import describe
 from services.trainer.learner import StepResult, train_step
+from services.trainer.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
 from tests.trainer.broken import bad_batch, change, exploding_batch, with_logprob, with_rewards
 from tests.trainer.models import make_model
@@ -21,7 +22,7 @@ from trimaran.types import TrainingBatch
 MakeConfig = Callable[..., RunConfig]
 NAN, INF = float("nan"), float("inf")
 FAST = {"learning_rate": 0.1}
-PLAIN = {"normalize_std": False}
+PLAIN = {"advantage": {"normalize_std": False}}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_rollout_logprob_that_is_not_finite_never_reaches_the_forward_pass(
     policy: PlainPolicy, make_config: MakeConfig, logprob: float
 ) -> None:
     result = check_left_out(policy, bad_batch(1, logprob), make_config(trainer=FAST))
-    assert not {"logprobs", "reference"} & set(policy.events)
+    assert not {"forward", "backward", "reference"} & set(policy.events)
     fault = f"group 1: completion 0: log-probability {logprob} of token 1, from r"
     assert result.nonfinite == fault
 
@@ -102,9 +103,9 @@ class Unsteady(PlainPolicy):
     value = NAN
     broken = -1
 
-    def _logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        logprobs = super()._logprobs(packed)
-        return torch.where(packed.targets_M == self.broken, self.value, logprobs)
+    def _outputs(self, packed: PackedBatch, entropy: bool) -> TokenOutputs:
+        logprobs_M = super()._outputs(packed, entropy).logprobs_M
+        return TokenOutputs(torch.where(packed.targets_M == self.broken, self.value, logprobs_M))
 
 
 @pytest.mark.parametrize("value", [NAN, -INF])
@@ -119,7 +120,7 @@ def test_a_logprob_of_the_trainer_that_is_not_finite_is_found_behind_every_limit
     # A token that only one group has.
     tokens = [{t for c in g.group.completions_G for t in c.token_ids_T[1:]} for g in batch.groups]
     policy.value, policy.broken = value, min(tokens[1] - tokens[0] - tokens[2] - tokens[3])
-    algorithm = {"kl_coefficient": kl, "updates_per_batch": updates}
+    algorithm = {"kl": {"coefficient": kl}, "updates_per_batch": updates}
     before = weights_of(policy)
     config = make_config(trainer=FAST, algorithm=algorithm)
     result = train_step(policy, batch, config)
@@ -134,7 +135,7 @@ def test_the_other_updates_of_a_step_are_made(make_config: MakeConfig) -> None:
     config = make_config(trainer=FAST, algorithm={"updates_per_batch": 2})
     policy = PlainPolicy(make_model("llama"))
     result = train_step(policy, bad_batch(1), config)
-    assert policy.events == ["old logprobs", "logprobs", "update", "reduce"]
+    assert policy.events == ["forward", "reduce", "backward", "update", "reduce"]
     assert result.metrics["trainer/nonfinite_updates"] == 1.0
     alone = PlainPolicy(make_model("llama"))
     half = TrainingBatch(1, random_batch(1).groups[2:])

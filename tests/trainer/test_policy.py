@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.batch import PackedBatch, pack, prepare_mini_batch
+from services.trainer.batch import PackedBatch, StepBatch, pack
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
 from tests.trainer.batches import random_batch
 from tests.trainer.plain_policy import plain_logprobs
-from trimaran.config import AlgorithmSection, RunConfig
+from trimaran.config import RunConfig
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 CPU = torch.device("cpu")
@@ -28,8 +28,8 @@ def make_policy(config: RunConfig):
 
 
 def whole_batch() -> PackedBatch:
-    groups = prepare_mini_batch(random_batch(1).groups, AlgorithmSection(kl_coefficient=1.0))
-    return pack(groups, CPU)
+    step = StepBatch.of(random_batch(1).groups, mask_truncated=False)
+    return pack(step, list(enumerate(step.members)), CPU)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
@@ -95,7 +95,7 @@ def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConf
 
 
 def test_the_reference_stays_where_the_policy_began(make_config: Callable[..., RunConfig]) -> None:
-    policy = make_policy(make_config("qwen2", algorithm={"kl_coefficient": 0.1}))
+    policy = make_policy(make_config("qwen2", algorithm={"kl": {"coefficient": 0.1}}))
     packed = whole_batch()
     before = policy.reference_logprobs(packed)
     assert torch.equal(before, policy.logprobs(packed).detach())

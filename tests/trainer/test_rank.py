@@ -66,7 +66,8 @@ def test_a_continued_run_equals_an_uninterrupted_one_bitwise(
     make_config: MakeConfig, tmp_path: Path, dtype: str, updates: int
 ) -> None:
     config = make_config(
-        model={"dtype": dtype}, algorithm={"updates_per_batch": updates, "kl_coefficient": 0.01}
+        model={"dtype": dtype},
+        algorithm={"updates_per_batch": updates, "kl": {"coefficient": 0.01}},
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()

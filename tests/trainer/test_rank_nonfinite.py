@@ -22,7 +22,7 @@ from trimaran.types import TrainingBatch, VersionId
 pytestmark = pytest.mark.e2e
 
 MakeConfig = Callable[..., RunConfig]
-PLAIN = {"normalize_std": False}
+PLAIN = {"advantage": {"normalize_std": False}}
 WARM_UP = {"warmup_steps": 4}
 
 

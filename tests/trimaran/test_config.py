@@ -100,7 +100,9 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ),
         ("reward", {"rules": {}}, "reward.rules"),
         ("reward", {"rules": "exact"}, "reward.rules: must be a mapping, name: value"),
-        ("trainer", {"data_parallel": 3}, "must be a multiple"),
+        ("algorithm", {"updates_per_batch": 9}, "must not be more than run.groups_per_step"),
+        ("algorithm", {"kl": {"adaptive": {"target": 1}}}, "adaptive starts from coefficient"),
+        ("algorithm", {"correction": {"token_bounds": [2, 3]}}, "must be [low, high] with 1"),
         ("endpoints", {"rollout": ["127.0.0.1:1", "127.0.0.1:2"]}, "endpoints.rollout names 2"),
         ("endpoints", {"reward": "somewhere"}, "endpoints.reward"),
         (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from trimaran.section import Options
 
@@ -53,13 +53,16 @@ class Advantage(Options):
                 return rewards.totals_B - group_mean(rewards.totals_B, rewards.groups_B)[rewards.groups_B]
     """
 
+    per_token: ClassVar[bool] = False
+    """Whether the values are of tokens."""
+
     @property
     def needs_greedy(self) -> bool:
         """Whether each prompt is also answered greedily, for `Rewards.greedy_P`."""
         return False
 
     def __call__(self, rewards: Rewards) -> torch.Tensor:
-        """float64, one value a completion [B] or a token [M]. Called once a step on every rank, with
+        """float64, one value a completion [B] or, with `per_token`, a token [M]. Called once a step on every rank, with
         the same rewards. A completion whose values are all exactly 0 goes through no forward pass,
         unless there is a KL or entropy term."""
         raise NotImplementedError
@@ -98,7 +101,7 @@ class TokenLosses:
     """With gradient. The learner multiplies each by its importance and its aggregation weight, adds
     KL and entropy terms, and sums."""
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Key after `trainer/loss/` -> a number a token, float32 [M]; reported as the mean over trained tokens.
+    """Key after `trainer/policy/` -> a number a token, float32 [M]; reported as the mean over trained tokens.
     Those that are not computed count as 0."""
 
 

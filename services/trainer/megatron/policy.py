@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
+from services.trainer.learner import TokenLoss
 from services.trainer.megatron.architecture import Architecture, attention_cost
 from services.trainer.megatron.mapping import export_weights, list_parts, load_weights, parameters
 from services.trainer.megatron.model import PackedGPT, tensor_group
 from services.trainer.megatron.tensors import tensor_shapes
 from services.trainer.model_files import load_tensors
+from services.trainer.outputs import TokenOutputs
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
@@ -52,17 +54,26 @@ class MegatronPolicy:
         self._gradient_norm = 0.0
         self.num_updates = 0
         self._reference: PackedGPT | None = None
-        if config.algorithm.kl_coefficient:
+        if config.algorithm.kl.coefficient:
             self._reference = PackedGPT(architecture, self._dtype, device).requires_grad_(False)
             load_weights(self._reference, architecture, tensors, *place)
 
-    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        return self._logprobs(self._model, packed)
+    @torch.no_grad()
+    def forward(
+        self, micro_batches: Sequence[PackedBatch], entropy: bool = False
+    ) -> list[TokenOutputs]:
+        return [TokenOutputs(self._logprobs(self._model, packed)) for packed in micro_batches]
 
     @torch.no_grad()
-    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
+    def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
         assert self._reference is not None, "a reference exists only with a KL coefficient"
-        return self._logprobs(self._reference, packed)
+        return [self._logprobs(self._reference, packed) for packed in micro_batches]
+
+    def forward_backward(
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
+    ) -> None:
+        for index, packed in enumerate(micro_batches):
+            loss(index, TokenOutputs(self._logprobs(self._model, packed))).backward()
 
     def _logprobs(self, model: PackedGPT, packed: PackedBatch) -> torch.Tensor:
         return model.logprobs(
