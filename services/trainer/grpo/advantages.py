@@ -68,15 +68,18 @@ class Rloo(CompletionAdvantage):
 class ReinforcePlusPlus(Advantage):
     """Token by token: r - the KL penalties from this token on, whitened over all tokens of the batch.
 
-    Source: REINFORCE++ (arXiv 2501.03262); verl's `reinforce_plus_plus` with its default gamma of 1. Without a KL term in the reward the value is the whitened reward.
+    Source: REINFORCE++ (arXiv 2501.03262); verl's `reinforce_plus_plus` with its default gamma
+    of 1. Without a KL term in the reward the value is the whitened reward.
     Example: of one completion with reward 1 and penalties [0.1, 0.2], before whitening: [0.7, 0.8]
     """
 
+    per_token = True
+
     def __call__(self, rewards: Rewards) -> torch.Tensor:
-        """float64 [M] with a KL term in the reward, else [B]."""
-        if rewards.penalties_M is None:
-            return whiten(rewards.totals_B, rewards.lengths_B)
+        """float64 [M]."""
         lengths_B, penalties_M = rewards.lengths_B, rewards.penalties_M
+        if penalties_M is None:
+            return whiten(rewards.totals_B, lengths_B).repeat_interleave(lengths_B)
         # The total has all penalties of its completion; a token takes those before it back.
         paid_M = penalties_M.cumsum(0) - penalties_M
         starts_M = (lengths_B.cumsum(0) - lengths_B).repeat_interleave(lengths_B)
@@ -233,5 +236,5 @@ def _refuse_penalties(rewards: Rewards, name: str) -> None:
     if rewards.penalties_M is not None:
         raise InputError(
             f"algorithm.advantage: {name} looks at scores, not at their sum with a KL penalty;"
-            " set algorithm.kl.in: loss"
+            " set algorithm.kl.place: loss"
         )
