@@ -32,6 +32,7 @@ from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
+from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
 
 MAX_COUNT = 10**9
@@ -379,6 +380,14 @@ Aggregation = Annotated[
 ]
 
 
+class DynamicSamplingSection(Section):
+    """Groups whose rewards are all equal, which have no gradient, are replaced by those of further
+    prompts (DAPO). `dynamic_sampling: {max_replaced: 3}`"""
+
+    max_replaced: Annotated[float, Field(gt=0, le=1000)] = 3.0
+    """At most so many times run.groups_per_step between two steps; after that such groups train."""
+
+
 class AlgorithmSection(Section):
     """GRPO and its family. docs/algorithms.md gives the formulas and the options of each type;
     docs/extending.md how installed packages add `loss`, `advantage` and `aggregation`.
@@ -386,12 +395,16 @@ class AlgorithmSection(Section):
     algorithm: {loss: {type: ppo_clip, clip_high: 0.28}, kl: {coefficient: 0.001}}
     """
 
+    recipe: RecipeName | None = None
+    """grpo, dr_grpo, dapo or gspo: the keys that a paper sets. Those that are given go before."""
     advantage: Advantage = cast(Any, "group")
     loss: Loss = cast(Any, "ppo_clip")
     aggregation: Aggregation = cast(Any, "token_mean")
     kl: KlSection = KlSection()
     correction: CorrectionSection = CorrectionSection()
     entropy: EntropySection = EntropySection()
+    dynamic_sampling: DynamicSamplingSection | None = None
+    """Without it every group trains."""
     truncated: Literal["train", "mask"] = "train"
     """mask: completions that were cut off at max_tokens count in the advantages, and do not train."""
     updates_per_batch: Positive = 1
@@ -405,6 +418,11 @@ class AlgorithmSection(Section):
     def num_updates(self) -> int:
         """Optimizer updates of a step."""
         return self.updates_per_batch * self.epochs
+
+    @property
+    def needs_greedy(self) -> bool:
+        """Whether each prompt is also answered at temperature 0, for the advantage."""
+        return bool(getattr(self.advantage, "needs_greedy", False))
 
     @property
     def needs_all(self) -> bool:
@@ -552,6 +570,16 @@ class RunConfig(Section):
     answered so long after start_timeout. No step, save or load is that silent: they run beside what
     answers. A replica whose vLLM takes no call for so long, though it loads no weights, ends and is
     started again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_recipe(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        given = cast(dict[str, Any], tree)
+        rollout = _branch(given.get("rollout")) or {}
+        max_tokens = rollout.get("max_tokens", RolloutSection.model_fields["max_tokens"].default)
+        return follow_recipe(given, max_tokens)
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:

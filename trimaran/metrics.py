@@ -265,6 +265,11 @@ METRICS = (
         "controller/skipped_prompts", "prompts", "prompts that were skipped since the step before"
     ),
     Metric(
+        "controller/replaced_groups",
+        "groups",
+        "groups with equal rewards that `algorithm.dynamic_sampling` has replaced since the step before",
+    ),
+    Metric(
         GREEDY_REWARD, "reward", "mean reward of the held-out prompts' completions at temperature 0"
     ),
     Metric(SAMPLED_REWARD, "reward", "the same at `rollout.temperature`"),

@@ -19,7 +19,7 @@ from services.controller.patience import growing_wait, patiently
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
-from trimaran.types import LARGEST_REWARD, Faulted, Group, ScoredGroup, Verdict
+from trimaran.types import LARGEST_REWARD, Faulted, Group, Score, ScoredGroup, Verdict
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
@@ -51,6 +51,11 @@ def score_timeout(config: RunConfig) -> float:
         num_calls = groups * math.ceil(samples / plugin.batch_size)
         waits.append(plugin.timeout * math.ceil(num_calls / plugin.max_concurrency))
     return MARGIN_SECONDS + max(waits)
+
+
+def has_signal(scored: ScoredGroup) -> bool:
+    """Whether the scored rewards of a group differ: without it no group-relative advantage does."""
+    return len({v.reward for v in scored.verdicts_G if isinstance(v, Score)}) > 1
 
 
 class Scorer:

@@ -104,8 +104,14 @@ class StepBatch:
             term_weights=term_weights,
             groups_B=torch.arange(len(self.groups)).repeat_interleave(sizes),
             lengths_B=lengths,
+            greedy_P=self._greedy(),
             penalties_M=penalties_M,
         )
+
+    def _greedy(self) -> torch.Tensor | None:
+        rewards = [scored.greedy_reward for scored in self.groups]
+        known = [reward for reward in rewards if reward is not None]
+        return torch.tensor(known, dtype=torch.float64) if len(known) == len(rewards) else None
 
     def _term(self, term: str) -> torch.Tensor:
         values = [score.terms.get(term, float("nan")) for score in self.scores_B]

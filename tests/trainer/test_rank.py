@@ -151,7 +151,7 @@ def test_after_a_failure_in_a_step_nothing_is_answered_any_more(
         async with started(make_config(), tmp_path) as rank:
             broken = random_batch(1)
             group = broken.groups[0].group
-            object.__setattr__(group.completions_G[0], "token_ids_T", (10**6,) * 12)
+            object.__setattr__(group.completions_G[0], "token_ids_T", (10**6,) * 4)
             with pytest.raises(IndexError):
                 await rank.train(broken)
             with pytest.raises(UnavailableError, match="step 1 failed.*resume the run"):
