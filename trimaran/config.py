@@ -33,6 +33,7 @@ from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
+from trimaran.parallel import Layout
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -353,6 +354,11 @@ class TrainerSection(Section):
     save_timeout: Seconds = 600
     """A checkpoint that takes longer is given up, and training goes on."""
 
+    @property
+    def layout(self) -> Layout:
+        """How the ranks share the model and the batch."""
+        return Layout(tensor=self.tensor_parallel, data=self.data_parallel)
+
 
 class WeightSyncSection(Section):
     """How new weights reach the replicas; docs/weight-plane.md explains each key.
@@ -493,7 +499,7 @@ class RunConfig(Section):
 
     @property
     def num_trainer_ranks(self) -> int:
-        return self.trainer.tensor_parallel * self.trainer.data_parallel
+        return self.trainer.layout.num_ranks
 
     @property
     def max_model_tokens(self) -> int:

@@ -34,7 +34,8 @@ class MegatronPolicy:
 
     def __init__(self, config: RunConfig, architecture: Architecture, device: torch.device) -> None:
         self.device = device
-        self.data_rank = parallel_state.get_data_parallel_rank()
+        self._place = config.trainer.layout.place(dist.get_rank())
+        self.data_rank = self._place.data
         self._config = config
         self._architecture = architecture
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
