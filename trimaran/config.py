@@ -329,10 +329,15 @@ class TrainerSection(Section):
 
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """Numbers (of GPUs: or UUIDs) of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
-    in sight."""
+    """Numbers (of GPUs: or UUIDs) of one device a rank (tensor_parallel x pipeline_parallel x
+    data_parallel), rank 0's first; or auto: the first ones in sight."""
     tensor_parallel: Positive = 1
+    pipeline_parallel: Positive = 1
+    """Stages of equally many layers."""
     data_parallel: Positive = 1
+    sequence_parallel: bool = False
+    """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
+    memory for activations."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Threads = 1
@@ -340,6 +345,9 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
+    fp32_head: bool = False
+    """Logits of a bfloat16 model are computed in float32: nearer to what the engine samples from,
+    where that computes so; slower, and with less memory for long batches."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -357,7 +365,7 @@ class TrainerSection(Section):
     @property
     def layout(self) -> Layout:
         """How the ranks share the model and the batch."""
-        return Layout(tensor=self.tensor_parallel, data=self.data_parallel)
+        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
 
 
 class WeightSyncSection(Section):
@@ -508,7 +516,7 @@ class RunConfig(Section):
 
 DEVICES_NEEDED = {
     "rollout": "rollout.replicas x rollout.tensor_parallel",
-    "trainer": "trainer.tensor_parallel x trainer.data_parallel",
+    "trainer": "trainer.tensor_parallel x trainer.pipeline_parallel x trainer.data_parallel",
 }
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 

@@ -26,6 +26,8 @@ from services.trainer.batch import (
 )
 from services.trainer.finite import describe, find_input_faults
 from services.trainer.grpo.loss import Loss, TokenValues
+from services.trainer.outputs import Loss as TokenLoss
+from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import MicroBatch, Piece, join, plan_micro_batches
 from services.trainer.sums import TokenSums
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, LOSSES
@@ -40,7 +42,7 @@ class Policy(Protocol):
     One update of the weights, as `train_step` makes it:
 
         policy.zero_gradients()
-        (policy.logprobs(packed) * factors_M).sum().backward()
+        policy.forward_backward([packed], lambda index, outputs: outputs.logprobs_M.sum())
         norm = policy.sum_gradients()
         policy.update(learning_rate=1e-6)
     """
@@ -54,12 +56,21 @@ class Policy(Protocol):
         """Of attending to one token, in passes of a token through all the rest of a layer."""
         ...
 
-    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        """Of the trained tokens, float32 [M], at the sampling temperature, with gradient."""
+    def forward(
+        self, micro_batches: Sequence[PackedBatch], entropy: bool = False
+    ) -> list[TokenOutputs]:
+        """Without gradient; every rank of a pipeline gets the answer."""
         ...
 
-    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        """The same of the frozen initial policy, without gradient."""
+    def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        """Log-probabilities of the frozen initial policy, in the same way."""
+        ...
+
+    def forward_backward(
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
+    ) -> None:
+        """Gradients add up. `loss` is called once a micro-batch, in order, on the last stage of a
+        pipeline only."""
         ...
 
     def zero_gradients(self) -> None:
@@ -71,7 +82,7 @@ class Policy(Protocol):
         ...
 
     def sum_gradients(self) -> float:
-        """Over the data-parallel ranks; the norm of the whole. All ranks must call."""
+        """Over all ranks that hold the same weights; the norm of the whole. All ranks must call."""
         ...
 
     def update(self, learning_rate: float) -> None:
@@ -79,7 +90,8 @@ class Policy(Protocol):
         ...
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
-        """In place over the data-parallel ranks: add up one, take the maxima of the other."""
+        """In place over the data-parallel ranks: add up one, take the maxima of the other. Of a
+        pipeline's last stage; every stage gets the answer."""
         ...
 
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
@@ -211,7 +223,7 @@ def _fix(policy: Policy, mini: _MiniBatch, config: RunConfig) -> list[_Fixed]:
     olds: list[torch.Tensor | None] = [None] * num
     if config.algorithm.updates_per_batch > 1:
         # Packed as in the update: other shapes round otherwise, and a ratio would not be 1.
-        olds = [policy.logprobs(packed) for packed in mini.packed]
+        olds = [outputs.logprobs_M for outputs in policy.forward(mini.packed)]
     references: list[torch.Tensor | None] = [None] * num
     if config.algorithm.kl_coefficient:
         references = [*_reference_logprobs(policy, mini, config)]
@@ -227,7 +239,7 @@ def _reference_logprobs(
         pieces = tuple(piece for index in joined for piece in mini.micro_batches[index])
         packed = mini.packed[joined[0]] if len(joined) == 1 else mini.pack(pieces, policy.device)
         counts = [len(mini.packed[index].targets_M) for index in joined]
-        yield from policy.reference_logprobs(packed).split(counts)
+        yield from policy.forward_reference([packed])[0].split(counts)
 
 
 def _compute_gradient(
@@ -241,8 +253,7 @@ def _compute_gradient(
     if mini.faults:  # each rank looked at all inputs
         return mini.faults, 0.0
     policy.zero_gradients()
-    for packed, compared in zip(mini.packed, fixed, strict=True):
-        _accumulate(policy, packed, compared, config, sums)
+    _accumulate(policy, mini.packed, fixed, config, sums)
     norm = policy.sum_gradients()
     is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
     return (_blame(policy, mini, fixed, config) if policy.any_rank(is_bad).item() else ()), norm
@@ -258,7 +269,7 @@ def _blame(
         for piece, part in zip(pieces, parts, strict=True):
             sums = TokenSums(policy.device)
             policy.zero_gradients()
-            _accumulate(policy, mini.pack((piece,), policy.device), part, config, sums)
+            _accumulate(policy, [mini.pack((piece,), policy.device)], [part], config, sums)
             is_finite = sums.finite and math.isfinite(policy.own_gradient_norm())
             flags[piece.place] |= not is_finite
     flags = policy.any_rank(flags)
@@ -275,13 +286,28 @@ def _blame(
 
 def _accumulate(
     policy: Policy,
+    micro_batches: Sequence[PackedBatch],
+    fixed: Sequence[_Fixed],
+    config: RunConfig,
+    sums: TokenSums,
+) -> None:
+    """Forward and backward; gradients add up in the policy."""
+    policy.forward_backward(
+        micro_batches,
+        lambda index, outputs: _loss_of(
+            outputs.logprobs_M, micro_batches[index], fixed[index], config, sums
+        ),
+    )
+
+
+def _loss_of(
+    logprobs: torch.Tensor,
     packed: PackedBatch,
     fixed: _Fixed,
     config: RunConfig,
     sums: TokenSums,
-) -> None:
-    """Forward and backward of one micro-batch; gradients add up in the policy."""
-    logprobs = policy.logprobs(packed)
+) -> torch.Tensor:
+    """Of one micro-batch; what metrics need is added to `sums`."""
     current = logprobs.detach()
     old = current if fixed.old is None else fixed.old
     values = TokenValues(
@@ -293,7 +319,6 @@ def _accumulate(
     )
     loss: Loss = LOSSES.load(config.algorithm.loss)
     parts = loss(logprobs, values, config.algorithm)
-    parts.loss.backward()
     # The loss alone would not do: limits make a finite number of an infinite one.
     sums.require_finite(current, old, *([] if fixed.reference is None else [fixed.reference]))
     sums.add(
@@ -307,6 +332,7 @@ def _accumulate(
         gap=(old - packed.rollout_logprobs_M).abs().sum(),
         logprob=current.sum(),
     )
+    return parts.loss
 
 
 def _learning_rate(config: RunConfig, step: int) -> float:

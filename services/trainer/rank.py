@@ -360,10 +360,8 @@ class TrainerRank:
 
     @property
     def _layout(self) -> RankLayout:
-        section = self._config.trainer
         return RankLayout(
-            tensor_parallel=section.tensor_parallel,
-            data_parallel=section.data_parallel,
+            self._config.trainer.layout,
             dtype=self._config.model.dtype,
             updates_per_batch=self._config.algorithm.updates_per_batch,
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from services.trainer.batch import PackedBatch
+from services.trainer.outputs import Loss, TokenOutputs
 
 
 def plain_logprobs(model: torch.nn.Module, packed: PackedBatch, temperature: float) -> torch.Tensor:
@@ -39,14 +42,24 @@ class PlainPolicy:
         self.events: list[str] = []
         self._temperature = temperature
 
-    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        self.events.append("logprobs" if torch.is_grad_enabled() else "old logprobs")
-        return self._logprobs(packed)
+    @torch.no_grad()
+    def forward(
+        self, micro_batches: Sequence[PackedBatch], entropy: bool = False
+    ) -> list[TokenOutputs]:
+        self.events += ["old logprobs"] * len(micro_batches)
+        return [TokenOutputs(self._logprobs(packed)) for packed in micro_batches]
 
     @torch.no_grad()
-    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        self.events.append("reference")
-        return self._logprobs(packed)
+    def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        self.events += ["reference"] * len(micro_batches)
+        return [self._logprobs(packed) for packed in micro_batches]
+
+    def forward_backward(
+        self, micro_batches: Sequence[PackedBatch], loss: Loss, entropy: bool = False
+    ) -> None:
+        for index, packed in enumerate(micro_batches):
+            self.events.append("logprobs")
+            loss(index, TokenOutputs(self._logprobs(packed))).backward()
 
     def _logprobs(self, packed: PackedBatch) -> torch.Tensor:
         return plain_logprobs(self.model, packed, self._temperature)

@@ -108,7 +108,7 @@ def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
     facts = read_model_folder(config.model.path)
     share = STATE_BYTES * facts.num_parameters // config.trainer.layout.num_shards
     shard = config.trainer.layout.place(rank).shard
-    have = sum(map(_size, folder.glob(f"checkpoints/*/tensor-rank-{shard}*.safetensors")))
+    have = sum(map(_size, folder.glob(f"checkpoints/*/shard-{shard}[-.]*safetensors")))
     needed = kept * share + (weights if rank == 0 else 0) - have
     if (free := shutil.disk_usage(folder).free) < needed:
         raise InputError(
