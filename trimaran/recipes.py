@@ -65,11 +65,10 @@ def follow_recipe(tree: Mapping[str, Any], max_tokens: int) -> Tree:
 def _merge(recipe: Tree, given: Mapping[str, Any]) -> Tree:
     merged = {**recipe, **given}
     for key in recipe.keys() & given.keys():
-        mine, theirs = recipe[key], given[key]
-        if isinstance(mine, dict) and isinstance(theirs, dict):
-            theirs = cast(Tree, theirs)
-            same_type = theirs.get("type", mine.get("type")) == mine.get("type")
-            merged[key] = _merge(cast(Tree, mine), theirs) if same_type else theirs
+        if isinstance(recipe[key], dict) and isinstance(given[key], dict):
+            mine, theirs = _branch(recipe[key]), _branch(given[key])
+            is_same_type = theirs.get("type", mine.get("type")) == mine.get("type")
+            merged[key] = _merge(mine, theirs) if is_same_type else theirs
     return merged
 
 
