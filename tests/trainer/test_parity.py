@@ -33,6 +33,8 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor_parallel": 2}),
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"tensor_parallel": 2}),
+    ("qwen2", {"tensor_parallel": 4}),
+    ("qwen3", {"tensor_parallel": 4} | SEQUENCE),
     ("qwen2", {"data_parallel": 2}),
     ("qwen2", {"pipeline_parallel": 2}),
     ("llama", {"pipeline_parallel": 2, "data_parallel": 2}),
