@@ -73,7 +73,7 @@ class Choices:
         assert point
         try:
             return point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"{place} cannot be loaded ({type(error).__name__}: {error});"
                 " mend or uninstall the package"

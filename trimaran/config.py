@@ -197,7 +197,8 @@ class RolloutSection(Section):
     threads: Threads = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Positive = 8
+    """Completions of a prompt; 1 where the advantage compares no group."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_tokens: Positive = 1024
     max_prompt_tokens: Positive = 1024
@@ -360,6 +361,12 @@ class CorrectionSection(Section):
     geometric_bounds: Bounds | None = None
     """Completions whose geometric mean of it lies outside do not train."""
 
+    @model_validator(mode="after")
+    def _corrects_something(self) -> CorrectionSection:
+        if self.old == "rollout" and (self.token_bounds or self.geometric_bounds):
+            raise ValueError("with old: rollout nothing differs; leave the bounds out")
+        return self
+
 
 class EntropySection(Section):
     """Of the policy's next token. `entropy: {coefficient: 0.001}`"""
@@ -383,7 +390,11 @@ Aggregation = Annotated[
 
 class DynamicSamplingSection(Section):
     """Groups whose rewards are all equal, which have no gradient, are replaced by those of further
-    prompts (DAPO). `dynamic_sampling: {max_replaced: 3}`"""
+    prompts (DAPO). `dynamic_sampling: {max_replaced: 3, term: accuracy}`"""
+
+    term: str | None = None
+    """Of reward.rules: equal are groups in which it is, such as those that are right or wrong
+    throughout, whatever else is rewarded. Without it the whole reward."""
 
     max_replaced: Annotated[float, Field(gt=0, le=1000)] = 3.0
     """At most so many times run.groups_per_step between two steps; after that such groups train."""
@@ -410,10 +421,28 @@ class AlgorithmSection(Section):
     """mask: completions that were cut off at max_tokens count in the advantages, and do not train."""
     updates_per_batch: Positive = 1
     """Optimizer updates, each on a part of the step's groups."""
-    epochs: Positive = 1
+    epochs: Annotated[int, Field(ge=1, le=100)] = 1
     """How often each batch is gone through."""
     shuffle: bool = False
     """Which groups make an update is drawn anew in each epoch; else they stay in prompt order."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> AlgorithmSection:
+        """What the functions say of themselves; those of packages need say nothing."""
+        advantage, name = self.advantage, self.advantage.type
+        in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
+        if in_reward and not getattr(advantage, "takes_penalties", True):
+            raise ValueError(
+                f"advantage: {name} looks at scores, not at their sum with a KL penalty; set kl.place:"
+                " loss"
+            )
+        whitens = getattr(advantage, "whiten", False)
+        if self.dynamic_sampling and (getattr(advantage, "teaches_where_equal", False) or whitens):
+            raise ValueError(
+                f"dynamic_sampling: with advantage {name}{', whiten: true' if whitens else ''} a group"
+                " of equal rewards may teach something; leave dynamic_sampling out"
+            )
+        return self
 
     @property
     def num_updates(self) -> int:
@@ -428,7 +457,8 @@ class AlgorithmSection(Section):
     @property
     def needs_all(self) -> bool:
         """Whether also completions whose advantage is 0 have a gradient."""
-        return self.kl.coefficient > 0 or self.entropy.coefficient != 0
+        is_needed = getattr(self.loss, "needs_all", False)
+        return is_needed or self.kl.coefficient > 0 or self.entropy.coefficient != 0
 
 
 class TrainerSection(Section):
@@ -612,6 +642,22 @@ class RunConfig(Section):
                 f"algorithm.updates_per_batch ({updates}) must not be more than"
                 f" run.groups_per_step ({groups}): an update takes at least one group"
             )
+        advantage, sampling = self.algorithm.advantage, self.algorithm.dynamic_sampling
+        if self.rollout.group_size == 1 and getattr(advantage, "compares_group", True):
+            raise ValueError(
+                f"rollout.group_size is 1, and algorithm.advantage: {advantage.type} compares the"
+                " completions of a group; give 2 or more, or take remax or reinforce_pp"
+            )
+        if sampling and sampling.term and sampling.term not in self.reward.rules:
+            raise ValueError(
+                f"algorithm.dynamic_sampling.term: {sampling.term} is none of reward.rules"
+                f" ({', '.join(self.reward.rules)})"
+            )
+        if self.trainer.min_learning_rate > self.trainer.learning_rate:
+            raise ValueError(
+                f"trainer.min_learning_rate ({self.trainer.min_learning_rate:g}) must not be more than"
+                f" trainer.learning_rate ({self.trainer.learning_rate:g})"
+            )
         for key, have, want in (
             ("rollout", len(self.endpoints.rollout), self.rollout.replicas),
             ("trainer", len(self.endpoints.trainer), self.num_trainer_ranks),
@@ -739,6 +785,10 @@ def override_value(override: str) -> Any:
         raise InputError(f"{override!r}: the value is not YAML") from None
 
 
+NAMED = ("advantage", "loss", "aggregation")
+"""Keys whose name alone stands for a section."""
+
+
 def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
     """Puts `value` where "key.sub=text" says. Raises InputError for what reads otherwise."""
     key, equals, _ = override.partition("=")
@@ -746,6 +796,8 @@ def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
         raise InputError(f"{override!r}: an override reads key.sub=value")
     *sections, last = key.split(".")
     for section in sections:
+        if section in NAMED and isinstance(tree.get(section), str):
+            tree[section] = {"type": tree[section]}
         branch = _branch(tree.setdefault(section, {}))
         if branch is None:
             raise InputError(f"{override!r}: {section} is a value, not a section")

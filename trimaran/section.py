@@ -59,5 +59,10 @@ def one_of(choices: Choices, default: str) -> Callable[[Any], Any]:
         except ValidationError as error:
             faults = "; ".join(describe_faults(kind, error))
             raise InputError(f"{tree['type']}: {faults}") from None
+        except Exception as error:  # a package's own validator
+            raise InputError(
+                f"{tree['type']}: {kind.__name__} does not take these options"
+                f" ({type(error).__name__}: {error})"
+            ) from error
 
     return read

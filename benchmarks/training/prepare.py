@@ -52,7 +52,7 @@ def measure_prepare(work: Path, quick: bool) -> tuple[list[Row], str]:
     rows = [
         Row("seconds", median(seconds), "s", None, False),
         Row("trained_tokens", update.step.num_tokens, "tokens", None, True),
-        Row("micro_batches_of_a_rank", len(update.packed), "micro-batches", None, False),
+        Row("micro_batches_of_a_rank", len(update.micro_batches), "micro-batches", None, False),
     ]
     return rows, (
         f"{GROUPS} x {GROUP_SIZE} answers of {SHORTEST} to {longest} tokens behind prompts of {PROMPT},"
@@ -70,13 +70,13 @@ def _prepare(groups: Sequence[ScoredGroup], config: RunConfig) -> Update:
     from services.trainer.updates import plan_updates
     from services.trainer.values import early_advantages
 
-    cpu = torch.device("cpu")
     step = StepBatch.of(groups, mask_truncated=False)
     logprobs_M, advantages_M = step.rollout_logprobs(), early_advantages(step, config)
     computed = frozenset(range(len(step.completions_B)))
     faults = find_input_faults(step, computed, logprobs_M, advantages_M)
-    (update,) = plan_updates(step, computed, faults, config, 1, 0, 1e-4, cpu)
-    token_weights(update, config.algorithm, cpu)
+    (update,) = plan_updates(step, computed, faults, config, 1, 0, 1e-4)
+    token_weights(update, config.algorithm, torch.device("cpu"))
+    update.pack(torch.device("cpu"))
     return update
 
 

@@ -204,7 +204,8 @@ class Loop:
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
-        if self._may_replace() and not has_signal(scored):
+        sampling_rule = self.config.algorithm.dynamic_sampling
+        if sampling_rule and self._may_replace() and not has_signal(scored, sampling_rule.term):
             self._record_replaced(scored)
             return None
         verdicts = serialize_verdicts(scored.verdicts_G, scored.greedy_reward)
@@ -229,6 +230,7 @@ class Loop:
         group, reason = scored.group, "all its rewards are equal (algorithm.dynamic_sampling)"
         self.ledger.record(Filtered(group.number, group.attempt, reason))
         self.reporter.replaced()
+        self.num_skips_in_a_row = 0  # it was generated and scored
         self.lives.skipped(group.number, reason)
         self.num_replaced += 1
 

@@ -53,9 +53,11 @@ def score_timeout(config: RunConfig) -> float:
     return MARGIN_SECONDS + max(waits)
 
 
-def has_signal(scored: ScoredGroup) -> bool:
-    """Whether the scored rewards of a group differ: without it no group-relative advantage does."""
-    return len({v.reward for v in scored.verdicts_G if isinstance(v, Score)}) > 1
+def has_signal(scored: ScoredGroup, term: str | None = None) -> bool:
+    """Whether the scored rewards of a group differ, or the values of one of their terms: without
+    that no group-relative advantage does."""
+    scores = [verdict for verdict in scored.verdicts_G if isinstance(verdict, Score)]
+    return len({one.reward if term is None else one.terms.get(term) for one in scores}) > 1
 
 
 class Scorer:

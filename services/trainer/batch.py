@@ -6,9 +6,9 @@ tokens, M trained tokens and B completions of one micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -104,9 +104,33 @@ class StepBatch:
             term_weights=term_weights,
             groups_B=torch.arange(len(self.groups)).repeat_interleave(sizes),
             lengths_B=lengths,
+            sampled_B=torch.tensor([len(one.token_ids_T) for one in self.completions_B]).long(),
             greedy_P=self._greedy(),
             penalties_M=penalties_M,
         )
+
+    def without(self, places: Collection[int]) -> StepBatch:
+        """Without some of its groups."""
+        kept = [place for place in range(len(self.groups)) if place not in places]
+        indices = [index for place in kept for index in self.members[place]]
+        sizes = [len(self.members[place]) for place in kept]
+        lengths = tuple(self.lengths_B[index] for index in indices)
+        return StepBatch(
+            groups=tuple(self.groups[place] for place in kept),
+            completions_B=tuple(self.completions_B[index] for index in indices),
+            scores_B=tuple(self.scores_B[index] for index in indices),
+            members=tuple(starmap(range, pairwise([0, *accumulate(sizes)]))),
+            lengths_B=lengths,
+            starts_B=tuple([0, *accumulate(lengths)][: len(lengths)]),
+        )
+
+    def tokens_of(self, places: Collection[int]) -> torch.Tensor:
+        """bool [M]: the trained tokens of some of its groups."""
+        mask_M = torch.zeros(self.num_tokens, dtype=torch.bool)
+        for place in places:
+            for index in self.members[place]:
+                mask_M[self.tokens(index)] = True
+        return mask_M
 
     def _greedy(self) -> torch.Tensor | None:
         rewards = [scored.greedy_reward for scored in self.groups]

@@ -34,7 +34,7 @@ def find_input_faults(
     bad_M = ~rollout_logprobs_M.isfinite()
     if advantages_M is not None:
         bad_M |= ~(advantages_M.abs() <= LARGEST)  # nor is NaN
-    suspects = {place for place in range(len(step.groups)) if _has_bad_reward(step, place)}
+    suspects = {*bad_rewards(step)}
     if bad_M.any():  # rare: only then is it worth to look at each
         suspects |= {
             place
@@ -48,8 +48,13 @@ def find_input_faults(
     }
 
 
-def _has_bad_reward(step: StepBatch, place: int) -> bool:
-    return any(not abs(step.scores_B[index].reward) <= LARGEST for index in step.members[place])
+def bad_rewards(step: StepBatch) -> list[int]:
+    """The places of groups with a reward that is not finite, or next to it."""
+    return [
+        place
+        for place, members in enumerate(step.members)
+        if any(not abs(step.scores_B[index].reward) <= LARGEST for index in members)
+    ]
 
 
 def _faults_of(

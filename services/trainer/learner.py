@@ -141,7 +141,6 @@ def train_step(
         batch.step,
         policy.data_rank,
         policy.attention_cost,
-        policy.device,
     )
     first_epoch = updates[: algorithm.updates_per_batch]
     values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous)
@@ -198,7 +197,7 @@ def _compute_gradient(
     weights_M = token_weights(update, algorithm, policy.device)
     objective = Objective(algorithm, values, weights_M, seed)
     policy.zero_gradients()
-    _accumulate(policy, update.packed, objective, sums)
+    _accumulate(policy, update.pack(policy.device), objective, sums)
     norm = policy.sum_gradients()
     is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
     if not policy.any_rank(is_bad).item():
@@ -224,7 +223,7 @@ def _blame(
     for piece in (piece for pieces in update.micro_batches for piece in pieces):
         alone = sums.empty_like()
         policy.zero_gradients()
-        _accumulate(policy, [update.pack((piece,), policy.device)], objective, alone)
+        _accumulate(policy, [update.pack_pieces((piece,), policy.device)], objective, alone)
         is_finite = alone.finite and math.isfinite(policy.own_gradient_norm())
         flags[piece.place] |= not is_finite
     flags = policy.any_rank(flags)

@@ -16,7 +16,7 @@ from services.trainer.sums import TokenSums
 from services.trainer.updates import Update
 from services.trainer.values import StepValues
 from trimaran.config import AlgorithmSection
-from trimaran.errors import InputError
+from trimaran.errors import InputError, InternalError
 
 POLICY, CORRECTION = "policy/", "correction/"
 """Before what the loss, and what the correction, report of each token."""
@@ -82,7 +82,9 @@ class Objective:
             sums.add({"divergence": kl_M.detach().sum()})
             if self.values.kl_M is None:
                 losses_M = losses_M + self.values.kl_coefficient * kl_M
-        if outputs.entropies_M is not None:
+        if algorithm.entropy.is_computed:
+            if outputs.entropies_M is None:
+                raise InternalError("algorithm.entropy: the policy gave no entropies")
             sums.add({"entropy": outputs.entropies_M.detach().sum()})
             losses_M = losses_M - algorithm.entropy.coefficient * outputs.entropies_M
         loss = (self.weights_M[places_M] * losses_M).sum()

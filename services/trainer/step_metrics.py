@@ -66,8 +66,8 @@ def token_metrics(
             metrics[f"trainer/{name}"] = total / max(num_trained, 1)
         elif name.startswith(CORRECTION):
             metrics[f"trainer/computed/{name}"] = total / computed
-    if algorithm.entropy.is_computed:
+    if algorithm.entropy.is_computed and totals["tokens"]:
         metrics["trainer/computed/exact_entropy"] = totals["entropy"] / computed
-    if algorithm.kl.coefficient:  # every trained token is then computed
+    if algorithm.kl.coefficient and totals["tokens"]:  # every trained token is then computed
         metrics[KL] = totals["divergence"] / computed
     return metrics

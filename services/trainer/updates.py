@@ -24,15 +24,18 @@ class Update:
     computed: tuple[tuple[int, ...], ...]
     """Of each group: its completions, among those of the step, that go through a forward pass."""
     micro_batches: tuple[MicroBatch, ...]
-    """This rank's; none where an input is not finite."""
-    packed: tuple[PackedBatch, ...]
-    """The same as tensors."""
+    """This rank's; without groups in which an input is not finite."""
     imbalance: float
     """Of the ranks' work, 1 or more."""
     faults: tuple[str, ...]
-    """Of the inputs. Every rank looked at all of them, and leaves the update out."""
+    """Of the inputs. Every rank looked at all of them, and leaves the update out; its other groups may
+    train in another epoch."""
 
-    def pack(self, pieces: MicroBatch, device: torch.device) -> PackedBatch:
+    def pack(self, device: torch.device) -> list[PackedBatch]:
+        """The micro-batches as tensors: not kept, because a step may have many updates."""
+        return [self.pack_pieces(pieces, device) for pieces in self.micro_batches]
+
+    def pack_pieces(self, pieces: MicroBatch, device: torch.device) -> PackedBatch:
         return pack(self.step, [self._find(piece) for piece in pieces], device)
 
     @property
@@ -57,7 +60,6 @@ def plan_updates(
     number: int,
     data_rank: int,
     attention_cost: float,
-    device: torch.device,
 ) -> list[Update]:
     """All updates of step `number`, epoch by epoch.
 
@@ -68,11 +70,11 @@ def plan_updates(
     for groups in _draw(len(step.groups), config, number):
         found = tuple(faults[place] for place in groups if place in faults)
         members = tuple(
-            tuple(index for index in step.members[place] if index in computed) for place in groups
+            tuple(index for index in step.members[place] if index in computed)
+            if place not in faults
+            else ()
+            for place in groups
         )
-        if found:
-            updates.append(Update(step, groups, members, (), (), 1.0, found))
-            continue
         plan = plan_micro_batches(
             [packed_lengths(step, *pair) for pair in zip(groups, members, strict=True)],
             section.data_parallel,
@@ -80,9 +82,7 @@ def plan_updates(
             attention_cost,
         )
         mine = tuple(filter(None, plan.micro_batches[data_rank]))
-        update = Update(step, groups, members, mine, (), plan.imbalance, ())
-        packed = tuple(update.pack(pieces, device) for pieces in mine)
-        updates.append(Update(step, groups, members, mine, packed, plan.imbalance, ()))
+        updates.append(Update(step, groups, members, mine, plan.imbalance, found))
     return updates
 
 

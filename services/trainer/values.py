@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import torch
 
 from services.trainer.batch import PackedBatch, StepBatch
+from services.trainer.finite import bad_rewards
 from services.trainer.grpo.kinds import Advantage
 from services.trainer.grpo.kl import adapt_coefficient, kl_estimate
 from services.trainer.outputs import TokenOutputs
@@ -55,7 +56,29 @@ def early_advantages(step: StepBatch, config: RunConfig) -> torch.Tensor | None:
     """float64 [M]; None where they need the KL of each token first."""
     if config.algorithm.kl.coefficient and config.algorithm.kl.place == "reward":
         return None
-    return _advantages(step, config, None)
+    return _finite_advantages(step, config, None)
+
+
+def _finite_advantages(
+    step: StepBatch, config: RunConfig, penalties_M: torch.Tensor | None
+) -> torch.Tensor:
+    """float64 [M]; 0 in groups with a reward or a penalty that is not finite, which are in no
+    statistic of the batch: their update is left out, and the others shall not suffer."""
+    broken = {*bad_rewards(step)}
+    if penalties_M is not None and not penalties_M.isfinite().all():
+        bad_M = ~penalties_M.isfinite()
+        broken |= {
+            place
+            for place, members in enumerate(step.members)
+            if any(bad_M[step.tokens(index)].any() for index in members)
+        }
+    if not broken:
+        return _advantages(step, config, penalties_M)
+    kept_M = ~step.tokens_of(broken)
+    values_M = torch.zeros(step.num_tokens, dtype=torch.float64)
+    kept = penalties_M if penalties_M is None else penalties_M[kept_M]
+    values_M[kept_M] = _advantages(step.without(broken), config, kept)
+    return values_M
 
 
 def _advantages(
@@ -98,21 +121,21 @@ def look_up(
     is_compared = algorithm.correction.old == "trainer" and algorithm.num_updates > 1
     if is_compared or in_reward:
         # Packed as in the update: other shapes round otherwise, and a ratio would not be 1.
-        own_M = _gather(policy, step, updates, lambda update: _own(policy, update))
+        own_M = _gather(policy, step, updates, lambda _, packed: _own(policy, packed))
     if kl.coefficient:
         limit = WITHOUT_GRADIENT * config.trainer.micro_batch_tokens
         reference_M = _gather(
-            policy, step, updates, lambda update: _reference(policy, update, limit)
+            policy, step, updates, lambda update, packed: _reference(policy, update, packed, limit)
         )
     coefficient = _coefficient(config, previous)
     if advantages_M is None:
         assert own_M is not None and reference_M is not None
         kl_M = kl_estimate(own_M, reference_M, kl.estimator, limit=kl.limit)
-        advantages_M = _advantages(step, config, coefficient * kl_M.cpu().double())
+        advantages_M = _finite_advantages(step, config, coefficient * kl_M.cpu().double())
     return StepValues(
         rollout_logprobs_M=rollout_logprobs_M.to(policy.device),
         advantages_M=advantages_M.float().to(policy.device),
-        policy_logprobs_M=own_M if is_compared else None,
+        policy_logprobs_M=own_M,
         reference_logprobs_M=reference_M,
         kl_M=kl_M,
         kl_coefficient=coefficient,
@@ -135,32 +158,35 @@ def _gather(
     policy: Passes,
     step: StepBatch,
     updates: Sequence[Update],
-    compute: Callable[[Update], Iterator[torch.Tensor]],
+    compute: Callable[[Update, Sequence[PackedBatch]], Iterator[torch.Tensor]],
 ) -> torch.Tensor:
     """Of all data-parallel ranks, of which each computes its own: 4 bytes a token travel. In a later
     epoch another rank may have the token."""
     values_M = torch.zeros(step.num_tokens, device=policy.device)
     for update in updates:
-        for packed, found in zip(update.packed, compute(update), strict=True):
-            values_M[packed.places_M] = found
+        packed = update.pack(policy.device)
+        for one, found in zip(packed, compute(update, packed), strict=True):
+            values_M[one.places_M] = found
     policy.reduce(values_M, torch.zeros(1, device=policy.device))
     return values_M
 
 
-def _own(policy: Passes, update: Update) -> Iterator[torch.Tensor]:
-    return (outputs.logprobs_M for outputs in policy.forward(update.packed))
+def _own(policy: Passes, packed: Sequence[PackedBatch]) -> Iterator[torch.Tensor]:
+    return (outputs.logprobs_M for outputs in policy.forward(packed))
 
 
-def _reference(policy: Passes, update: Update, limit: int) -> Iterator[torch.Tensor]:
+def _reference(
+    policy: Passes, update: Update, packed: Sequence[PackedBatch], limit: int
+) -> Iterator[torch.Tensor]:
     """Of each micro-batch, several in a pass."""
-    joined = [*join([len(packed.token_ids_N) for packed in update.packed], limit)]
-    packed = [
-        update.packed[places[0]]
+    joined = [*join([len(one.token_ids_N) for one in packed], limit)]
+    wide = [
+        packed[places[0]]
         if len(places) == 1
-        else update.pack(
+        else update.pack_pieces(
             tuple(piece for place in places for piece in update.micro_batches[place]), policy.device
         )
         for places in joined
     ]
-    for places, found in zip(joined, policy.forward_reference(packed), strict=True):
-        yield from found.split([len(update.packed[place].targets_M) for place in places])
+    for places, found in zip(joined, policy.forward_reference(wide), strict=True):
+        yield from found.split([len(packed[place].targets_M) for place in places])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from services.controller.greedy import FIRST_NUMBER
 from tests.controller.fakes import World, make_config
-from trimaran.types import Faulted, Group, Score, Verdict
+from trimaran.errors import PromptTooLongError
+from trimaran.types import Faulted, Group, Prompt, Score, Verdict
 from trimaran.wire import parse_scored_group, serialize_scored_group
 
 GROUPS, STEPS = 4, 6
@@ -63,6 +64,38 @@ def test_where_nothing_has_a_signal_the_run_goes_on_all_the_same(tmp_path: Path)
     assert world.ledger.state.step == STEPS
     assert len(world.filtered()) == STEPS * 6
     assert len(world.trained_numbers()) == STEPS * GROUPS
+
+
+def test_groups_may_be_told_by_one_term(tmp_path: Path) -> None:
+    """All right, and one of them a little long: nothing to learn but brevity."""
+    algorithm = {"dynamic_sampling": {"term": "exact_match"}}
+    world = World(tmp_path, make_config(algorithm=algorithm))
+
+    async def faults(group: Group) -> tuple[Verdict, ...]:
+        equal = group.number == 2
+        return (
+            Score(1.0, {"exact_match": 1.0}),
+            Score(0.9, {"exact_match": 1.0 if equal else 0.0}),
+        )
+
+    world.reward.faults = faults
+    run(world)
+    assert list(world.filtered()) == [2]
+
+
+def test_replaced_groups_stand_between_skipped_prompts(tmp_path: Path) -> None:
+    """A run ends where nothing but skipped prompts comes; here others come, without a signal."""
+    config = make_config(algorithm={"dynamic_sampling": {"max_replaced": 10}})
+    world = World(tmp_path, config)
+    rewarding(world)
+
+    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
+        if number % 2:
+            raise PromptTooLongError("2000 tokens; rollout.max_prompt_tokens is 1024")
+
+    world.faults = faults
+    run(world)
+    assert world.ledger.state.step == STEPS
 
 
 def test_a_faulted_completion_is_no_signal(tmp_path: Path) -> None:

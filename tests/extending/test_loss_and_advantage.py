@@ -86,7 +86,7 @@ def test_the_advantage_is_the_rewards_distance_from_the_others(follow: Follow, m
 
     def of(groups: list[int], rewards: list[float]) -> list[float]:
         totals, lengths = torch.tensor(rewards).double(), torch.ones(len(rewards)).long()
-        return advantage(Rewards(totals, {}, {}, torch.tensor(groups), lengths)).tolist()
+        return advantage(Rewards(totals, {}, {}, torch.tensor(groups), lengths, lengths)).tolist()
 
     assert of([0, 0, 0, 1, 1], [1.0, 0.0, 0.5, 1.0, 0.0]) == [0.75, -0.75, 0.0, 1.0, -1.0]
     assert of([0, 0, 0, 1], [0.1, 0.1, 0.1, 1.0]) == [0.0] * 4

@@ -10,6 +10,7 @@ import torch
 from services.trainer.batch import PackedBatch, StepBatch
 from services.trainer.learner import train_step
 from services.trainer.learning_rate import learning_rate
+from services.trainer.outputs import TokenOutputs
 from services.trainer.updates import Update, plan_updates
 from tests.trainer.batches import random_batch
 from tests.trainer.models import make_model
@@ -17,6 +18,7 @@ from tests.trainer.plain_policy import PlainPolicy
 from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
 from trimaran.choices import ADVANTAGES, LOSSES
 from trimaran.config import RunConfig, TrainerSection
+from trimaran.errors import InternalError
 from trimaran.metrics import find_metric
 from trimaran.types import Score
 
@@ -220,8 +222,7 @@ def test_groups_are_drawn_anew_in_each_epoch_and_alike_when_the_step_is_made_aga
 def plan(config: RunConfig, number: int, num_groups: int) -> list[Update]:
     step = StepBatch.of(random_batch(1, num_groups).groups, mask_truncated=False)
     everything = frozenset(range(len(step.completions_B)))
-    cpu = torch.device("cpu")
-    return plan_updates(step, everything, {}, config, number, 0, 0.01, cpu)
+    return plan_updates(step, everything, {}, config, number, 0, 0.01)
 
 
 def test_the_kl_in_the_reward_is_taken_off_before_the_advantages(
@@ -369,3 +370,51 @@ def test_the_learning_rate_falls_to_its_least_at_the_last_step() -> None:
     cosine = section.model_copy(update={"schedule": "cosine"})
     rates = [learning_rate(cosine, step, 110) for step in (10, 35, 60, 110)]
     assert rates == pytest.approx([1.0, 0.1 + 0.9 * (1 + 2**-0.5) / 2, 0.55, 0.1])
+
+
+def test_a_step_without_a_token_says_nothing_of_the_kl(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """The adaptive coefficient would take a 0 for a policy that stays near its reference."""
+    algorithm = {
+        "truncated": "mask",
+        "kl": {"coefficient": 0.1, "adaptive": {"target": 0.1, "horizon": 12}},
+    }
+    batch = random_batch(1)
+    groups = tuple(
+        replace(
+            scored,
+            group=replace(
+                scored.group,
+                completions_G=tuple(
+                    replace(one, finish_reason="length") for one in scored.group.completions_G
+                ),
+            ),
+        )
+        for scored in batch.groups
+    )
+    config = make_config(trainer=STANDSTILL, algorithm=algorithm)
+    metrics = train_step(PlainPolicy(model), replace(batch, groups=groups), config).metrics
+    assert metrics["trainer/trained_tokens"] == 0
+    assert "trainer/kl" not in metrics
+    assert metrics["trainer/kl_coefficient"] == 0.1
+
+
+def test_losses_that_look_at_other_tokens_compute_them_all(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    config = make_config(trainer=STANDSTILL, algorithm={"loss": "kl_cov"})
+    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
+    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"]
+
+
+def test_an_entropy_bonus_without_entropies_is_refused(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    class Silent(PlainPolicy):
+        def _outputs(self, packed: PackedBatch, entropy: bool) -> TokenOutputs:
+            return super()._outputs(packed, entropy=False)
+
+    config = make_config(algorithm={"entropy": {"coefficient": 0.1}})
+    with pytest.raises(InternalError, match="gave no entropies"):
+        train_step(Silent(model), random_batch(1), config)

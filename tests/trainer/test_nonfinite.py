@@ -135,7 +135,7 @@ def test_the_other_updates_of_a_step_are_made(make_config: MakeConfig) -> None:
     config = make_config(trainer=FAST, algorithm={"updates_per_batch": 2})
     policy = PlainPolicy(make_model("llama"))
     result = train_step(policy, bad_batch(1), config)
-    assert policy.events == ["forward", "reduce", "backward", "update", "reduce"]
+    assert policy.events == ["forward", "forward", "reduce", "backward", "update", "reduce"]
     assert result.metrics["trainer/nonfinite_updates"] == 1.0
     alone = PlainPolicy(make_model("llama"))
     half = TrainingBatch(1, random_batch(1).groups[2:])
@@ -185,3 +185,28 @@ def test_many_faults_are_told_in_one_line() -> None:
     faults = [f"group {number}: reward nan" for number in range(70)]
     assert describe(faults).endswith("group 3: reward nan; and 66 more")
     assert describe([]) == ""
+
+
+def test_a_group_beside_a_bad_one_is_looked_up_for_its_next_epoch(make_config: MakeConfig) -> None:
+    """Else it would be compared with log-probabilities of 0, which are finite and wrong."""
+    algorithm = {"updates_per_batch": 2, "epochs": 2, "shuffle": True, "kl": {"coefficient": 0.1}}
+    config = make_config(trainer={"learning_rate": 1e-30}, algorithm=algorithm)
+    for step in range(1, 6):
+        policy = PlainPolicy(make_model("llama"))
+        metrics = train_step(policy, bad_batch(step), config).metrics
+        assert metrics["trainer/kl"] == pytest.approx(0.0, abs=1e-5)
+        assert metrics["trainer/policy/clipped/share"] == 0.0
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_pp", {"type": "group", "whiten": True}])
+@pytest.mark.parametrize("kl", [{}, {"coefficient": 0.1, "place": "reward"}])
+def test_a_bad_group_does_not_spoil_the_statistics_of_the_batch(
+    make_config: MakeConfig, advantage: object, kl: dict[str, object]
+) -> None:
+    algorithm = {"updates_per_batch": 4, "advantage": advantage, "kl": kl}
+    config = make_config(trainer=FAST, algorithm=algorithm)
+    batch = random_batch(1)
+    batch = change(batch, 3, with_rewards(batch.groups[3], 1.0, NAN, 0.0))
+    result = train_step(PlainPolicy(make_model("llama")), batch, config)
+    assert result.nonfinite == "group 3: completion 1: reward nan"
+    assert result.metrics["trainer/nonfinite_updates"] == 1.0

@@ -23,8 +23,11 @@ def test_dapo_is_clip_higher_dynamic_sampling_token_level_and_overlong_shaping()
     assert config.algorithm.aggregation.type == "token_mean"
     assert config.algorithm.dynamic_sampling is not None
     assert config.algorithm.kl.coefficient == 0.0
-    assert config.reward.rules["overlong"].options == {"max_tokens": 20480}
-    assert list(config.reward.rules) == ["overlong", "exact"]
+    assert config.algorithm.dynamic_sampling.term == "exact"
+    assert {name: rule.weight for name, rule in config.reward.rules.items()} == {
+        "exact": 1.0,
+        "overlong": 1.0,
+    }
 
 
 def test_what_the_run_gives_goes_before() -> None:
@@ -36,6 +39,9 @@ def test_what_the_run_gives_goes_before() -> None:
     assert config.algorithm.dynamic_sampling is None
     assert config.reward.rules["overlong"].weight == 0.5
     assert config.reward.rules["overlong"].options == {"max_tokens": 9}
+    length = {"exact": 1, "length": {"rule": "overlong"}}
+    rules_of = config_of({"recipe": "dapo"}, reward={"rules": length}).reward.rules
+    assert list(rules_of) == ["exact", "length"]
     other: Any = config_of({"recipe": "dapo", "loss": {"type": "gspo"}}).algorithm.loss
     assert other.clip_high == 4e-4
 
@@ -47,6 +53,15 @@ def test_dr_grpo_divides_by_the_longest_completion() -> None:
     assert (advantage.normalize_std, aggregation.type, aggregation.tokens) == (False, "fixed", 3000)
     aggregation = config_of({"recipe": "dr_grpo"}).algorithm.aggregation
     assert aggregation.tokens == config_of({}).rollout.max_tokens
+
+
+def test_options_without_a_type_are_those_of_the_recipe() -> None:
+    loss: Any = config_of({"recipe": "gspo", "loss": {"clip_low": 0.001}}).algorithm.loss
+    assert (loss.type, loss.clip_low, loss.clip_high) == ("gspo", 0.001, 4e-4)
+    aggregation = config_of({"recipe": "grpo", "aggregation": {}}).algorithm.aggregation
+    assert aggregation.type == "sequence_mean"
+    named: Any = config_of({"recipe": "dapo", "loss": "ppo_clip"}).algorithm.loss
+    assert named.clip_high == 0.28
 
 
 @pytest.mark.parametrize("name", RECIPES)

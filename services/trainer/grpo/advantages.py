@@ -5,7 +5,7 @@ Axes: B scored completions of a step's batch, P groups, M trained tokens, comple
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -73,7 +73,9 @@ class ReinforcePlusPlus(Advantage):
     Example: of one completion with reward 1 and penalties [0.1, 0.2], before whitening: [0.7, 0.8]
     """
 
-    per_token = True
+    per_token: ClassVar[bool] = True
+    compares_group: ClassVar[bool] = False
+    teaches_where_equal: ClassVar[bool] = True
 
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [M]."""
@@ -93,6 +95,8 @@ class ReinforcePlusPlusBaseline(Advantage):
     Source: REINFORCE++ with baseline (arXiv 2501.03262), verl's `reinforce_plus_plus_baseline`.
     """
 
+    teaches_where_equal: ClassVar[bool] = True
+
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [B]."""
         return whiten(_above_group_mean(rewards), rewards.lengths_B)
@@ -108,7 +112,7 @@ class Opo(CompletionAdvantage):
 
     def of_completions(self, rewards: Rewards) -> torch.Tensor:
         groups_B = rewards.groups_B
-        baseline_P = group_mean(rewards.totals_B, groups_B, rewards.lengths_B)
+        baseline_P = group_mean(rewards.totals_B, groups_B, rewards.sampled_B)
         return rewards.totals_B - baseline_P[groups_B]
 
 
@@ -117,6 +121,9 @@ class ReMax(CompletionAdvantage):
 
     Source: ReMax (arXiv 2310.10505).
     """
+
+    compares_group: ClassVar[bool] = False
+    teaches_where_equal: ClassVar[bool] = True
 
     @property
     def needs_greedy(self) -> bool:
@@ -148,6 +155,8 @@ class PassAtK(CompletionAdvantage):
     k: Annotated[int, Field(ge=1)] = 4
     threshold: float = 0.5
     """A completion is correct if its reward is at least that."""
+
+    takes_penalties: ClassVar[bool] = False
 
     def of_completions(self, rewards: Rewards) -> torch.Tensor:
         """Raises InputError with a KL term in the reward."""
@@ -197,6 +206,9 @@ class Gdpo(Advantage):
     its sum. Whitened over the batch with each completion counting once. Source: GDPO (arXiv
     2601.05242), as TRL's `normalize_then_sum` has it; verl's `gdpo` whitens over tokens.
     """
+
+    takes_penalties: ClassVar[bool] = False
+    teaches_where_equal: ClassVar[bool] = True
 
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [B]. Raises InputError with a KL term in the reward."""

@@ -58,7 +58,7 @@ def correct(
     logs_M = (old_logprobs_M - rollout_logprobs_M).detach()
     importance_M = _weigh(logs_M, tokens, weights)
     metrics: dict[str, torch.Tensor] = {}
-    if cap is not None:
+    if cap is not None and weights != "none":
         metrics["capped/share"] = (importance_M > cap).float()
         importance_M = importance_M.clamp(max=cap)
     masked_M = logs_M.new_zeros(logs_M.shape).bool()

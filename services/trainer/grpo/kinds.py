@@ -26,7 +26,7 @@ class Rewards:
 
     Example: two groups of two completions, without a KL term in the reward:
         Rewards(torch.tensor([1.0, 0.0, 1.0, 1.0]).double(), {}, {}, torch.tensor([0, 0, 1, 1]),
-                torch.tensor([5, 7, 4, 4]))
+                torch.tensor([5, 7, 4, 4]), torch.tensor([5, 7, 4, 4]))
     """
 
     totals_B: torch.Tensor
@@ -38,6 +38,8 @@ class Rewards:
     """int64: which group, 0..P-1, not descending."""
     lengths_B: torch.Tensor
     """int64: trained tokens of each, in all M."""
+    sampled_B: torch.Tensor
+    """int64: tokens of each, also where they are masked and do not train."""
     greedy_P: torch.Tensor | None = None
     """float64: the reward of each prompt's greedy answer, where the advantage asked for one."""
     penalties_M: torch.Tensor | None = None
@@ -55,6 +57,13 @@ class Advantage(Options):
 
     per_token: ClassVar[bool] = False
     """Whether the values are of tokens."""
+
+    takes_penalties: ClassVar[bool] = True
+    """Whether it may be asked with a KL term in the reward."""
+    compares_group: ClassVar[bool] = True
+    """Whether a group of one teaches nothing."""
+    teaches_where_equal: ClassVar[bool] = False
+    """Whether a group of equal rewards may teach something. One that is whitened may always."""
 
     @property
     def needs_greedy(self) -> bool:
@@ -108,11 +117,16 @@ class TokenLosses:
 class Loss(Options):
     """The policy-gradient term of the loss.
 
+    `needs_all`: whether a token's loss depends on tokens of others, so that also those without an
+    advantage go through a forward pass.
+
     Example of a package's own:
         class Reinforce(Loss):
             def __call__(self, logprobs_M, tokens):
                 return TokenLosses(-tokens.advantages_M * logprobs_M)
     """
+
+    needs_all: ClassVar[bool] = False
 
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         """`logprobs_M`: natural logarithms of the policy's probabilities, float32, with gradient.

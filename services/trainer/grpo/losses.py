@@ -8,9 +8,9 @@ Axes: M trained tokens of a micro-batch, B completions.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from services.trainer.grpo.kinds import Loss, TokenLosses, Tokens
 from services.trainer.grpo.ratios import limited, limited_exp
@@ -144,6 +144,14 @@ class ClipCov(Loss):
     lower: float = 1.0
     upper: float = 5.0
 
+    needs_all: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> ClipCov:
+        if self.lower >= self.upper:
+            raise ValueError(f"lower ({self.lower:g}) must be less than upper ({self.upper:g})")
+        return self
+
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         ratios_M = limited_exp(logprobs_M - tokens.old_logprobs_M)
         gains_M, was_clipped_M = _clip(ratios_M, tokens.advantages_M, self.clip_low, self.clip_high)
@@ -173,6 +181,8 @@ class KlCov(Loss):
     share: Share = 2e-4
     """Of the tokens of a micro-batch."""
     coefficient: Positive = 1.0
+
+    needs_all: ClassVar[bool] = True
 
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         logs_M = limited(logprobs_M - tokens.old_logprobs_M)

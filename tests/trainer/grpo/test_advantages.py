@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
 from statistics import fmean, pstdev, stdev, variance
@@ -53,6 +53,7 @@ def batch(
         term_weights=term_weights or {},
         groups_B=torch.tensor(places, dtype=torch.int64),
         lengths_B=torch.tensor([1] * len(totals) if lengths is None else lengths).long(),
+        sampled_B=torch.tensor([1] * len(totals) if lengths is None else lengths).long(),
         greedy_P=None if greedy is None else tensor(greedy),
         penalties_M=None if penalties is None else tensor(penalties),
     )
@@ -143,6 +144,11 @@ def test_reinforce_plus_plus_with_baseline() -> None:
 def test_opo_weighs_the_baseline_by_length() -> None:
     # (1 * 1 + 3 * 0) / 4 = 0.25
     assert values(Opo(), batch([[1, 0]], lengths=[1, 3])) == [0.75, -0.25]
+
+
+def test_opo_counts_the_tokens_of_a_completion_that_does_not_train() -> None:
+    masked = replace(batch([[1, 0]], lengths=[1, 3]), lengths_B=torch.tensor([1, 0]))
+    assert values(Opo(), masked) == [0.75, -0.25]
 
 
 def test_remax_takes_off_the_reward_of_the_greedy_answer() -> None:
