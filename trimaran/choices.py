@@ -166,7 +166,11 @@ DATASET_FORMATS = Choices(
 
 FAMILIES = Choices(
     "trimaran.model_families",
-    {"llama": "trimaran.model_folder:LLAMA", "qwen2": "trimaran.model_folder:QWEN2"},
+    {
+        "llama": "services.trainer.megatron.families.llama:LLAMA",
+        "qwen2": "services.trainer.megatron.families.qwen2:QWEN2",
+        "qwen3": "services.trainer.megatron.families.qwen3:QWEN3",
+    },
 )
 """By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a
-`trimaran.model_folder.Family`."""
+`services.trainer.megatron.families.family.Family`."""

@@ -32,6 +32,7 @@ from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
+from trimaran.parallel import Layout
 from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
 
@@ -435,10 +436,15 @@ class TrainerSection(Section):
 
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """Numbers (of GPUs: or UUIDs) of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
-    in sight."""
+    """Numbers (of GPUs: or UUIDs) of one device a rank (tensor_parallel x pipeline_parallel x
+    data_parallel), rank 0's first; or auto: the first ones in sight."""
     tensor_parallel: Positive = 1
+    pipeline_parallel: Positive = 1
+    """Stages of equally many layers."""
     data_parallel: Positive = 1
+    sequence_parallel: bool = False
+    """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
+    memory for activations."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Threads = 1
@@ -446,6 +452,9 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
+    fp32_head: bool = False
+    """Logits of a bfloat16 model are computed in float32: nearer to what the engine samples from,
+    where that computes so; slower, and with less memory for long batches."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -462,6 +471,11 @@ class TrainerSection(Section):
     """A step, or any other call of the trainer, that takes longer ends the run."""
     save_timeout: Seconds = 600
     """A checkpoint that takes longer is given up, and training goes on."""
+
+    @property
+    def layout(self) -> Layout:
+        """How the ranks share the model and the batch."""
+        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
 
 
 class WeightSyncSection(Section):
@@ -612,7 +626,7 @@ class RunConfig(Section):
 
     @property
     def num_trainer_ranks(self) -> int:
-        return self.trainer.tensor_parallel * self.trainer.data_parallel
+        return self.trainer.layout.num_ranks
 
     @property
     def max_model_tokens(self) -> int:
@@ -621,7 +635,7 @@ class RunConfig(Section):
 
 DEVICES_NEEDED = {
     "rollout": "rollout.replicas x rollout.tensor_parallel",
-    "trainer": "trainer.tensor_parallel x trainer.data_parallel",
+    "trainer": "trainer.tensor_parallel x trainer.pipeline_parallel x trainer.data_parallel",
 }
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 

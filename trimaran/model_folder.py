@@ -13,21 +13,6 @@ from typing import Any, cast
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """In what a family differs from Llama. `trimaran.choices.FAMILIES` names them.
-
-    Example: MISTRAL = Family(qkv_bias=False)
-    """
-
-    qkv_bias: bool
-    """The projections to queries, keys and values have a bias."""
-
-
-LLAMA = Family(qkv_bias=False)
-QWEN2 = Family(qkv_bias=True)
-
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 

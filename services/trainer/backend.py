@@ -39,7 +39,7 @@ def build_policy(
         from services.trainer.megatron.cpu import let_megatron_run_on_cpu
 
         let_megatron_run_on_cpu()
-    from megatron.core import parallel_state
+    from megatron.core import parallel_state, tensor_parallel
 
     from services.trainer.megatron.architecture import read_architecture
     from services.trainer.megatron.policy import MegatronPolicy
@@ -69,7 +69,10 @@ def build_policy(
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=section.tensor_parallel,
+        pipeline_model_parallel_size=section.pipeline_parallel,
         distributed_timeout_minutes=math.ceil(section.step_timeout / 60),
         create_gloo_process_groups=False,
     )
+    # Nothing draws random numbers; megatron-core wants its generators all the same.
+    tensor_parallel.model_parallel_cuda_manual_seed(1)
     return MegatronPolicy(config, architecture, device.torch_device())

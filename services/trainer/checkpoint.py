@@ -1,9 +1,10 @@
 """Trainer checkpoints: `checkpoints/step-00010/`, written whole or not at all.
 
     state.json                 step, lineage, layout, model, the step's recorded answer, digests
-    tensor-rank-0.safetensors  fp32 main weights and AdamW moments of that shard
+    shard-0.safetensors        fp32 main weights and AdamW moments of that shard
 
-Data-parallel ranks hold the same state, so the first of them writes.
+Ranks that hold the same shard of the model hold the same state, so the first of them writes
+(`trimaran.parallel`).
 
     step-00010.tmp ──▶ step-00010            while it is written, and once it is whole
     step-00010     ──▶ step-00010.replaced   what stood there before; gone once the new one stands
@@ -29,28 +30,33 @@ from xxhash import xxh3_128
 from services.trainer.finite import is_finite
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
 from trimaran.places import sync
 from trimaran.types import LedgerEnd
 
 FOLDER = "checkpoints"
 STATE = "state.json"
 PREFIX = "step-"
-FORMAT = 2
-"""1 had neither digests nor the model in it."""
+FORMAT = 3
+"""1 had neither digests nor the model in it, 2 no layout with a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
     """In what a checkpoint must agree with the run that loads it.
 
-    Example: RankLayout(tensor_parallel=1, data_parallel=2, dtype="bfloat16", updates_per_batch=1)
+    Example: RankLayout(Layout(data=2), dtype="bfloat16", updates_per_batch=1)
     """
 
-    tensor_parallel: int
-    data_parallel: int
+    ranks: Layout
     dtype: str
     updates_per_batch: int
     """All of a step, those of further epochs, too."""
+
+    def named(self) -> dict[str, object]:
+        """As the configuration calls them."""
+        sizes = {f"{name}_parallel": size for name, size in asdict(self.ranks).items()}
+        return {**sizes, "dtype": self.dtype, "updates_per_batch": self.updates_per_batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class TrainerState:
     layout: RankLayout
     model: Model
     shards: tuple[str, ...]
-    """The digest of each tensor-parallel rank's tensors."""
+    """The digest of each, by its number."""
     ledger: LedgerEnd | None = None
     """How far the run's ledger had come."""
 
@@ -102,16 +108,16 @@ def _named(run_folder: Path, suffix: str) -> list[Path]:
 
 
 def write_shard(
-    run_folder: Path, step: int, tensor_rank: int, tensors: Mapping[str, torch.Tensor]
+    run_folder: Path, step: int, number: int, tensors: Mapping[str, torch.Tensor]
 ) -> str:
-    """One tensor-parallel rank's part, under a temporary name until `publish`. Its digest.
+    """One rank's shard of the model, under a temporary name until `publish`. Its digest.
 
     Raises InternalError when it holds a number that is not finite.
     """
     shard = on_host(tensors)
     folder = _temporary(run_folder, step)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _shard_name(tensor_rank)
+    path = folder / _shard_name(number)
     save_file(shard, path)
     sync(path)
     return shard_digest(shard)
@@ -185,8 +191,8 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
         written = tree.pop("format", 1)
         if written != FORMAT:
             raise InputError(
-                f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT},"
-                " which has digests; resume with the version that saved it, or start a new run"
+                f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT};"
+                " resume with the version that saved it, or start a new run"
             )
         state = _parse_state(tree)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -194,15 +200,16 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
             raise
         raise InputError(f"{folder}/{STATE}: not a trainer checkpoint ({error})") from None
     _check_same(folder, "model", _flat(state.model), _flat(model))
-    _check_same(folder, "configuration", asdict(state.layout), asdict(layout))
-    if len(state.shards) != layout.tensor_parallel:
+    _check_same(folder, "configuration", state.layout.named(), layout.named())
+    if len(state.shards) != layout.ranks.num_shards:
         raise InputError(f"{folder}/{STATE}: names {len(state.shards)} shards")
     return state
 
 
 def _parse_state(tree: dict[str, Any]) -> TrainerState:
     model = Model(tree["model"]["name"], ModelFacts(**tree["model"]["facts"]))
-    layout, shards = RankLayout(**tree["layout"]), tuple(tree["shards"])
+    ranks = Layout(**tree["layout"]["ranks"])
+    layout, shards = RankLayout(**{**tree["layout"], "ranks": ranks}), tuple(tree["shards"])
     ledger = tree.get("ledger")
     parsed = {"layout": layout, "model": model, "shards": shards}
     return TrainerState(**{**tree, **parsed, "ledger": ledger and LedgerEnd(**ledger)})
@@ -224,9 +231,9 @@ def _check_same(
         )
 
 
-def read_shard(folder: Path, tensor_rank: int, digest: str) -> dict[str, torch.Tensor]:
+def read_shard(folder: Path, number: int, digest: str) -> dict[str, torch.Tensor]:
     """Raises InputError when it cannot be read or is not what was written."""
-    path = folder / _shard_name(tensor_rank)
+    path = folder / _shard_name(number)
     return load_shard(path, digest, f"{path}", folder.name)
 
 
@@ -267,5 +274,5 @@ def _drop(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _shard_name(tensor_rank: int) -> str:
-    return f"tensor-rank-{tensor_rank}.safetensors"
+def _shard_name(number: int) -> str:
+    return f"shard-{number}.safetensors"

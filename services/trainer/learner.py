@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol
@@ -24,6 +24,7 @@ from services.trainer.finite import describe, find_input_faults
 from services.trainer.grpo.kinds import Advantage, Aggregation, Loss
 from services.trainer.learning_rate import learning_rate
 from services.trainer.objective import Objective, sum_names, token_weights
+from services.trainer.outputs import Loss as TokenLoss
 from services.trainer.outputs import TokenOutputs
 from services.trainer.step_metrics import token_metrics
 from services.trainer.sums import TokenSums
@@ -32,10 +33,6 @@ from services.trainer.values import StepValues, early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.types import TrainingBatch
-
-TokenLoss = Callable[[int, TokenOutputs], torch.Tensor]
-"""Index of the micro-batch and what the policy says of its tokens -> a scalar with gradient."""
-
 
 class Policy(Protocol):
     """Trainable weights, spread over ranks, with their gradients and their optimizer.
@@ -84,7 +81,7 @@ class Policy(Protocol):
         ...
 
     def sum_gradients(self) -> float:
-        """Over the data-parallel ranks; the norm of the whole. All ranks must call."""
+        """Over all ranks that hold the same weights; the norm of the whole. All ranks must call."""
         ...
 
     def update(self, learning_rate: float) -> None:
@@ -92,7 +89,8 @@ class Policy(Protocol):
         ...
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
-        """In place over the data-parallel ranks: add up one, take the maxima of the other."""
+        """In place over the data-parallel ranks: add up one, take the maxima of the other. Of a
+        pipeline's last stage; every stage gets the answer."""
         ...
 
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,11 @@
-"""What a forward pass of the policy answers."""
+"""What a policy says of the trained tokens of one micro-batch.
+
+Axis: M trained tokens.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +13,13 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class TokenOutputs:
-    """Of the M trained tokens of a micro-batch, at the sampling temperature.
-
-    Example: TokenOutputs(logprobs_M, entropies_M=None)
-    """
+    """Example: TokenOutputs(logprobs_M=torch.tensor([-0.1, -2.3]))"""
 
     logprobs_M: torch.Tensor
-    """float32."""
+    """float32, at the sampling temperature."""
     entropies_M: torch.Tensor | None = None
-    """float32, nats: of the distribution that each token was drawn from, exact; only where asked."""
+    """float32, of the distribution that each token was drawn from, exact, in nats; where asked for."""
+
+
+Loss = Callable[[int, TokenOutputs], torch.Tensor]
+"""From the number of the micro-batch and its outputs to the scalar that is added to the whole loss."""

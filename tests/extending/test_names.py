@@ -17,8 +17,11 @@ TITLES = (
 )
 
 NAMES = {
-    "A loss": {"services/trainer/grpo/loss.py": "Loss LossSums TokenValues"},
-    "An advantage": {"services/trainer/grpo/advantages.py": "Advantage"},
+    "A loss": {
+        "services/trainer/grpo/kinds.py": "Loss Tokens TokenLosses",
+        "services/trainer/grpo/losses.py": "PpoClip",
+    },
+    "An advantage": {"services/trainer/grpo/kinds.py": "Advantage Rewards"},
     "A reward rule": {
         "trimaran/rewards.py": "Sample ReferenceUnusableError",
         "services/reward/rules/__init__.py": "RULES",
@@ -36,7 +39,7 @@ NAMES = {
     "A metric": {
         "trimaran/metrics.py": "METRICS",
         "services/controller/step_metrics.py": "describe_batch",
-        "services/trainer/learner.py": "_token_metrics",
+        "services/trainer/step_metrics.py": "token_metrics",
     },
     "An RPC": {
         "services/reward/server.py": "RewardServicer",

@@ -1,4 +1,4 @@
-"""Tiny random models of both families, as Hugging Face folders."""
+"""Tiny random models of each family, as Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -29,18 +29,27 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+FAMILIES = ("qwen2", "llama", "qwen3")
+TIED = ("qwen2",)
 
 
 def make_model(family: str) -> Any:
-    """qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3 rope."""
+    """qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3 rope; qwen3:
+    norms of queries and keys, heads that are not hidden_size / heads wide."""
     torch.manual_seed(0)
     if family == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, vocab_size=97, tie_word_embeddings=True))
-    else:
-        config = LlamaConfig(
+        config: Any = transformers.Qwen2Config(**SHAPE, vocab_size=97, tie_word_embeddings=True)
+        model: Any = transformers.Qwen2ForCausalLM(config)
+    elif family == "llama":
+        config = transformers.LlamaConfig(
             **SHAPE, vocab_size=96, tie_word_embeddings=False, rope_parameters=LLAMA3
         )
-        model = LlamaForCausalLM(config)
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        config = transformers.Qwen3Config(
+            **SHAPE, vocab_size=96, tie_word_embeddings=False, head_dim=12
+        )
+        model = transformers.Qwen3ForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             # Norms and biases start at 1 and 0, which would hide a mistake in their mapping.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.snapshot import Part, take_snapshot
 from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.models import TIED
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from trimaran.clients import TrainerClient
@@ -26,7 +28,17 @@ from trimaran.types import Caller
 pytestmark = pytest.mark.e2e
 
 STEPS = 4
-LAYOUTS = [("qwen2", 2, 1), ("qwen2", 1, 2), ("llama", 2, 1)]
+SEQUENCE = {"sequence_parallel": True}
+LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("qwen2", {"tensor_parallel": 2}),
+    ("llama", {"tensor_parallel": 2} | SEQUENCE),
+    ("qwen3", {"tensor_parallel": 2}),
+    ("qwen2", {"data_parallel": 2}),
+    ("qwen2", {"pipeline_parallel": 2}),
+    ("llama", {"pipeline_parallel": 2, "data_parallel": 2}),
+    ("qwen2", {"tensor_parallel": 2, "data_parallel": 2} | SEQUENCE),
+    ("qwen3", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
+]
 
 
 def whole_root(folder: Path, tied: bool) -> str:
@@ -55,32 +67,32 @@ async def check_offers(addresses: list[str], num_blocks: int) -> None:
     assert sorted(shares) == list(range(num_blocks))
 
 
-@pytest.mark.parametrize(("family", "tensor_parallel", "data_parallel"), LAYOUTS)
+def name_of(value: Any) -> str:
+    """Example: "tensor_parallel=2" """
+    if isinstance(value, str):
+        return value
+    return ",".join(f"{key}={size}" for key, size in value.items())
+
+
+@pytest.mark.parametrize(("family", "sizes"), LAYOUTS, ids=name_of)
 def test_logits_and_four_optimizer_steps_equal_plain_transformers(
     family: str,
-    tensor_parallel: int,
-    data_parallel: int,
+    sizes: dict[str, Any],
     make_config: Callable[..., RunConfig],
     model_folders: dict[str, Path],
     tmp_path: Path,
 ) -> None:
-    addresses = free_addresses(tensor_parallel * data_parallel)
-    config = make_config(
-        family,
-        trainer={
-            "tensor_parallel": tensor_parallel,
-            "data_parallel": data_parallel,
-            "micro_batch_tokens": 40,
-        },
-        endpoints={"trainer": addresses},
-    )
+    trainer = {**sizes, "micro_batch_tokens": 40}
+    addresses = free_addresses(make_config(family, trainer=trainer).num_trainer_ranks)
+    config = make_config(family, trainer=trainer, endpoints={"trainer": addresses})
+    senders = config.trainer.layout.senders
     model = AutoModelForCausalLM.from_pretrained(model_folders[family], dtype=torch.float32)
     reference = ReferenceTrainer(model, config)
 
     async def train() -> None:
         async with running_ranks(config, tmp_path / "run") as client:
             start, manifest = await client.get_policy_version(ANSWER_SECONDS)
-            assert start.root == whole_root(model_folders[family], tied=family == "qwen2")
+            assert start.root == whole_root(model_folders[family], tied=family in TIED)
             for step in range(1, STEPS + 1):
                 batch = with_rollout_logprobs(model, random_batch(step), 0.7)
                 with pytest.raises(UnprovenError, match=r"group 0: tokens of r at version 0\.0"):
@@ -97,15 +109,15 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
                 batch = random_batch(6)
                 proofs = proofs_for(batch, start.root)
                 await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            await check_offers(addresses[:tensor_parallel], manifest.num_blocks)
+            await check_offers([addresses[one.rank] for one in senders], manifest.num_blocks)
             await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
 
     asyncio.run(train())
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
-    assert shards[1:] == [f"tensor-rank-{rank}.safetensors" for rank in range(tensor_parallel)]
-    trained = load_tensors(tmp_path / "run" / "model", tied=family == "qwen2")
-    start = load_tensors(model_folders[family], tied=family == "qwen2")
+    assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(len(senders))]
+    trained = load_tensors(tmp_path / "run" / "model", tied=family in TIED)
+    start = load_tensors(model_folders[family], tied=family in TIED)
     for name, tensor in trained.items():
         difference = (tensor - model.state_dict()[name]).abs().max().item()
         moved = (tensor - start[name]).abs().max().item()

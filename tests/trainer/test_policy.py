@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,18 +13,33 @@ from transformers import AutoModelForCausalLM
 from services.trainer.batch import PackedBatch, StepBatch, pack
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
+from services.trainer.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
+from tests.trainer.models import FAMILIES, TIED
 from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import RunConfig
+from trimaran.parallel import Layout
+
+if TYPE_CHECKING:
+    from services.trainer.megatron.policy import MegatronPolicy
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 CPU = torch.device("cpu")
+WHOLE = Layout().place(0)
 
 
-def make_policy(config: RunConfig):
+def make_policy(config: RunConfig) -> MegatronPolicy:
     from services.trainer.megatron.policy import MegatronPolicy
 
     return MegatronPolicy(config, read_architecture(config.model.path), CPU)
+
+
+def logprobs_of(policy: MegatronPolicy, packed: PackedBatch) -> torch.Tensor:
+    return policy.forward([packed])[0].logprobs_M
+
+
+def add_up(_: int, outputs: TokenOutputs) -> torch.Tensor:
+    return outputs.logprobs_M.sum()
 
 
 def whole_batch() -> PackedBatch:
@@ -32,7 +47,7 @@ def whole_batch() -> PackedBatch:
     return pack(step, list(enumerate(step.members)), CPU)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("explicit_max_length", [0, 12, 256])
 def test_logprobs_and_gradients_equal_plain_transformers(
     family: str,
@@ -41,7 +56,8 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the fused attention, the explicit one, and both in one batch."""
-    from services.trainer.megatron import attention, mapping
+    from services.trainer.megatron import attention
+    from services.trainer.megatron.mapping import list_parts
 
     monkeypatch.setattr(attention, "EXPLICIT_MAX_LENGTH", explicit_max_length)
     config = make_config(family)
@@ -49,29 +65,26 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
     packed = whole_batch()
     factors = torch.randn(len(packed.targets_M))
-    ours = policy.logprobs(packed)
+    ours = logprobs_of(policy, packed)
     plain = plain_logprobs(model, packed, 0.7)
     torch.testing.assert_close(ours, plain, rtol=0, atol=4e-6)
     assert (ours - plain_logprobs(model, packed, 1.0)).abs().max() > 0.1
     policy.zero_gradients()
-    (ours * factors).sum().backward()
+    policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
     (plain * factors).sum().backward()
-    model_parameters: Any = mapping.parameters(policy._model)
-    gradients = {
-        hf_name: gradient
-        for name, parameter in model_parameters
-        for rule in [mapping.rule_for(name, read_architecture(config.model.path))]
-        for hf_name, gradient in zip(rule.names, rule.join([parameter.main_grad]), strict=True)
-    }
+    weights: Any = policy._parameters(policy._model)
+    mains = ((name, weight.main_grad) for name, weight in weights)
+    gradients = {part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE)}
+    assert gradients.keys() == {name for name, _ in model.named_parameters()}
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_export_gives_back_what_was_loaded(
     family: str, make_config: Callable[..., RunConfig], model_folders: dict[str, Path]
 ) -> None:
-    loaded = load_tensors(model_folders[family], tied=family == "qwen2")
+    loaded = load_tensors(model_folders[family], tied=family in TIED)
     exported = dict(make_policy(make_config(family)).export())
     assert exported.keys() == loaded.keys()
     assert all(torch.equal(exported[name], loaded[name]) for name in loaded)
@@ -97,11 +110,11 @@ def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConf
 def test_the_reference_stays_where_the_policy_began(make_config: Callable[..., RunConfig]) -> None:
     policy = make_policy(make_config("qwen2", algorithm={"kl": {"coefficient": 0.1}}))
     packed = whole_batch()
-    before = policy.reference_logprobs(packed)
-    assert torch.equal(before, policy.logprobs(packed).detach())
+    [before] = policy.forward_reference([packed])
+    assert torch.equal(before, logprobs_of(policy, packed))
     policy.zero_gradients()
-    policy.logprobs(packed).sum().backward()
+    policy.forward_backward([packed], add_up)
     policy.sum_gradients()
     policy.update(1e-2)
-    assert torch.equal(policy.reference_logprobs(packed), before)
-    assert (policy.logprobs(packed) - before).abs().max() > 1e-3
+    assert torch.equal(policy.forward_reference([packed])[0], before)
+    assert (logprobs_of(policy, packed) - before).abs().max() > 1e-3

@@ -242,7 +242,7 @@ def test_a_rank_that_holds_no_share_says_whom_to_ask(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(trainer={"tensor_parallel": 2, "data_parallel": 2})
-    with pytest.raises(InputError, match="rank 2 sends no weights; ask ranks 0 to 1"):
+    with pytest.raises(InputError, match="rank 2 sends no weights; ask rank 0, 1"):
         TrainerRank(config, RunContext.in_folder(tmp_path), 2).offer(PEER)
 
 

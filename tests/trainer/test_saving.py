@@ -199,7 +199,7 @@ def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
                 await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 if step == 2:
                     # A folder where rank 1 is about to write its file.
-                    (folder / "step-00002.tmp" / "tensor-rank-1.safetensors").mkdir(parents=True)
+                    (folder / "step-00002.tmp" / "shard-1.safetensors").mkdir(parents=True)
                     with pytest.raises(InternalError):
                         await client.save_checkpoint(step, ANSWER_SECONDS)
                 else:
@@ -208,7 +208,7 @@ def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
 
     asyncio.run(scenario())
     assert {path.name for path in (folder / "step-00003").iterdir()} == {
-        *("state.json", "tensor-rank-0.safetensors", "tensor-rank-1.safetensors")
+        *("state.json", "shard-0.safetensors", "shard-1.safetensors")
     }
 
 

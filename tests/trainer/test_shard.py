@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,15 +11,16 @@ import pytest
 import torch
 
 from services.trainer.megatron.architecture import Architecture, read_architecture
-from services.trainer.megatron.mapping import list_parts, rule_for
-from services.trainer.megatron.tensors import tensor_shapes
+from services.trainer.megatron.mapping import list_parts, model_rules, tensor_shapes
 from services.trainer.model_files import load_tensors
 from services.trainer.shard import blocks_of, share_digests
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of, to_ranges
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
+from tests.trainer.models import FAMILIES, TIED
 from trimaran.choices import DIGESTS
 from trimaran.errors import InternalError
+from trimaran.parallel import Layout, RankPlace
 from trimaran.types import Manifest, TensorInfo
 
 Tensors = dict[str, torch.Tensor]
@@ -33,34 +35,28 @@ def cut(architecture: Architecture) -> tuple[TensorInfo, ...]:
 def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Iterator[str]:
     """Names of the parameters that a pipeline stage would hold, as the whole model numbers them."""
     layers = architecture.facts.num_layers // stages
-    if stage == 0:
-        yield "embedding.word_embeddings.weight"
-    for layer in range(stage * layers, (stage + 1) * layers):
-        for name in (
-            "input_layernorm.weight",
-            "pre_mlp_layernorm.weight",
-            "self_attention.linear_qkv.weight",
-            *(["self_attention.linear_qkv.bias"] if architecture.qkv_bias else []),
-            "self_attention.linear_proj.weight",
-            "mlp.linear_fc1.weight",
-            "mlp.linear_fc2.weight",
-        ):
-            yield f"decoder.layers.{layer}.{name}"
-    if stage == stages - 1:
-        yield "decoder.final_layernorm.weight"
-        if not architecture.facts.tied:
-            yield "output_layer.weight"
+    last = stage == stages - 1
+    for name in model_rules(architecture):
+        if match := re.match(r"decoder\.layers\.(\d+)\.", name):
+            if int(match[1]) // layers == stage:
+                yield name
+        elif name.startswith("embedding"):
+            if stage == 0:
+                yield name
+        elif last and (stages > 1 or not architecture.facts.tied or "output" not in name):
+            yield name
 
 
-def parts_of(
-    architecture: Architecture, loaded: Tensors, rank: int, size: int, stage: int, stages: int
-) -> list[Part]:
+def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[Part]:
+    rules = model_rules(architecture)
+
     def named() -> Iterator[tuple[str, torch.Tensor]]:
-        for name in names_of_stage(architecture, stage, stages):
-            rule = rule_for(name, architecture)
-            yield name, rule.shard([loaded[hf_name] for hf_name in rule.names], rank, size)
+        for name in names_of_stage(architecture, place.pipeline, place.layout.pipeline):
+            rule = rules[name]
+            whole = [loaded[hf_name] for hf_name in rule.names]
+            yield name, rule.shard(whole, place.tensor, place.layout.tensor)
 
-    return list(list_parts(named(), architecture, rank, size))
+    return list(list_parts(named(), rules, place))
 
 
 def snapshots(
@@ -68,11 +64,8 @@ def snapshots(
 ) -> list[Snapshot]:
     """Of all ranks, with the digests that they would exchange."""
     tensors = cut(architecture)
-    all_parts = [
-        parts_of(architecture, loaded, rank, size, stage, stages)
-        for stage in range(stages)
-        for rank in range(size)
-    ]
+    senders = Layout(tensor=size, pipeline=stages).senders
+    all_parts = [parts_of(architecture, loaded, place) for place in senders]
     words: list[torch.Tensor] = []
 
     def collect(own: dict[int, str]) -> dict[int, str]:
@@ -91,7 +84,7 @@ def snapshots(
     ]
 
 
-@pytest.fixture(params=["qwen2", "llama"])
+@pytest.fixture(params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -103,7 +96,7 @@ def architecture(family: str, model_folders: dict[str, Path]) -> Architecture:
 
 @pytest.fixture
 def loaded(family: str, model_folders: dict[str, Path]) -> Tensors:
-    return load_tensors(model_folders[family], tied=family == "qwen2")
+    return load_tensors(model_folders[family], tied=family in TIED)
 
 
 def test_the_architecture_names_every_tensor_of_the_model(

@@ -70,9 +70,12 @@ class PackedLayout(PackedSeqParams):
 
 
 def build_layout(
-    groups: Sequence[GroupLengths], inverse_frequencies: torch.Tensor, dtype: torch.dtype
+    groups: Sequence[GroupLengths],
+    inverse_frequencies: torch.Tensor,
+    dtype: torch.dtype,
+    attention_factor: float = 1.0,
 ) -> PackedLayout:
-    """Lay the sequences of these groups out in grids."""
+    """Lay the sequences of these groups out in grids. `attention_factor`: `rope.Rope` says of what."""
     sequences, positions = _sequences(groups)
     grids, firsts = _grids([len(tokens) for tokens in sequences])
     angles = positions[:, None].float().to(inverse_frequencies.device) * inverse_frequencies
@@ -80,8 +83,8 @@ def build_layout(
     return PackedLayout(
         grids=grids,
         places=_places(groups, sequences, grids, firsts, inverse_frequencies.device),
-        cos_ND=angles.cos().to(dtype),
-        sin_ND=angles.sin().to(dtype),
+        cos_ND=(angles.cos() * attention_factor).to(dtype),
+        sin_ND=(angles.sin() * attention_factor).to(dtype),
     )
 
 

@@ -4,6 +4,10 @@ megatron-core asks `torch.cuda` for its device, streams and random state. On the
 CPU each of its modules therefore sees a proxy of `torch` whose `cuda` namespace
 is the CPU; the real `torch` is untouched for everybody else. Two methods of
 tensors (`type`, `cuda`) cannot be scoped by module and look at who calls them.
+Two functions of megatron-core (`FUNCTIONS`) reach past `torch.cuda` for the
+generator of random numbers, and are replaced by the CPU's.
+
+tests/trainer/test_cpu.py pins the whole list.
 """
 
 from __future__ import annotations
@@ -26,8 +30,14 @@ MODULES = (
     "models.gpt.gpt_layer_specs",
     "optimizer",
     "parallel_state",
+    "pipeline_parallel",
     "tensor_parallel",
 )
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "_get_cuda_rng_state": lambda *_, **__: torch.get_rng_state(),
+    "_set_cuda_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
+}
+"""Of `megatron.core.tensor_parallel.random`."""
 
 
 class _Stream:
@@ -63,6 +73,12 @@ class _CpuNamespace(ModuleType):
 
     empty_cache = set_device = synchronize
 
+    def get_rng_state(self, *_: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
 
@@ -94,6 +110,7 @@ def let_megatron_run_on_cpu() -> None:
     with _without_compilers():
         for name in MODULES:
             importlib.import_module(f"megatron.core.{name}")
+    vars(sys.modules["megatron.core.tensor_parallel.random"]).update(FUNCTIONS)
     proxy = _TorchProxy()
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and vars(module).get("torch") is torch:
