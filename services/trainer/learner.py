@@ -34,6 +34,7 @@ from trimaran.config import AlgorithmSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.types import TrainingBatch
 
+
 class Policy(Protocol):
     """Trainable weights, spread over ranks, with their gradients and their optimizer.
 
