@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -368,7 +368,6 @@ def slopes(function: Callable[[list[float]], float], at: list[float]) -> list[fl
     ],
 )
 @given(random_tokens())
-@settings(deadline=None)
 def test_value_and_gradient_are_those_of_the_formula(
     loss: Loss, plain: Plain, drawn: tuple[list[float], Tokens]
 ) -> None:
