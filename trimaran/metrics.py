@@ -179,8 +179,8 @@ METRICS = (
     Metric(
         "trainer/computed/rollout_kl/k1",
         "nats",
-        "mean of engine's less trainer's log-probability, before the first update: estimates how far the"
-        " engine's distribution is from the trainer's",
+        "mean of engine's less trainer's log-probability: estimates how far the engine's distribution is"
+        " from the trainer's",
     ),
     Metric("trainer/computed/rollout_kl/k3", "nats", "the same by k3, with less variance"),
     Metric(
