@@ -139,6 +139,27 @@ def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("state", "starts", "takes_over"),
+    [
+        (RunState.RUNNING, 1, True),
+        (RunState.STARTING, 2, True),
+        (RunState.STARTING, 0, False),
+        (RunState.FAILED, 1, False),
+    ],
+)
+def test_what_an_earlier_launcher_left_under_way_is_taken_over(
+    tmp_path: Path, state: RunState, starts: int, takes_over: bool
+) -> None:
+    async def scenario(launched: Launched) -> None:
+        await launched.report(state, starts=starts)
+        (tmp_path / "controller-may-finish").touch()
+        await launched.launch({"controller": "finish"})
+        assert launched.processes and launched.processes.takes_over is takes_over
+
+    with_launcher(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
     ("goal", "state", "kind"),
     [
         (Goal.PAUSE, RunState.PAUSED, EventKind.STATE),

@@ -51,10 +51,11 @@ async def launch(
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await forget_model(store, run.run_id)
-        await reports.starting(config)
+        takes_over = await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
         processes = Processes(site.services, children=site.children)
+        processes.takes_over = takes_over
         await reports.endpoints(processes.addresses)
         on_start(processes)
         try:
