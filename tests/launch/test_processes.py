@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from trimaran.launch.exits import LEFT_BEHIND, TRY_AGAIN
 from trimaran.launch.processes import Processes
 from trimaran.launch.restarts import Restarts
 from trimaran.launch.service_process import ServiceDiedError, StopTimes
+from trimaran.shared_memory import FOLDER, SUFFIX, note_names
 
 QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
 NEVER = partial(Restarts, first_pause=3600.0, longest_pause=3600.0)
@@ -478,3 +480,29 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -
     finally:
         launcher.kill()
         launcher.wait()
+
+
+def test_shared_memory_of_a_killed_service_is_removed_before_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    names = {"controller": "finish", "reward": "run"}
+    left = FOLDER / f"trimaran-test-{uuid.uuid4().hex}"
+
+    async def run() -> None:
+        async with start(tmp_path, names, SOON) as processes:
+            _, reward = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(print))
+            left.touch()
+            note_names((tmp_path / "reward.log").with_suffix(SUFFIX), [left.name])
+            forget(tmp_path, "reward")
+            os.kill(reward, signal.SIGKILL)
+            await until_again(tmp_path, "reward")
+            assert not left.exists()
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    finally:
+        left.unlink(missing_ok=True)
