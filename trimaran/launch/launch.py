@@ -15,6 +15,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.lease import held_lease
+from trimaran.launch.long_logs import LOOK_SECONDS, shorten_logs
 from trimaran.launch.processes import Processes
 from trimaran.launch.reports import Reports
 from trimaran.launch.scaling import Scaling
@@ -99,7 +100,10 @@ class _Watch:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [
                     tasks.create_task(work)
-                    for work in (self._health.run(), self._reports.tell(), self._scale())
+                    for work in (
+                        *(self._health.run(), self._reports.tell(), self._scale()),
+                        self._shorten_logs(),
+                    )
                 ]
                 waiting = tasks.create_task(self._processes.wait(self._reports.note))
                 ending = tasks.create_task(self._follow())
@@ -167,6 +171,11 @@ class _Watch:
             except UnavailableError as error:
                 logger.warning("the run's store is away: %s", error)
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _shorten_logs(self) -> None:
+        while True:
+            await asyncio.to_thread(shorten_logs, self._run.folder / "logs")
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _tell_rest(self) -> None:
         try:
