@@ -79,7 +79,9 @@ def _mapped(pids: Iterable[int], folder: Path) -> set[str]:
     start = f"{folder}/"
     paths: set[str] = set()
     for pid in pids:
-        with suppress(OSError):  # gone, or another user's: that one cannot map what only we may read
+        with suppress(
+            OSError
+        ):  # gone, or another user's: that one cannot map what only we may read
             for line in (PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
                 # proc_pid_maps(5): the path is the sixth field.
                 fields = line.split(maxsplit=5)
