@@ -20,22 +20,17 @@ class Example:
     """Devices of one."""
 
 
-def _model(
-    family: str, sizes: tuple[int, ...], tied: bool = False, experts: Experts | None = None
-) -> Model:
-    """`sizes`: layers, hidden, intermediate, heads, key/value heads, head_dim, vocabulary, positions."""
-    *first, positions = sizes
-    return Model(ModelFacts(family, *first, tied, positions), experts=experts)
+def _facts(family: str, layers: int, hidden: int, inner: int, heads: int, keys: int) -> ModelFacts:
+    """Of a Qwen model with an output layer of its own; heads have 128 channels."""
+    vocabulary, positions = (152064, 32768) if family == "qwen2" else (151936, 40960)
+    sizes = layers, hidden, inner, heads, keys
+    return ModelFacts(family, *sizes, 128, vocabulary, False, positions)
 
 
-QWEN25_7B = _model("qwen2", (28, 3584, 18944, 28, 4, 128, 152064, 32768))
-QWEN25_32B = _model("qwen2", (64, 5120, 27648, 40, 8, 128, 152064, 32768))
-QWEN3_30B = _model(
-    "qwen3_moe", (48, 2048, 6144, 32, 4, 128, 151936, 40960), experts=Experts(128, 8, 768)
-)
-QWEN3_235B = _model(
-    "qwen3_moe", (94, 4096, 12288, 64, 4, 128, 151936, 40960), experts=Experts(128, 8, 1536)
-)
+QWEN25_7B = Model(_facts("qwen2", 28, 3584, 18944, 28, 4))
+QWEN25_32B = Model(_facts("qwen2", 64, 5120, 27648, 40, 8))
+QWEN3_30B = Model(_facts("qwen3_moe", 48, 2048, 6144, 32, 4), experts=Experts(128, 8, 768))
+QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4), experts=Experts(128, 8, 1536))
 
 EXAMPLES = (
     Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),

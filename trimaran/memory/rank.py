@@ -83,7 +83,8 @@ class RankMemory:
         training = self.activations(tokens) + max(
             self.logits(tokens) + self.head, round(self.working_token * tokens)
         )
-        return max(training, round(self.reference_token * compared))
+        inference = round(self.reference_token * compared) + self.head if self.reference else 0
+        return max(training, inference)
 
     def peak(self, tokens: int) -> int:
         """Of the device, with micro-batches of so many packed tokens."""
