@@ -16,6 +16,7 @@ from typing import Any
 
 from services.manager.admission import check_request_id
 from services.manager.costs import check_costs, check_kept, check_owner, host_memory_gib
+from services.manager.device_memory import check_memory
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
 from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
@@ -438,6 +439,7 @@ class Runs:
     ) -> Managed:
         now, rollout = self._clock(), config.rollout
         trainer, replica = find_needs(config, self._manager.pools)
+        check_memory(config, trainer, replica, self._manager.pools)
         run_id = self._new_id(config.run.name, now)
         folder = self._settings.folder / run_id
         replicas = rollout.replicas, rollout.max_replicas

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from xxhash import xxh3_128
 
 from services.trainer.finite import is_finite
+from services.trainer.tensor_file import TensorFile, raw, spec_of
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
@@ -114,22 +115,33 @@ def write_shard(
 
     Raises InternalError when it holds a number that is not finite.
     """
-    shard = on_host(tensors)
     folder = _temporary(run_folder, step)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _shard_name(number)
-    save_file(shard, path)
+    digest = write_tensors(path, tensors)
     sync(path)
-    return shard_digest(shard)
+    return digest
 
 
-def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """As they can be saved. Raises InternalError for a number that is not finite."""
-    shard = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    for name, tensor in shard.items():
-        if not is_finite(tensor):
-            raise InternalError(f"{name} holds numbers that are not finite; nothing is saved")
-    return shard
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+    """A safetensors file and the `shard_digest` of its tensors, which come to the host one by one.
+
+    Raises InternalError for a number that is not finite; the file is removed then.
+    """
+    digest = xxh3_128()
+    try:
+        with TensorFile(path, (spec_of(name, tensors[name]) for name in sorted(tensors))) as file:
+            for name in sorted(tensors):
+                host = file.write(name, tensors[name])
+                if not is_finite(host):
+                    raise InternalError(
+                        f"{name} holds numbers that are not finite; nothing is saved"
+                    )
+                _digest_tensor(digest, name, host)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return digest.hexdigest()
 
 
 def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
@@ -253,10 +265,13 @@ def shard_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """xxh3-128 over the tensors by name: name, dtype, shape and bytes of each. On the host."""
     digest = xxh3_128()
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        _digest_tensor(digest, name, tensors[name])
     return digest.hexdigest()
+
+
+def _digest_tensor(digest: xxh3_128, name: str, tensor: torch.Tensor) -> None:
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    digest.update(raw(tensor))
 
 
 def _temporary(run_folder: Path, step: int) -> Path:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
-from safetensors.torch import save_file
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Model, RankLayout, TrainerState
@@ -113,13 +112,11 @@ class BucketCheckpoints:
         self._place, self._folder = place, folder / FOLDER
 
     def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
-        shard = checkpoint.on_host(tensors)
-        digest = checkpoint.shard_digest(shard)
+        partial = self._folder / _step_name(step) / f"shard-{number}.partial"
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        digest = checkpoint.write_tensors(partial, tensors)
         name = _part_name(step, number, digest)
         path = self._local(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        save_file(shard, partial)
         partial.replace(path)
         self._place.upload(path, name)
         self._drop_local(number, path)

@@ -23,6 +23,7 @@ from services.trainer.learner import Policy, StepResult, check_algorithm, train_
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
 from services.trainer.saver import Saver
+from services.trainer.tensor_file import Spec
 from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.snapshot import Snapshot
 from trimaran.clients import TrainAnswer
@@ -325,10 +326,11 @@ class TrainerRank:
     def _export(self, target: Path) -> None:
         if not self.exports:
             return
-        tensors = ((name, tensor.cpu()) for name, tensor in self._policy.export())
+        tensors = self._policy.export()
         if self.rank == 0:
             model = self._config.model
-            write_model_folder(target, model.path, tensors, model.dtype)
+            specs = (Spec(info.name, info.dtype, info.shape) for info in self.manifest.tensors)
+            write_model_folder(target, model.path, specs, tensors, model.dtype)
         else:
             for _ in tensors:
                 pass  # its part of the gathers

@@ -67,7 +67,7 @@ class Fuse:
         self.left, self.error, self.late = -1, OSError(28, "No space left on device"), False
         for name in OPERATIONS:
             monkeypatch.setattr(os, name, self._wrap(getattr(os, name)))
-        monkeypatch.setattr(checkpoint, "save_file", self._wrap(save_file))
+        monkeypatch.setattr(checkpoint, "write_tensors", self._wrap(checkpoint.write_tensors))
 
     def _wrap(self, operation: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **named: Any) -> Any:

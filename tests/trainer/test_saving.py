@@ -62,7 +62,7 @@ async def restarted_at(config: RunConfig, run_folder: Path) -> VersionId:
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("operation", ["save_file", "sync", "publish"])
+@pytest.mark.parametrize("operation", ["write_tensors", "sync", "publish"])
 def test_a_save_that_hangs_is_given_up_and_training_goes_on(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("operation", ["save_file", "sync"])
+@pytest.mark.parametrize("operation", ["write_tensors", "sync"])
 def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_step_does_not_change_weights_that_are_being_saved(
         async with started(config, tmp_path) as rank:
             save = service(rank, config)
             await rank.train(random_batch(1))
-            disk = Disk(monkeypatch, "save_file")
+            disk = Disk(monkeypatch, "write_tensors")
             disk.hangs = True
             saving = asyncio.create_task(save(1))
             assert await asyncio.to_thread(disk.reached.wait, LONG)

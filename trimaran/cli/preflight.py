@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
+from trimaran.cli.plan import check_memory
 from trimaran.config import RunConfig
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Severity
@@ -38,7 +39,9 @@ def refuse_password(store: str | None) -> None:
 def check_run(config: RunConfig) -> None:
     """Of a run whose processes all start on this machine."""
     check_inputs(config)
-    place(config, read_machine(os.environ))
+    machine = read_machine(os.environ)
+    place(config, machine)
+    check_memory(config, machine)
 
 
 def check_inputs(config: RunConfig) -> None:
