@@ -335,6 +335,9 @@ class TrainerSection(Section):
     pipeline_parallel: Positive = 1
     """Stages of equally many layers."""
     data_parallel: Positive = 1
+    expert_parallel: Positive = 1
+    """Shares of the experts, of a model that has them. They lie on the ranks of the other kinds: the size
+    divides tensor_parallel x data_parallel."""
     sequence_parallel: bool = False
     """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
     memory for activations."""
@@ -371,10 +374,24 @@ class TrainerSection(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _experts_divide_ranks(self) -> TrainerSection:
+        if (ranks := self.tensor_parallel * self.data_parallel) % self.expert_parallel:
+            raise ValueError(
+                f"expert_parallel: {self.expert_parallel} does not divide tensor_parallel x"
+                f" data_parallel ({self.tensor_parallel} x {self.data_parallel} = {ranks})"
+            )
+        return self
+
     @property
     def layout(self) -> Layout:
         """How the ranks share the model and the batch."""
-        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
+        return Layout(
+            tensor=self.tensor_parallel,
+            pipeline=self.pipeline_parallel,
+            data=self.data_parallel,
+            expert=self.expert_parallel,
+        )
 
 
 class WeightSyncSection(Section):

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean
 from typing import Protocol
 
@@ -121,6 +122,8 @@ class _MiniBatch:
     """Of the ranks' work, 1 or more."""
     faults: tuple[str, ...]
     """Of the inputs."""
+    pieces: tuple[MicroBatch, ...] = ()
+    """Of each data-parallel rank, those of all its micro-batches."""
 
     def pack(self, pieces: MicroBatch, device: torch.device) -> PackedBatch:
         return pack([self._samples_of(piece) for piece in pieces], device)
@@ -212,7 +215,8 @@ def _prepare(policy: Policy, groups: tuple[ScoredGroup, ...], config: RunConfig)
         policy.attention_cost,
     )
     mine = tuple(filter(None, plan.micro_batches[policy.data_rank]))
-    mini = _MiniBatch(groups, samples, mine, (), plan.imbalance, ())
+    pieces = tuple(tuple(chain.from_iterable(rank)) for rank in plan.micro_batches)
+    mini = _MiniBatch(groups, samples, mine, (), plan.imbalance, (), pieces)
     return replace(mini, packed=tuple(mini.pack(pieces, policy.device) for pieces in mine))
 
 
@@ -235,11 +239,14 @@ def _reference_logprobs(
 ) -> Iterator[torch.Tensor]:
     """Of each micro-batch, several in a pass."""
     limit = WITHOUT_GRADIENT * config.trainer.micro_batch_tokens
-    for joined in join([len(packed.token_ids_N) for packed in mini.packed], limit):
+    parts = [*join([len(packed.token_ids_N) for packed in mini.packed], limit)]
+    passes: list[PackedBatch] = []
+    for joined in parts:
         pieces = tuple(piece for index in joined for piece in mini.micro_batches[index])
-        packed = mini.packed[joined[0]] if len(joined) == 1 else mini.pack(pieces, policy.device)
-        counts = [len(mini.packed[index].targets_M) for index in joined]
-        yield from policy.forward_reference([packed])[0].split(counts)
+        one = mini.packed[joined[0]] if len(joined) == 1 else mini.pack(pieces, policy.device)
+        passes.append(one)
+    for joined, logprobs in zip(parts, policy.forward_reference(passes), strict=True):
+        yield from logprobs.split([len(mini.packed[index].targets_M) for index in joined])
 
 
 def _compute_gradient(
@@ -264,12 +271,19 @@ def _blame(
 ) -> tuple[str, ...]:
     """Which groups it is, each piece computed once more by itself."""
     flags = torch.zeros(len(mini.groups), dtype=torch.bool)
-    for pieces, compared in zip(mini.micro_batches, fixed, strict=True):
-        parts = compared.split([mini.num_trained(piece) for piece in pieces])
-        for piece, part in zip(pieces, parts, strict=True):
+    own = iter(
+        part
+        for pieces, compared in zip(mini.micro_batches, fixed, strict=True)
+        for part in compared.split([mini.num_trained(piece) for piece in pieces])
+    )
+    for rank, pieces in enumerate(mini.pieces):
+        for piece in pieces:
+            # Without a piece a rank takes part all the same: others' tokens may pass its experts.
+            is_mine = rank == policy.data_rank
+            packed = [mini.pack((piece,), policy.device)] if is_mine else []
             sums = TokenSums(policy.device)
             policy.zero_gradients()
-            _accumulate(policy, [mini.pack((piece,), policy.device)], [part], config, sums)
+            _accumulate(policy, packed, [next(own)] if is_mine else [], config, sums)
             is_finite = sums.finite and math.isfinite(policy.own_gradient_norm())
             flags[piece.place] |= not is_finite
     flags = policy.any_rank(flags)
