@@ -348,6 +348,9 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
+    recompute: bool = False
+    """Keep a layer's input alone of its activations, and compute the others again in the backward pass: a
+    third more work for much less memory."""
     fp32_head: bool = False
     """Logits of a bfloat16 model are computed in float32: nearer to what the engine samples from,
     where that computes so; slower, and with less memory for long batches."""

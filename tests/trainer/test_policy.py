@@ -84,6 +84,35 @@ def test_logprobs_and_gradients_equal_plain_transformers(
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
+    family: str, make_config: Callable[..., RunConfig]
+) -> None:
+    packed = whole_batch()
+
+    def train(recompute: bool) -> tuple[int, dict[str, torch.Tensor]]:
+        """Numbers that autograd keeps when the forward pass is done, and the gradients."""
+        policy = make_policy(make_config(family, trainer={"recompute": recompute}))
+        kept: list[int] = []
+        when_done: list[int] = []
+
+        def loss(index: int, outputs: TokenOutputs) -> torch.Tensor:
+            when_done.append(sum(kept))
+            return add_up(index, outputs)
+
+        policy.zero_gradients()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
+            policy.forward_backward([packed], loss)
+        weights: Any = policy._model.named_weights()
+        return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
+
+    (kept, gradients), (kept_less, again) = train(False), train(True)
+    assert all(torch.equal(again[name], gradients[name]) for name in gradients)
+    assert kept_less < 0.5 * kept
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_export_gives_back_what_was_loaded(
     family: str, make_config: Callable[..., RunConfig], model_folders: dict[str, Path]

@@ -32,6 +32,13 @@ from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout, RankPlace
 
 
+RECOMPUTE = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
+
+
 class RMSNorm(torch.nn.RMSNorm):
     def __init__(self, config: Any, hidden_size: int, eps: float, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
@@ -165,6 +172,7 @@ def transformer_config(
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
+        **(RECOMPUTE if run.trainer.recompute else {}),
         **_expert_config(facts, layout),
         **architecture.keywords,
     )
