@@ -169,7 +169,9 @@ FAMILIES = Choices(
     {
         "llama": "services.trainer.megatron.families.llama:LLAMA",
         "qwen2": "services.trainer.megatron.families.qwen2:QWEN2",
+        "qwen2_moe": "services.trainer.megatron.families.qwen2:QWEN2_MOE",
         "qwen3": "services.trainer.megatron.families.qwen3:QWEN3",
+        "qwen3_moe": "services.trainer.megatron.families.qwen3:QWEN3_MOE",
     },
 )
 """By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a

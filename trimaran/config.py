@@ -472,6 +472,9 @@ class TrainerSection(Section):
     pipeline_parallel: Positive = 1
     """Stages of equally many layers."""
     data_parallel: Positive = 1
+    expert_parallel: Positive = 1
+    """Shares of the experts, of a model that has them. They lie on the ranks of the other kinds: the size
+    divides tensor_parallel x data_parallel."""
     sequence_parallel: bool = False
     """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
     memory for activations."""
@@ -482,6 +485,9 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
+    recompute: bool = False
+    """Keep a layer's input alone of its activations, and compute the others again in the backward pass: a
+    third more work for much less memory."""
     fp32_head: bool = False
     """Logits of a bfloat16 model are computed in float32: nearer to what the engine samples from,
     where that computes so; slower, and with less memory for long batches."""
@@ -511,10 +517,24 @@ class TrainerSection(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _experts_divide_ranks(self) -> TrainerSection:
+        if (ranks := self.tensor_parallel * self.data_parallel) % self.expert_parallel:
+            raise ValueError(
+                f"expert_parallel: {self.expert_parallel} does not divide tensor_parallel x"
+                f" data_parallel ({self.tensor_parallel} x {self.data_parallel} = {ranks})"
+            )
+        return self
+
     @property
     def layout(self) -> Layout:
         """How the ranks share the model and the batch."""
-        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
+        return Layout(
+            tensor=self.tensor_parallel,
+            pipeline=self.pipeline_parallel,
+            data=self.data_parallel,
+            expert=self.expert_parallel,
+        )
 
 
 class WeightSyncSection(Section):

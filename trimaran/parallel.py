@@ -5,8 +5,8 @@ Pure arithmetic in one file, so that no other knows in which order ranks count:
     rank = tensor + T x (context + C x (data + D x pipeline))
 
 T, C, D are the sizes. That is megatron-core's own order "tp-cp-ep-dp-pp" (`parallel_state.RankGenerator`):
-what speaks most stands closest together. Experts have an order of their own: the C x D ranks that hold
-one slice of the attention count 0, 1, ... E-1, 0, 1, ... through the E shares of the experts.
+what speaks most stands closest together. Experts are never split by tensor parallelism: the T x C x D
+ranks of a stage count 0, 1, ... E-1, 0, 1, ... through the E shares of the experts.
 
 A rank's place says nothing about its device: each process sees its own device only, as the first one
 (trimaran/launch/devices.py).
@@ -14,6 +14,7 @@ A rank's place says nothing about its device: each process sees its own device o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -26,7 +27,7 @@ class Layout:
     data: int = 1
     context: int = 1
     expert: int = 1
-    """Divides context x data."""
+    """Divides tensor x context x data."""
 
     @property
     def num_ranks(self) -> int:
@@ -34,8 +35,14 @@ class Layout:
 
     @property
     def num_shards(self) -> int:
-        """Ranks whose weights make the whole model."""
-        return self.tensor * self.expert * self.pipeline
+        """Ranks with different weights. All of them together have the whole model, each expert and each
+        slice of the rest at least once."""
+        return self.shards_of_stage * self.pipeline
+
+    @property
+    def shards_of_stage(self) -> int:
+        """Pairs of a slice of the attention and a share of the experts that a rank can have."""
+        return math.lcm(self.tensor, self.expert)
 
     @property
     def senders(self) -> tuple[RankPlace, ...]:
@@ -68,29 +75,36 @@ class RankPlace:
 
     @property
     def expert(self) -> int:
-        return self._replica % self.layout.expert
+        return self._in_stage % self.layout.expert
 
     @property
     def sends(self) -> bool:
-        """Is the first rank that holds its shard of the model: it sends, saves and exports it."""
-        return self._replica < self.layout.expert
+        """Is the first rank that holds its shard of the model: it saves it, and takes part when
+        weights are sent or exported."""
+        return self._in_stage < self.layout.shards_of_stage
+
+    @property
+    def sends_experts(self) -> bool:
+        """Is the first with its share of the experts."""
+        return self._in_stage < self.layout.expert
 
     @property
     def sends_dense(self) -> bool:
-        """The same for what is no expert's, which more ranks hold."""
-        return self._replica == 0
+        """Is the first with its slice of all that is no expert's."""
+        return self._in_stage < self.layout.tensor
 
     @property
     def shard(self) -> int:
         """Of the model, below `num_shards`; equal on ranks that hold the same weights."""
-        sizes = self.layout
-        return self.tensor + sizes.tensor * (self.expert + sizes.expert * self.pipeline)
+        size = self.layout.shards_of_stage
+        return self._in_stage % size + size * self.pipeline
 
     @property
     def is_last_stage(self) -> bool:
         return self.pipeline == self.layout.pipeline - 1
 
     @property
-    def _replica(self) -> int:
-        """Among the ranks that hold the same slice of the attention."""
-        return self.context + self.layout.context * self.data
+    def _in_stage(self) -> int:
+        """Its number among the ranks of its stage."""
+        sizes = self.layout
+        return self.tensor + sizes.tensor * (self.context + sizes.context * self.data)

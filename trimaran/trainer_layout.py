@@ -23,6 +23,20 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
             f"trainer.tensor_parallel: {layout.tensor} {why}; this model can be split by"
             f" {', '.join(map(str, fitting))}"
         )
+    if layout.expert > max(facts.num_experts, 1) or facts.num_experts % layout.expert:
+        has = f"{facts.num_experts} experts a layer" if facts.num_experts else "no experts"
+        yield f"trainer.expert_parallel: {layout.expert} shares of the experts, and the model has {has}"
+    if facts.num_experts and layout.tensor > 1:
+        if not section.sequence_parallel:
+            yield (
+                "trainer.sequence_parallel: a model with experts needs it where tensor_parallel is"
+                f" above 1 (it is {layout.tensor}); set it to true"
+            )
+        if layout.expert % layout.tensor:
+            yield (
+                f"trainer.expert_parallel: {layout.expert} is no multiple of tensor_parallel"
+                f" {layout.tensor}, and experts are not split by it; use a multiple"
+            )
     if facts.num_layers % layout.pipeline:
         fitting = [n for n in range(1, facts.num_layers + 1) if facts.num_layers % n == 0]
         yield (
@@ -42,6 +56,10 @@ def _tensor_fault(facts: ModelFacts, size: int) -> str:
         )
     if facts.num_kv_heads * 2 * facts.head_dim % size:
         return f"does not divide the model's {facts.num_kv_heads} KV heads of {facts.head_dim} channels"
-    if facts.intermediate_size % size:
-        return f"does not divide the model's intermediate_size {facts.intermediate_size}"
+    inner = {"intermediate_size": facts.intermediate_size}
+    if facts.num_experts:  # an expert is never split
+        inner = {"shared_expert_intermediate_size": facts.shared_expert_size}
+    for name, length in inner.items():
+        if length % size:
+            return f"does not divide the model's {name} {length}"
     return ""

@@ -220,12 +220,16 @@ def _blame(
 ) -> tuple[str, ...]:
     """Which groups it is, each piece computed once more by itself."""
     flags = torch.zeros(len(update.groups), dtype=torch.bool)
-    for piece in (piece for pieces in update.micro_batches for piece in pieces):
-        alone = sums.empty_like()
-        policy.zero_gradients()
-        _accumulate(policy, [update.pack_pieces((piece,), policy.device)], objective, alone)
-        is_finite = alone.finite and math.isfinite(policy.own_gradient_norm())
-        flags[piece.place] |= not is_finite
+    for rank, pieces in enumerate(update.pieces):
+        for piece in pieces:
+            alone = sums.empty_like()
+            policy.zero_gradients()
+            # Without a piece a rank takes part all the same: others' tokens may pass its experts.
+            is_mine = rank == policy.data_rank
+            packed = [update.pack_pieces((piece,), policy.device)] if is_mine else []
+            _accumulate(policy, packed, objective, alone)
+            is_finite = alone.finite and math.isfinite(policy.own_gradient_norm())
+            flags[piece.place] |= not is_finite
     flags = policy.any_rank(flags)
     numbers = [update.step.groups[place].group.number for place in update.groups]
     faults = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 
@@ -25,6 +25,8 @@ class Update:
     """Of each group: its completions, among those of the step, that go through a forward pass."""
     micro_batches: tuple[MicroBatch, ...]
     """This rank's; without groups in which an input is not finite."""
+    pieces: tuple[MicroBatch, ...]
+    """Of each data-parallel rank: those of all its micro-batches."""
     imbalance: float
     """Of the ranks' work, 1 or more."""
     faults: tuple[str, ...]
@@ -82,7 +84,8 @@ def plan_updates(
             attention_cost,
         )
         mine = tuple(filter(None, plan.micro_batches[data_rank]))
-        updates.append(Update(step, groups, members, mine, plan.imbalance, found))
+        pieces = tuple(tuple(chain.from_iterable(rank)) for rank in plan.micro_batches)
+        updates.append(Update(step, groups, members, mine, pieces, plan.imbalance, found))
     return updates
 
 

@@ -52,11 +52,15 @@ def test_the_whole_list_of_what_is_patched() -> None:
             *("get_rng_state", "manual_seed", "set_device", "stream", "synchronize"),
         ],
         # jit_fuser is torch.compile, which would load its compilers for fusions that are off.
-        "names": ["_get_cuda_rng_state", "_set_cuda_rng_state", "jit_fuser", "torch"],
+        "names": [
+            *("_get_cuda_rng_state", "_set_cuda_rng_state", "jit_fuser"),
+            *("maybe_move_tensor_to_cpu", "torch"),
+        ],
         "tensor methods": ["cuda", "type"],
         "torch itself": [],
         "loaded with": [
             *("distributed", "models.gpt", "models.gpt.gpt_layer_specs", "optimizer"),
             *("parallel_state", "pipeline_parallel", "tensor_parallel"),
+            "transformer.moe.moe_layer",
         ],
     }

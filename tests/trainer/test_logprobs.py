@@ -6,11 +6,12 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo
+from torch._C._distributed_c10d import AllreduceOptions, HashStore, PrefixStore, ProcessGroupGloo
 
 from services.trainer.megatron import logprobs as module
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
@@ -61,8 +62,8 @@ def test_values_and_gradients_equal_plain_torch(
 ) -> None:
     monkeypatch.setattr(module, "_KeptLogits", kind)
     hidden, weight, targets = inputs()
-    ours_in = [tensor.clone().requires_grad_() for tensor in (hidden, weight)]
-    plain_in = [tensor.clone().requires_grad_() for tensor in (hidden, weight)]
+    ours_in = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    plain_in = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
     ours = vocab_parallel_outputs(*ours_in, targets, OutputHead(temperature), bool(bonus))
     wanted = plain(*plain_in, targets, temperature)
     assert ours.logprobs_M.dtype == torch.float32
@@ -136,7 +137,7 @@ def test_two_ranks_are_one(dtype: torch.dtype, cut: int, monkeypatch: pytest.Mon
     def all_reduce(
         tensor: torch.Tensor, op: object = dist.ReduceOp.SUM, group: object = None
     ) -> None:
-        options = torch.distributed.AllreduceOptions()
+        options: Any = AllreduceOptions()
         options.reduceOp = op
         group.allreduce([tensor], options).wait()  # type: ignore[attr-defined]
 
@@ -146,7 +147,7 @@ def test_two_ranks_are_one(dtype: torch.dtype, cut: int, monkeypatch: pytest.Mon
         bounds = pairwise((0, cut, ENTRIES))
         runs = [pool.submit(rank, n, *pair) for n, pair in enumerate(bounds)]
         (first, one), (second, two) = (run.result() for run in runs)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if fp32 else {"rtol": 1e-4, "atol": 1e-5}
+    tolerance: Any = {"rtol": 2e-2, "atol": 2e-2} if fp32 else {"rtol": 1e-4, "atol": 1e-5}
     for outputs in (first, second):
         torch.testing.assert_close(outputs.logprobs_M, whole.logprobs_M, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(outputs.entropies_M, whole.entropies_M, rtol=1e-4, atol=1e-5)

@@ -177,7 +177,8 @@ def test_a_rope_that_we_do_not_have_is_refused(scaling: dict[str, Any], words: s
 
 
 TOY = Family(
-    layer=lambda facts: attention(facts, bias=True) | mlp(facts), keywords={"add_qkv_bias": True}
+    layer=lambda facts: attention(facts, bias=True) | mlp(facts),
+    keywords=lambda config: {"add_qkv_bias": True},
 )
 
 

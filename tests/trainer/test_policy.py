@@ -15,7 +15,7 @@ from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
-from tests.trainer.models import FAMILIES, TIED
+from tests.trainer.models import FAMILIES, TIED, unfused
 from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import RunConfig
 from trimaran.parallel import Layout
@@ -72,14 +72,45 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     policy.zero_gradients()
     policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
     (plain * factors).sum().backward()
-    weights: Any = policy._parameters(policy._model)
+    weights: Any = policy._model.named_weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     gradients = {
         part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
     }
-    assert gradients.keys() == {name for name, _ in model.named_parameters()}
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
+    named: Any = model.named_parameters()
+    wanted = unfused({name: parameter.grad for name, parameter in named})
+    assert gradients.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
+    family: str, make_config: Callable[..., RunConfig]
+) -> None:
+    packed = whole_batch()
+
+    def train(recompute: bool) -> tuple[int, dict[str, torch.Tensor]]:
+        """Numbers that autograd keeps when the forward pass is done, and the gradients."""
+        policy = make_policy(make_config(family, trainer={"recompute": recompute}))
+        kept: list[int] = []
+        when_done: list[int] = []
+
+        def loss(index: int, outputs: TokenOutputs) -> torch.Tensor:
+            when_done.append(sum(kept))
+            return add_up(index, outputs)
+
+        policy.zero_gradients()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
+            policy.forward_backward([packed], loss)
+        weights: Any = policy._model.named_weights()
+        return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
+
+    (kept, gradients), (kept_less, again) = train(False), train(True)
+    assert all(torch.equal(again[name], gradients[name]) for name in gradients)
+    assert kept_less < 0.5 * kept
 
 
 @pytest.mark.parametrize("family", FAMILIES)

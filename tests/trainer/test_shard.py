@@ -47,27 +47,35 @@ def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Itera
             yield name
 
 
+def has_expert(name: str, architecture: Architecture, place: RankPlace) -> bool:
+    found = re.search(r"local_experts\.(\d+)\.", name)
+    share = architecture.facts.num_experts // place.layout.expert
+    return found is None or int(found[1]) // share == place.expert
+
+
 def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[Part]:
-    rules, size = model_rules(architecture), place.layout.tensor
+    rules = model_rules(architecture)
     shards: list[torch.Tensor] = []
     """Of all tensor-parallel ranks, of the parameter at hand."""
 
     def named() -> Iterator[tuple[str, torch.Tensor]]:
         for name in names_of_stage(architecture, place.pipeline, place.layout.pipeline):
+            if not has_expert(name, architecture, place):
+                continue
             whole = [loaded[hf_name] for hf_name in rules[name].names]
+            number, size = rules[name].at(place)
             shards[:] = [rules[name].shard(whole, rank, size) for rank in range(size)]
-            yield name, shards[place.tensor]
+            yield name, shards[number]
 
     return list(list_parts(named(), rules, place, lambda _: torch.cat(shards)))
 
 
 def snapshots(
-    architecture: Architecture, loaded: Tensors, size: int, stages: int, digest: str = "xxh3-128"
+    architecture: Architecture, loaded: Tensors, layout: Layout, digest: str = "xxh3-128"
 ) -> list[Snapshot]:
     """Of all ranks, with the digests that they would exchange."""
     tensors = cut(architecture)
-    senders = Layout(tensor=size, pipeline=stages).senders
-    all_parts = [parts_of(architecture, loaded, place) for place in senders]
+    all_parts = [parts_of(architecture, loaded, place) for place in layout.senders]
     words: list[torch.Tensor] = []
 
     def collect(own: dict[int, str]) -> dict[int, str]:
@@ -107,17 +115,36 @@ def test_the_architecture_names_every_tensor_of_the_model(
     assert dict(tensor_shapes(architecture)) == {n: tuple(t.shape) for n, t in loaded.items()}
 
 
-@pytest.mark.parametrize(("size", "stages"), [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2)])
+LAYOUTS = (
+    Layout(),
+    Layout(tensor=2),
+    Layout(pipeline=2),
+    Layout(tensor=2, pipeline=2, data=2),
+    Layout(tensor=4, pipeline=2),
+)
+EXPERT_LAYOUTS = (
+    Layout(data=2, expert=2),
+    Layout(tensor=2, expert=2),
+    Layout(tensor=2, data=2, expert=4),
+    Layout(tensor=2, pipeline=2, data=4, expert=2),
+)
+
+
+def layouts_for(architecture: Architecture) -> tuple[Layout, ...]:
+    return LAYOUTS + (EXPERT_LAYOUTS if architecture.facts.num_experts else ())
+
+
 def test_the_ranks_together_hold_every_block_once(
-    size: int, stages: int, architecture: Architecture, loaded: Tensors
+    architecture: Architecture, loaded: Tensors
 ) -> None:
-    held = [
-        number
-        for snapshot in snapshots(architecture, loaded, size, stages)
-        for number in numbers_of(snapshot.layout.ranges)
-    ]
     num_blocks = sum(tensor.num_blocks for tensor in cut(architecture))
-    assert sorted(held) == list(range(num_blocks))
+    for layout in layouts_for(architecture):
+        held = [
+            number
+            for snapshot in snapshots(architecture, loaded, layout)
+            for number in numbers_of(snapshot.layout.ranges)
+        ]
+        assert sorted(held) == list(range(num_blocks)), layout
 
 
 @pytest.mark.parametrize("digest", DIGESTS.built_in)
@@ -126,14 +153,14 @@ def test_every_rank_of_every_layout_has_the_same_manifest(
 ) -> None:
     manifests: list[Manifest] = [
         snapshot.manifest
-        for size, stages in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
-        for snapshot in snapshots(architecture, loaded, size, stages, digest)
+        for layout in layouts_for(architecture)
+        for snapshot in snapshots(architecture, loaded, layout, digest)
     ]
-    assert len(manifests) == 1 + 2 + 2 + 4 + 4
+    assert len(manifests) == sum(layout.num_shards for layout in layouts_for(architecture))
     assert all(one == other for one, other in pairwise(manifests))
     first = next(iter(loaded))
     changed = {**loaded, first: loaded[first] + 1}
-    assert snapshots(architecture, changed, 2, 1)[0].manifest.root != manifests[0].root
+    assert snapshots(architecture, changed, Layout(tensor=2))[0].manifest.root != manifests[0].root
 
 
 def test_a_part_that_cuts_a_block_is_named(architecture: Architecture) -> None:

@@ -17,7 +17,7 @@ SIZES = st.sampled_from([1, 2, 3, 4])
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     tensor, pipeline, data, context = (draw(SIZES) for _ in range(4))
-    shared = context * data
+    shared = tensor * context * data
     expert = draw(st.sampled_from([size for size in range(1, shared + 1) if shared % size == 0]))
     return Layout(tensor, pipeline, data, context, expert)
 
@@ -40,7 +40,7 @@ def test_groups_are_those_of_megatron(layout: Layout) -> None:
     tp, pp, dp = layout.tensor, layout.pipeline, layout.data
     cp, ep, order = layout.context, layout.expert, "tp-cp-ep-dp-pp"
     dense = generator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
-    expert = generator(tp=tp, ep=ep, dp=dp * cp // ep, pp=pp, cp=1, order=order)
+    expert = generator(tp=1, ep=ep, dp=tp * dp * cp // ep, pp=pp, cp=1, order=order)
 
     def ranks(source: object, token: str) -> set[tuple[int, ...]]:
         return {tuple(sorted(group)) for group in source.get_ranks(token)}  # type: ignore[attr-defined]
@@ -49,7 +49,9 @@ def test_groups_are_those_of_megatron(layout: Layout) -> None:
     assert grouped(layout, lambda p: (p.tensor, p.context, p.data)) == ranks(dense, "pp")
     assert grouped(layout, lambda p: (p.tensor, p.context, p.pipeline)) == ranks(dense, "dp")
     assert grouped(layout, lambda p: (p.tensor, p.data, p.pipeline)) == ranks(dense, "cp")
-    assert grouped(layout, lambda p: p.shard) == ranks(expert, "dp")
+    assert grouped(layout, lambda p: (p.expert, p.pipeline)) == ranks(expert, "dp")
+    same = grouped(layout, lambda p: (p.tensor, p.expert, p.pipeline))
+    assert grouped(layout, lambda p: p.shard) == same
 
 
 @given(layouts())
@@ -57,8 +59,13 @@ def test_each_shard_has_one_sender_and_rank_0_has_the_first(layout: Layout) -> N
     assert [place.shard for place in layout.senders] == list(range(layout.num_shards))
     assert layout.senders[0].rank == 0
     dense = [p for p in places(layout) if p.sends_dense]
+    assert len({(p.tensor, p.pipeline) for p in dense}) == len(dense)
     assert len(dense) == layout.tensor * layout.pipeline
     assert all(p.sends and p.data == p.context == 0 for p in dense)
+    experts = [p for p in places(layout) if p.sends_experts]
+    assert len({(p.expert, p.pipeline) for p in experts}) == len(experts)
+    assert len(experts) == layout.expert * layout.pipeline
+    assert all(p.sends for p in experts)
 
 
 @given(layouts())
@@ -90,6 +97,13 @@ def test_experts_are_spread_over_data_ranks() -> None:
     assert [p.expert for p in places(layout)] == [0, 1, 0, 1]
     assert [place.rank for place in layout.senders] == [0, 1]
     assert [p.sends_dense for p in places(layout)] == [True, False, False, False]
+
+
+def test_experts_are_spread_over_tensor_parallel_ranks_too() -> None:
+    layout = Layout(tensor=2, data=2, expert=4)
+    assert [(p.tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 1), (0, 2), (1, 3)]
+    assert [p.sends for p in places(layout)] == [True] * 4
+    assert [p.sends_dense for p in places(layout)] == [True, True, False, False]
 
 
 def test_a_rank_that_there_is_not() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.rope import Rope, parse_rope
@@ -19,6 +21,8 @@ class Architecture:
 
     facts: ModelFacts
     family: Family
+    keywords: Mapping[str, Any]
+    """The family's, of megatron-core's TransformerConfig."""
     norm_epsilon: float
     rope: Rope
 
@@ -37,10 +41,10 @@ def read_architecture(folder: Path) -> Architecture:
     if "rms_norm_eps" not in config:
         raise InputError(f"model.path: {source} lacks rms_norm_eps")
     rope = parse_rope(config, f"model.path: {source}")
-    return Architecture(facts, family, config["rms_norm_eps"], rope)
+    return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
 
 
 def attention_cost(facts: ModelFacts) -> float:
     """Of attending to one token, in passes of a token through a layer's matrices: query and key,
     then weight and value, are multiplied once each for every channel."""
-    return 2 * facts.num_heads * facts.head_dim / facts.layer_parameters
+    return 2 * facts.num_heads * facts.head_dim / facts.used_layer_parameters

@@ -31,6 +31,16 @@ def gather_rows(shard: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+def most_micro_batches(count: int, device: torch.device) -> int:
+    """Of the ranks that must run equally many, because tokens of each pass experts of the others."""
+    group = _unless_alone(parallel_state.get_expert_model_parallel_group())
+    if group is None:
+        return count
+    counts = torch.tensor([count], dtype=torch.int32, device=device)
+    dist.all_reduce(counts, op=dist.ReduceOp.MAX, group=group)
+    return int(counts.item())
+
+
 def sender_group(layout: Layout, timeout: float) -> dist.ProcessGroup | None:
     """Makes the group of the ranks that send weights: all ranks must call. Seconds."""
     senders = [one.rank for one in layout.senders]

@@ -19,6 +19,7 @@ from trimaran.errors import InputError, InternalError
 from trimaran.parallel import RankPlace
 
 LAYER = re.compile(r"((?:module\.)*)decoder\.layers\.(\d+)\.")
+EXPERT = re.compile(r"local_experts\.(\d+)\.")
 NOT_WEIGHTS = re.compile(r".*\.rotary_emb\.inv_freq")
 """Computed from config.json; older folders hold them all the same."""
 
@@ -58,12 +59,13 @@ def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, Shape]]:
 
 
 def parameters(
-    model: torch.nn.Module, first_layer: int = 0
+    model: torch.nn.Module, first_layer: int, first_expert: int = 0
 ) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """By megatron-core's name with the layer's number in the whole model. `first_layer`: that of this
-    stage."""
+    """By megatron-core's name with numbers of the whole model. `first_layer` and `first_expert`: those
+    of this rank."""
     for name, parameter in model.named_parameters():
-        yield LAYER.sub(lambda m: f"decoder.layers.{int(m[2]) + first_layer}.", name), parameter
+        name = LAYER.sub(lambda m: f"decoder.layers.{int(m[2]) + first_layer}.", name)
+        yield EXPERT.sub(lambda m: f"local_experts.{int(m[1]) + first_expert}.", name), parameter
 
 
 def mark_shards(named: Iterable[tuple[str, torch.nn.Parameter]], rules: Rules) -> None:
@@ -72,6 +74,7 @@ def mark_shards(named: Iterable[tuple[str, torch.nn.Parameter]], rules: Rules) -
     megatron-core does so itself only while it initialises weights, which we load instead.
     """
     for name, parameter in named:
+        # Experts count everywhere: tensor-parallel ranks hold different ones.
         parameter.tensor_model_parallel = not rule_for(name, rules).replicated  # type: ignore[attr-defined]
 
 
@@ -87,7 +90,7 @@ def load_weights(
         whole_tensors = [
             _checked(tensors, *one) for one in zip(rule.names, rule.shapes, strict=True)
         ]
-        shard = rule.shard(whole_tensors, place.tensor, place.layout.tensor)
+        shard = rule.shard(whole_tensors, *rule.at(place))
         with torch.no_grad():
             parameter.copy_(shard)
             if (main := getattr(parameter, "main_param", None)) is not None:
@@ -130,14 +133,15 @@ def list_parts(
     element once. Tensors may be views of live parameters. `gather`: a parameter of all
     tensor-parallel ranks, one after the other; with it, all of these ranks must iterate to the end.
     """
-    size = place.layout.tensor
     for name, parameter in named:
         rule = rule_for(name, rules)
-        if rule.is_copy or not place.sends_dense or (rule.replicated and place.tensor):
+        sends = place.sends_experts if rule.of_expert else place.sends_dense
+        if rule.is_copy or not sends or (rule.replicated and place.tensor):
             continue
+        rank, size = rule.at(place)
         if size > rule.most_ranks:
             parameter = gather(parameter)
-        shares = rule.shares(parameter, place.tensor, size)
+        shares = rule.shares(parameter, rank, size)
         for hf_name, share in zip(rule.names, shares, strict=True):
             if share.start < share.stop:  # else all of it is padding
                 yield Part(hf_name, *share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from megatron.core import tensor_parallel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
     get_num_layers_to_build,
@@ -26,7 +28,15 @@ from services.trainer.megatron.rules import Rules
 from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import GroupLengths
 from trimaran.config import RunConfig
-from trimaran.parallel import RankPlace
+from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout, RankPlace
+
+
+RECOMPUTE = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -71,8 +81,13 @@ class PackedGPT(GPTModel):
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
         frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
         self._inverse_frequencies = frequencies.to(device)
-        mark_shards(parameters(self, self.first_layer), rules)
+        self.first_expert = place.expert * (architecture.facts.num_experts // place.layout.expert)
+        mark_shards(self.named_weights(), rules)
         self.to(device)
+
+    def named_weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """By megatron-core's names, with numbers of the whole model."""
+        return parameters(self, self.first_layer, self.first_expert)
 
     def forward(self, packed: PackedBatch, entropy: bool = False) -> torch.Tensor | TokenOutputs:  # type: ignore[override]
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
@@ -157,13 +172,38 @@ def transformer_config(
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
-        **architecture.family.keywords,
+        **(RECOMPUTE if run.trainer.recompute else {}),
+        **_expert_config(facts, layout),
+        **architecture.keywords,
     )
+
+
+def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
+    if not facts.num_experts:
+        return {}
+    _mend_router()
+    return {
+        "num_moe_experts": facts.num_experts,
+        "moe_router_topk": facts.experts_per_token,
+        "moe_ffn_hidden_size": facts.expert_size,
+        "moe_shared_expert_intermediate_size": facts.shared_expert_size or None,
+        "expert_model_parallel_size": layout.expert,
+        "expert_tensor_parallel_size": 1,
+    }
+
+
+def _mend_router() -> None:
+    """megatron-core 0.16 looks for a function of TransformerEngine by a name that it does not define
+    where that is not installed."""
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
 
 
 def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(
-        normalization="RMSNorm", qk_layernorm=bool(config.qk_layernorm)
+        num_experts=config.num_moe_experts,
+        normalization="RMSNorm",
+        qk_layernorm=bool(config.qk_layernorm),
     )
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm

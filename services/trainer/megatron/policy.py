@@ -25,7 +25,6 @@ from services.trainer.megatron.mapping import (
     list_parts,
     load_weights,
     model_rules,
-    parameters,
     tensor_shapes,
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
@@ -61,6 +60,15 @@ class MegatronPolicy:
             self._model,
         )
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
+        # One for experts, where they are spread over ranks, and one for the rest.
+        self._adams: list[torch.optim.Optimizer]
+        self._adams = [one.optimizer for one in self._optimizer.chained_optimizers]
+        self._adam_of = {
+            id(main): adam
+            for adam in self._adams
+            for group in adam.param_groups
+            for main in group["params"]
+        }
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         check_names(tensors, architecture)
         self._load(self._model, tensors)
@@ -78,7 +86,7 @@ class MegatronPolicy:
         )
 
     def _load(self, model: PackedGPT, tensors: dict[str, torch.Tensor]) -> None:
-        load_weights(self._parameters(model), self._rules, tensors, self._place)
+        load_weights(model.named_weights(), self._rules, tensors, self._place)
 
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False
@@ -100,7 +108,7 @@ class MegatronPolicy:
         self._optimizer.zero_grad()
 
     def own_gradient_norm(self) -> float:
-        weights: list[Any] = [weight for _, weight in self._parameters(self._model)]
+        weights: list[Any] = [weight for _, weight in self._model.named_weights()]
         return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
 
     def sum_gradients(self) -> float:
@@ -115,11 +123,10 @@ class MegatronPolicy:
         """As megatron-core's own `step`, which would not let us look at the norm in between."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        clip_grad_by_total_norm_fp32(
-            self._optimizer.get_parameters(),
-            self._config.trainer.clip_grad,
-            self._gradient_norm,
-        )
+        for one in self._optimizer.chained_optimizers:
+            clip_grad_by_total_norm_fp32(
+                one.get_parameters(), self._config.trainer.clip_grad, self._gradient_norm
+            )
         self._optimizer.step_with_ready_grads()
         self.num_updates += 1
 
@@ -149,7 +156,7 @@ class MegatronPolicy:
 
         All tensor-parallel ranks of a stage must iterate together, to the end.
         """
-        named = ((name, weight.detach()) for name, weight in self._parameters(self._model))
+        named = ((name, weight.detach()) for name, weight in self._model.named_weights())
         return list_parts(named, self._rules, self._place, gather_rows)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
@@ -166,7 +173,7 @@ class MegatronPolicy:
         exactly one rank has each element, so the sum is that element, bit for bit.
         """
         axes = {tensor.name: tensor.axis for tensor in self.tensors}
-        held = {name: weight.detach() for name, weight in self._parameters(self._model)}
+        held = {name: weight.detach() for name, weight in self._model.named_weights()}
         for name, rule in self._rules.items():
             own = [(name, held[name])] if name in held else []
             parts = {
@@ -181,9 +188,6 @@ class MegatronPolicy:
                     dist.reduce(whole.view(torch.int8), 0, group=self._senders)
                 yield hf_name, whole
 
-    def _parameters(self, model: PackedGPT) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return parameters(model, model.first_layer)
-
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's fp32 main weights and AdamW moments, live; before the first update no moments.
 
@@ -193,9 +197,10 @@ class MegatronPolicy:
         for name, main, _ in self._main_weights():
             state[f"main.{name}"] = main.detach()
             for key in MOMENTS if self.num_updates else ():
-                if key not in self._adam.state[main]:
-                    raise InternalError(f"{type(self._adam).__name__} holds no {key} of {name}")
-                state[f"{key}.{name}"] = self._adam.state[main][key]
+                adam = self._adam_of[id(main)]
+                if key not in adam.state[main]:
+                    raise InternalError(f"{type(adam).__name__} holds no {key} of {name}")
+                state[f"{key}.{name}"] = adam.state[main][key]
         return state
 
     def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
@@ -215,8 +220,8 @@ class MegatronPolicy:
                 }
                 for key in MOMENTS:
                     entry[key] = state[f"{key}.{name}"].to(self.device).clone()
-                self._adam.state[main] = entry
-        for group in self._adam.param_groups:
+                self._adam_of[id(main)].state[main] = entry
+        for group in self._optimizer.param_groups:
             # Where MindSpeed's AdamW and the FusedAdam of TransformerEngine and apex count.
             group["step"] = num_updates
         self.num_updates = num_updates
@@ -237,12 +242,8 @@ class MegatronPolicy:
 
     def _main_weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Name, fp32 main weight and parameter, which are one tensor where fp32 computes."""
-        for name, parameter in self._parameters(self._model):
+        for name, parameter in self._model.named_weights():
             yield name, getattr(parameter, "main_param", parameter), parameter
-
-    @property
-    def _adam(self) -> torch.optim.Optimizer:
-        return self._optimizer.optimizer
 
 
 def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:
@@ -262,10 +263,11 @@ def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDat
         [model],
         use_gloo_process_groups=False,
     )
-    for group in optimizer.param_groups:
-        # megatron-core leaves this to its scheduler, which we do without.
-        group["weight_decay"] = section.weight_decay * group["wd_mult"]
-        # torch's fused AdamW takes a tenth of the loop's time; megatron-core does not ask for it.
-        if type(optimizer.optimizer) is torch.optim.AdamW:
-            group["fused"], group["foreach"] = True, False
+    for one in optimizer.chained_optimizers:  # type: ignore[attr-defined]
+        for group in one.param_groups:
+            # megatron-core leaves this to its scheduler, which we do without.
+            group["weight_decay"] = section.weight_decay * group["wd_mult"]
+            # torch's fused AdamW takes a tenth of the loop's time; megatron-core does not ask for it.
+            if type(one.optimizer) is torch.optim.AdamW:
+                group["fused"], group["foreach"] = True, False
     return optimizer

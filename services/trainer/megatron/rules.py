@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import torch
 
+from trimaran.parallel import RankPlace
+
 Shape = tuple[int, ...]
 Tensors = Sequence[torch.Tensor]
 
@@ -51,11 +53,17 @@ class MappingRule:
     shares: Callable[[torch.Tensor, int, int], Sequence[Share]]
     replicated: bool = False
     """Every tensor-parallel rank holds the whole tensor."""
+    of_expert: bool = False
+    """Of one expert, which no tensor-parallel ranks share."""
     is_copy: bool = False
     """Of a parameter that another pipeline stage holds too, and sends."""
     most_ranks: int = sys.maxsize
     """With more of them a rank's parameter is no share of any tensor: `shares` takes that of all ranks,
     one after the other."""
+
+    def at(self, place: RankPlace) -> tuple[int, int]:
+        """The rank's number among those that share the parameter, and how many they are."""
+        return (0, 1) if self.of_expert else (place.tensor, place.layout.tensor)
 
     def inside(self, prefix: str) -> MappingRule:
         """With `prefix` before the Hugging Face names."""

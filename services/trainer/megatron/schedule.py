@@ -11,8 +11,9 @@ import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from services.trainer.batch import PackedBatch
-from services.trainer.megatron.groups import from_last, stage_group
+from services.trainer.megatron.groups import from_last, most_micro_batches, stage_group
 from services.trainer.outputs import Loss, TokenOutputs
+from services.trainer.packing import GroupLengths
 
 NOT_COUNTED = torch.zeros((), dtype=torch.int)
 """megatron-core would divide by the number of tokens; our losses have their denominators inside."""
@@ -27,10 +28,11 @@ def train(
     """Forward and backward; gradients add up, unscaled and not yet summed over ranks."""
 
     def finish(index: int, outputs: TokenOutputs) -> tuple[torch.Tensor, torch.Tensor, None]:
-        return loss(index, outputs), NOT_COUNTED.clone(), None
+        is_real = index < len(micro_batches)
+        value = loss(index, outputs) if is_real else outputs.logprobs_M.sum()
+        return value, NOT_COUNTED.clone(), None
 
-    if micro_batches:  # the same on all stages of this data rank
-        _run(chunks, micro_batches, finish, entropy, forward_only=False)
+    _run(chunks, micro_batches, finish, entropy, forward_only=False)
 
 
 @torch.no_grad()
@@ -44,10 +46,10 @@ def infer(
     ) -> tuple[torch.Tensor, torch.Tensor, TokenOutputs]:
         return outputs.logprobs_M.new_zeros(()), NOT_COUNTED.clone(), outputs
 
-    if not micro_batches:
-        return []
     found = _run(chunks, micro_batches, finish, entropy, forward_only=True)
-    stages = stage_group()
+    if not micro_batches:  # the same on all stages of this data rank
+        return []
+    found, stages = found[: len(micro_batches)], stage_group()
     return found if stages is None else _share(found, micro_batches, entropy, stages)
 
 
@@ -59,6 +61,11 @@ def _run(
     forward_only: bool,
 ) -> list[Any]:
     """What `finish` gave of each micro-batch, on the last stage."""
+    device = next(chunks[0].parameters()).device
+    count = most_micro_batches(len(micro_batches), device)
+    if not count:
+        return []
+    batches = [*micro_batches, *[_nothing(device)] * (count - len(micro_batches))]
 
     def step(
         batches: Iterator[tuple[int, PackedBatch]], model: torch.nn.Module
@@ -69,12 +76,28 @@ def _run(
     run = get_forward_backward_func()
     return run(
         forward_step_func=step,
-        data_iterator=[iter(enumerate(micro_batches)) for _ in chunks],
+        data_iterator=[iter(enumerate(batches)) for _ in chunks],
         model=list(chunks),
-        num_microbatches=len(micro_batches),
+        num_microbatches=count,
         seq_length=1,  # stages tell each other how many tokens a micro-batch has
         micro_batch_size=1,
         forward_only=forward_only,
+    )
+
+
+def _nothing(device: torch.device) -> PackedBatch:
+    """One token, of which nothing is learnt: for a rank that must only send others' tokens through its
+    experts."""
+    no_token = torch.zeros(0, dtype=torch.int64, device=device)
+    no_value = no_token.float()
+    return PackedBatch(
+        token_ids_N=torch.zeros(1, dtype=torch.int64, device=device),
+        groups=(GroupLengths(1, (0,)),),
+        sources_M=no_token,
+        targets_M=no_token,
+        rollout_logprobs_M=no_value,
+        advantages_M=no_value,
+        weights_M=no_value,
     )
 
 
