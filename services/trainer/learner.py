@@ -24,8 +24,7 @@ from services.trainer.finite import describe, find_input_faults
 from services.trainer.grpo.kinds import Advantage, Aggregation, Loss
 from services.trainer.learning_rate import learning_rate
 from services.trainer.objective import Objective, sum_names, token_weights
-from services.trainer.outputs import Loss as TokenLoss
-from services.trainer.outputs import TokenOutputs
+from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.step_metrics import token_metrics
 from services.trainer.sums import TokenSums
 from services.trainer.updates import Update, plan_updates

@@ -21,5 +21,5 @@ class TokenOutputs:
     """float32, of the distribution that each token was drawn from, exact, in nats; where asked for."""
 
 
-Loss = Callable[[int, TokenOutputs], torch.Tensor]
+TokenLoss = Callable[[int, TokenOutputs], torch.Tensor]
 """From the number of the micro-batch and its outputs to the scalar that is added to the whole loss."""

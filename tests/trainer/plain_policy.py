@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from services.trainer.batch import PackedBatch
-from services.trainer.outputs import Loss, TokenOutputs
+from services.trainer.outputs import TokenLoss, TokenOutputs
 
 
 def plain_distributions(
@@ -62,7 +62,7 @@ class PlainPolicy:
         return [self._outputs(packed, False).logprobs_M for packed in micro_batches]
 
     def forward_backward(
-        self, micro_batches: Sequence[PackedBatch], loss: Loss, entropy: bool = False
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
     ) -> None:
         for index, packed in enumerate(micro_batches):
             self.events.append("backward")

@@ -31,7 +31,6 @@ from trimaran.config import RunConfig
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout, RankPlace
 
-
 RECOMPUTE = {
     "recompute_granularity": "full",
     "recompute_method": "uniform",

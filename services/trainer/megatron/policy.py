@@ -29,7 +29,7 @@ from services.trainer.megatron.mapping import (
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.model_files import load_tensors
-from services.trainer.outputs import Loss, TokenOutputs
+from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
@@ -99,7 +99,7 @@ class MegatronPolicy:
         return [one.logprobs_M for one in outputs]
 
     def forward_backward(
-        self, micro_batches: Sequence[PackedBatch], loss: Loss, entropy: bool = False
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
     ) -> None:
         schedule.train([self._data_parallel], micro_batches, loss, entropy)
 

@@ -12,7 +12,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron.groups import from_last, most_micro_batches, stage_group
-from services.trainer.outputs import Loss, TokenOutputs
+from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.packing import GroupLengths
 
 NOT_COUNTED = torch.zeros((), dtype=torch.int)
@@ -22,7 +22,7 @@ NOT_COUNTED = torch.zeros((), dtype=torch.int)
 def train(
     chunks: Sequence[torch.nn.Module],
     micro_batches: Sequence[PackedBatch],
-    loss: Loss,
+    loss: TokenLoss,
     entropy: bool,
 ) -> None:
     """Forward and backward; gradients add up, unscaled and not yet summed over ranks."""
@@ -89,15 +89,14 @@ def _nothing(device: torch.device) -> PackedBatch:
     """One token, of which nothing is learnt: for a rank that must only send others' tokens through its
     experts."""
     no_token = torch.zeros(0, dtype=torch.int64, device=device)
-    no_value = no_token.float()
     return PackedBatch(
         token_ids_N=torch.zeros(1, dtype=torch.int64, device=device),
         groups=(GroupLengths(1, (0,)),),
         sources_M=no_token,
         targets_M=no_token,
-        rollout_logprobs_M=no_value,
-        advantages_M=no_value,
-        weights_M=no_value,
+        places_M=no_token,
+        completions_M=no_token,
+        num_completions=0,
     )
 
 
