@@ -41,9 +41,9 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the fused attention, the explicit one, and both in one batch."""
-    from services.trainer.megatron import attention, mapping
+    from services.trainer.megatron import mapping, sequences
 
-    monkeypatch.setattr(attention, "EXPLICIT_MAX_LENGTH", explicit_max_length)
+    monkeypatch.setattr(sequences, "EXPLICIT_MAX_LENGTH", explicit_max_length)
     config = make_config(family)
     policy = make_policy(config)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
