@@ -43,9 +43,15 @@ class PackedLayout(PackedSeqParams):
 
 
 def build_layout(
-    groups: Sequence[GroupLengths], inverse_frequencies: torch.Tensor, dtype: torch.dtype
+    groups: Sequence[GroupLengths],
+    inverse_frequencies: torch.Tensor,
+    dtype: torch.dtype,
+    num_key_heads: int,
 ) -> PackedLayout:
-    """Decide for each group how its prompt is attended to, and say where its tokens go."""
+    """Decide for each group how its prompt is attended to, and say where its tokens go.
+
+    `num_key_heads`: key/value heads of this rank.
+    """
     device = inverse_frequencies.device
     angles = positions(groups)[:, None].float().to(device) * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
@@ -58,7 +64,7 @@ def build_layout(
     ]
     return PackedLayout(
         sequences=sequences.lay_out(alone, device),
-        shared=shared_prompts.lay_out(shared, device) if shared else None,
+        shared=shared_prompts.lay_out(shared, num_key_heads, device) if shared else None,
         cos_ND=angles.cos().to(dtype),
         sin_ND=angles.sin().to(dtype),
     )

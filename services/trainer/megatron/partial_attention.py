@@ -1,11 +1,11 @@
 """Attention over some of a query's keys, with the log-sum-exp by which it is joined with the rest.
 
 Plain torch operations, for any device. Scores exist in chunks only, and the
-backward pass computes them again. The heads that share a key are folded into
-the rows of one matrix product.
+backward pass computes them again.
 
-Axes: B batches, Q queries, T keys, H heads, K key/value heads, R = H / K,
-D channels of a head, Z = B * K products, X = Q * R rows of one.
+Axes: Z matrix products (one for each sequence and key/value head), R heads that
+share a key, X rows of a product (R for each query, next to each other), T keys,
+D channels of a head.
 
 Source: FlashAttention (arXiv 2205.14135), section 3.1 and appendix B.
 """
@@ -18,148 +18,98 @@ from dataclasses import dataclass
 import torch
 
 CHUNK_SCORES = 1 << 20
-"""Scores that exist at a time, unless a single query has more: few enough for the CPU's cache."""
+"""Scores that exist at a time, unless one query has more: few enough for the CPU's cache."""
 CAUSAL_CHUNK_QUERIES = 128
-"""More in one chunk would compute more of the scores that are hidden."""
+"""With more in one chunk, more of its scores would be hidden ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
-    """Which keys a query may not attend to; by default none."""
+class Rows:
+    """What attends to what. The queries are scaled already."""
 
-    causal: bool = False
-    """Key t is hidden from query q < t."""
-    hidden_BT: torch.Tensor | None = None
-    """bool: keys that are padding."""
+    queries_ZXD: torch.Tensor
+    keys_ZTD: torch.Tensor
+    values_ZTD: torch.Tensor
+    causal_R: int = 0
+    """R, if query t may not attend to keys after t; 0 if it may."""
+    bias_ZT: torch.Tensor | None = None
+    """float32: -inf for a key that is padding, else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     products: slice
     rows: slice
-    num_keys: int
-    """Later ones are hidden from all of its rows."""
+    reach: slice
+    """Keys that not all of its rows are forbidden to attend to."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
-    """Queries, scaled, and keys and values."""
-
-    rows_ZXD: torch.Tensor
-    keys_ZTD: torch.Tensor
-    values_ZTD: torch.Tensor
-    repeats: int
-    """R"""
-    mask: Mask
-
-    def scores(self, chunk: _Chunk) -> torch.Tensor:
-        """float32 [products, rows, keys] of the chunk."""
-        keys = self.keys_ZTD[chunk.products, : chunk.num_keys]
-        scores = torch.bmm(self.rows_ZXD[chunk.products, chunk.rows], keys.mT).float()
-        if self.mask.causal:
-            first = chunk.rows.start // self.repeats
-            square = torch.ones(chunk.num_keys - first, chunk.num_keys - first, dtype=torch.bool)
-            later = square.triu(1).repeat_interleave(self.repeats, 0).to(scores.device)
-            scores[..., first:].masked_fill_(later, float("-inf"))
-        if self.mask.hidden_BT is not None:
-            num_heads = len(self.keys_ZTD) // len(self.mask.hidden_BT)
-            hidden_ZT = self.mask.hidden_BT.repeat_interleave(num_heads, 0)[chunk.products]
-            scores.masked_fill_(hidden_ZT[:, None], float("-inf"))
-        return scores
-
-    def chunks(self) -> Iterator[_Chunk]:
-        num_products, num_rows, _ = self.rows_ZXD.shape
-        num_keys, repeats = self.keys_ZTD.shape[1], self.repeats
-        queries = max(CHUNK_SCORES // (repeats * num_keys), 1)
-        if self.mask.causal:
-            queries = min(queries, CAUSAL_CHUNK_QUERIES)
-        step = min(queries * repeats, num_rows)
-        together = max(CHUNK_SCORES // (step * num_keys), 1)
-        for product in range(0, num_products, together):
-            for row in range(0, num_rows, step):
-                end = min(row + step, num_rows)
-                reach = end // repeats if self.mask.causal else num_keys
-                yield _Chunk(slice(product, product + together), slice(row, end), reach)
-
-
-def attend(
-    query_BQHD: torch.Tensor, key_BTKD: torch.Tensor, value_BTKD: torch.Tensor, mask: Mask
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """[B, Q, H, D], and the log of the sum over the keys of exp(score), float32 [B, Q, H].
+def attend(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """[Z, X, D], and the log of the sum over the keys of exp(score), float32 [Z, X].
 
     Each query must have a key that it may attend to.
     """
-    folded = _fold(query_BQHD, key_BTKD, value_BTKD, mask)
-    out = torch.empty_like(folded.rows_ZXD)
+    out = torch.empty_like(rows.queries_ZXD)
     normalizers = out.new_empty(out.shape[:2], dtype=torch.float32)
-    for chunk in folded.chunks():
-        scores = folded.scores(chunk)
+    for chunk in _chunks(rows):
+        scores = _scores(rows, chunk)
         weights = scores.softmax(dim=-1)
         # The largest weight is exp(largest score - normalizer).
         normalizers[chunk.products, chunk.rows] = scores.amax(-1) - weights.amax(-1).log()
-        values = folded.values_ZTD[chunk.products, : chunk.num_keys]
+        values = rows.values_ZTD[chunk.products, chunk.reach]
         out[chunk.products, chunk.rows] = torch.bmm(weights.to(values.dtype), values)
-    num_heads, repeats = key_BTKD.shape[2], folded.repeats
-    normalizers = _unfold(normalizers[..., None], num_heads, repeats)[..., 0]
-    return _unfold(out, num_heads, repeats), normalizers
+    return out, normalizers
 
 
 def differentiate(
-    gradient_BQHD: torch.Tensor,
-    query_BQHD: torch.Tensor,
-    key_BTKD: torch.Tensor,
-    value_BTKD: torch.Tensor,
-    normalizers_BQH: torch.Tensor,
-    means_BQH: torch.Tensor,
-    mask: Mask,
+    rows: Rows, gradient_ZXD: torch.Tensor, normalizers_ZX: torch.Tensor, means_ZX: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The parts of the gradients of query, key and value that come from these keys.
+    """The parts of the gradients of queries, keys and values that come from these keys.
 
     `gradient`: of the output over all keys. `normalizers`: the log-sum-exp over all keys, infinite
-    for a query that does not count. `means`: the sum over channels of output x gradient.
+    for a row that does not count. `means`: the sum over channels of output x gradient.
     """
-    folded = _fold(query_BQHD, key_BTKD, value_BTKD, mask)
-    num_heads, dtype = key_BTKD.shape[2], query_BQHD.dtype
-    gradients = _fold_rows(gradient_BQHD, num_heads)
-    normalizers = _fold_rows(normalizers_BQH[..., None], num_heads)
-    means = _fold_rows(means_BQH[..., None], num_heads)
-    of_rows = torch.empty_like(folded.rows_ZXD)
+    dtype = rows.queries_ZXD.dtype
+    of_queries = torch.empty_like(rows.queries_ZXD)
     # Chunks are added up in float32.
-    of_keys = torch.zeros_like(folded.keys_ZTD, dtype=torch.float32)
+    of_keys = torch.zeros_like(rows.keys_ZTD, dtype=torch.float32)
     of_values = torch.zeros_like(of_keys)
-    for chunk in folded.chunks():
-        part = chunk.products, chunk.rows
-        reach = chunk.products, slice(chunk.num_keys)
-        weights = folded.scores(chunk).sub_(normalizers[part]).exp_()
-        of_scores = torch.bmm(gradients[part], folded.values_ZTD[reach].mT).float()
-        of_scores = of_scores.sub_(means[part]).mul_(weights).to(dtype)
-        of_values[reach] += torch.bmm(weights.to(dtype).mT, gradients[part])
-        of_keys[reach] += torch.bmm(of_scores.mT, folded.rows_ZXD[part])
-        of_rows[part] = torch.bmm(of_scores, folded.keys_ZTD[reach])
-    of_rows *= query_BQHD.shape[-1] ** -0.5
-    return (
-        _unfold(of_rows, num_heads, folded.repeats),
-        _unfold(of_keys.to(dtype), num_heads),
-        _unfold(of_values.to(dtype), num_heads),
-    )
+    for chunk in _chunks(rows):
+        mine, others = (chunk.products, chunk.rows), (chunk.products, chunk.reach)
+        weights = _scores(rows, chunk).sub_(normalizers_ZX[mine][..., None]).exp_()
+        of_scores = torch.bmm(gradient_ZXD[mine], rows.values_ZTD[others].mT).float()
+        of_scores = of_scores.sub_(means_ZX[mine][..., None]).mul_(weights).to(dtype)
+        of_values[others] += torch.bmm(weights.to(dtype).mT, gradient_ZXD[mine])
+        of_keys[others] += torch.bmm(of_scores.mT, rows.queries_ZXD[mine])
+        of_queries[mine] = torch.bmm(of_scores, rows.keys_ZTD[others])
+    return of_queries, of_keys.to(dtype), of_values.to(dtype)
 
 
-def _fold(
-    query_BQHD: torch.Tensor, key_BTKD: torch.Tensor, value_BTKD: torch.Tensor, mask: Mask
-) -> _Folded:
-    num_heads = key_BTKD.shape[2]
-    rows = _fold_rows(query_BQHD, num_heads) * query_BQHD.shape[-1] ** -0.5
-    keys, values = (_fold_rows(x, num_heads) for x in (key_BTKD, value_BTKD))
-    return _Folded(rows, keys, values, query_BQHD.shape[2] // num_heads, mask)
+def _scores(rows: Rows, chunk: _Chunk) -> torch.Tensor:
+    """float32, -inf where a query may not attend to a key."""
+    keys = rows.keys_ZTD[chunk.products, chunk.reach]
+    scores = torch.bmm(rows.queries_ZXD[chunk.products, chunk.rows], keys.mT).float()
+    # Adding a bias is faster than filling by a mask.
+    if rows.bias_ZT is not None:
+        scores += rows.bias_ZT[chunk.products, None, chunk.reach]
+    if rows.causal_R:
+        first = chunk.rows.start // rows.causal_R
+        length = chunk.reach.stop - first
+        later = scores.new_full((length, length), float("-inf")).triu_(1)
+        scores[..., first:] += later.repeat_interleave(rows.causal_R, dim=0)
+    return scores
 
 
-def _fold_rows(x_BQHD: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """[B, Q, H, D] -> [B * K, Q * R, D]; `num_heads`: K."""
-    split = x_BQHD.unflatten(2, (num_heads, -1)).transpose(1, 2)
-    return split.flatten(2, 3).flatten(0, 1)
-
-
-def _unfold(x_ZXD: torch.Tensor, num_heads: int, repeats: int = 1) -> torch.Tensor:
-    """The way back: [B * K, Q * R, D] -> [B, Q, H, D]."""
-    split = x_ZXD.unflatten(0, (-1, num_heads)).unflatten(2, (-1, repeats))
-    return split.transpose(1, 2).flatten(2, 3)
+def _chunks(rows: Rows) -> Iterator[_Chunk]:
+    (num_products, num_rows, _), num_keys = rows.queries_ZXD.shape, rows.keys_ZTD.shape[1]
+    step = max(CHUNK_SCORES // num_keys, 1)
+    if rows.causal_R:
+        queries = min(max(step // rows.causal_R, 1), CAUSAL_CHUNK_QUERIES)
+        step = queries * rows.causal_R
+    step = min(step, num_rows)
+    together = max(CHUNK_SCORES // (step * num_keys), 1)
+    for product in range(0, num_products, together):
+        for row in range(0, num_rows, step):
+            end = min(row + step, num_rows)
+            reach = end // rows.causal_R if rows.causal_R else num_keys
+            yield _Chunk(slice(product, product + together), slice(row, end), slice(reach))
