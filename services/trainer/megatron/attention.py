@@ -1,12 +1,9 @@
 """Attention over packed groups, for any torch device.
 
-A group's tokens stand packed: its prompt once, then its completions. A prompt
-that several completions share serves them all where it stands
-(`shared_prompts`). Where that would cost more than copies of it, the group is
-laid out as whole sequences (`sequences`).
+Each group's prompt serves its completions where it stands (`shared_prompts`),
+or the group is laid out as whole sequences (`sequences`), whichever costs less.
 
-Axes: N packed tokens, A those of completions that share a prompt, H heads,
-K key/value heads, D channels of a head.
+Axes: N packed tokens, H heads, K key/value heads, D channels of a head.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 
 from services.trainer.megatron import sequences, shared_prompts
-from services.trainer.megatron.packed_groups import PackedGroup, pack_groups, positions
+from services.trainer.megatron.segments import Segments, assign, positions
 from services.trainer.megatron.sequences import Sequences
 from services.trainer.megatron.shared_prompts import SharedPrompts, shared_prompt_attention
 from services.trainer.packing import GroupLengths
@@ -36,6 +33,7 @@ class PackedLayout(PackedSeqParams):
     """
 
     qkv_format: str = "sbhd"
+    segments: Segments | None = None
     sequences: Sequences | None = None
     shared: SharedPrompts | None = None
     cos_ND: torch.Tensor | None = None
@@ -55,30 +53,15 @@ def build_layout(
     device = inverse_frequencies.device
     angles = positions(groups)[:, None].float().to(device) * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
-    packed = pack_groups(groups)
     pair_cost = PAIR_COST_CPU if device.type == "cpu" else PAIR_COST
-    shared = [group for group in packed if shares_prompt(group, pair_cost)]
-    alone = [
-        PackedGroup(group.prompt, ()) if shares_prompt(group, pair_cost) else group
-        for group in packed
-    ]
+    segments, in_sequences, sharing = assign(groups, pair_cost)
     return PackedLayout(
-        sequences=sequences.lay_out(alone, device),
-        shared=shared_prompts.lay_out(shared, num_key_heads, device) if shared else None,
+        segments=segments,
+        sequences=sequences.lay_out(in_sequences, device),
+        shared=shared_prompts.lay_out(sharing, num_key_heads, device) if sharing else None,
         cos_ND=angles.cos().to(dtype),
         sin_ND=angles.sin().to(dtype),
     )
-
-
-def shares_prompt(group: PackedGroup, pair_cost: float) -> bool:
-    """Whether that costs less than whole sequences, by the pairs of a query and a key.
-
-    `pair_cost`: of a pair in `shared_prompts`, in pairs of whole sequences.
-    """
-    prompt, completions = len(group.prompt), [len(one) for one in group.completions]
-    whole = sum((prompt + one) ** 2 / 2 for one in completions)
-    parts = sum(one * (prompt + one / 2) for one in completions)
-    return prompt**2 / 2 + pair_cost * parts < whole
 
 
 def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> torch.Tensor:
@@ -115,12 +98,13 @@ def attend(
     query_NHD: torch.Tensor, key_NKD: torch.Tensor, value_NKD: torch.Tensor, layout: PackedLayout
 ) -> torch.Tensor:
     """Causal attention of each completion over its prompt and itself: [N, H, D]."""
-    assert layout.sequences
-    packed = query_NHD, key_NKD, value_NKD
-    grids = [
-        sequences.attend_within(*rows)
-        for rows in zip(*(layout.sequences.to_rows(x) for x in packed), strict=True)
-    ]
-    shared = layout.shared
-    others = shared_prompt_attention(*packed, shared) if shared else None
-    return layout.sequences.to_packed(grids, others, shared.tokens_A if shared else None)
+    assert layout.segments and layout.sequences
+    (query_U, query_A), (key_U, key_A), (value_U, value_A) = (
+        layout.segments.split(x) for x in (query_NHD, key_NKD, value_NKD)
+    )
+    rows = zip(*(layout.sequences.to_rows(x) for x in (query_U, key_U, value_U)), strict=True)
+    out_U = layout.sequences.to_tokens([sequences.attend_within(*grid) for grid in rows])
+    if query_A is None or key_A is None or value_A is None or layout.shared is None:
+        return out_U
+    own, others = (key_A, value_A), (key_U, value_U)
+    return layout.segments.join(out_U, shared_prompt_attention(query_A, own, others, layout.shared))

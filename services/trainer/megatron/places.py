@@ -12,7 +12,7 @@ import torch
 class Places:
     """Where tokens stand in padded batches, once for each key/value head.
 
-    Axes: U tokens that stand somewhere, B rows of a batch, L its longest length, K key/value heads,
+    Axes: B rows of a batch, L its longest length, K key/value heads,
     H heads, R = H / K. Indices are int64 and count heads, too: of 3 heads, token 2 has 6, 7 and 8.
     """
 
@@ -24,10 +24,10 @@ class Places:
     """Flat over all batches' [B, K, L], the token's; padding repeats token 0."""
     padding: torch.Tensor
     """The places that are padding."""
-    tokens_U: torch.Tensor
-    """In order."""
+    tokens: torch.Tensor
+    """That have a place, in order."""
     owners: torch.Tensor
-    """Their places, flat over [U, K]."""
+    """Their places, flat over [tokens, K]."""
 
     def fold(self, x: torch.Tensor, padding: float | None = None) -> list[torch.Tensor]:
         """[tokens, H, ...] -> for each batch [B * K, L * R, ...], with this value as padding."""
@@ -40,17 +40,17 @@ class Places:
         return [part.unflatten(0, shape).flatten(1, 2) for part, shape in shaped]
 
     def unfold(self, batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """For each batch [B * K, L * R, ...] -> [U, H, ...]."""
+        """For each batch [B * K, L * R, ...] -> [tokens, H, ...]."""
         parts = [
             batch.unflatten(1, (length, -1)).flatten(0, 1)
             for batch, (_, length) in zip(batches, self.shapes, strict=True)
         ]
         places = torch.cat(parts) if len(parts) > 1 else parts[0]
         heads = places.index_select(0, self.owners)
-        return heads.view(len(self.tokens_U), -1, *places.shape[2:])
+        return heads.view(len(self.tokens), -1, *places.shape[2:])
 
     def to(self, device: torch.device) -> Places:
-        names = ("sources", "padding", "tokens_U", "owners")
+        names = ("sources", "padding", "tokens", "owners")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -60,18 +60,18 @@ def place(batches: Sequence[Sequence[torch.Tensor]], num_heads: int) -> Places:
     sources, is_real = [], []
     for rows in batches:
         real = is_token(rows)
-        tokens = torch.zeros(real.shape, dtype=torch.int64)
-        tokens[real] = torch.cat(list(rows))
-        heads = tokens[:, None] * num_heads + torch.arange(num_heads)[:, None]
+        padded = torch.zeros(real.shape, dtype=torch.int64)
+        padded[real] = torch.cat(list(rows))
+        heads = padded[:, None] * num_heads + torch.arange(num_heads)[:, None]
         sources.append(heads.flatten())
         is_real.append(real[:, None].expand_as(heads).flatten())
         shapes.append((len(rows) * num_heads, real.shape[1]))
     all_sources, all_real = torch.cat(sources), torch.cat(is_real)
     places = all_real.nonzero()[:, 0]
     owners = places[all_sources[places].argsort()]
-    tokens_U = all_sources[owners[::num_heads]] // num_heads
+    tokens = all_sources[owners[::num_heads]] // num_heads
     padding = (~all_real).nonzero()[:, 0]
-    return Places(tuple(shapes), num_heads, all_sources, padding, tokens_U, owners)
+    return Places(tuple(shapes), num_heads, all_sources, padding, tokens, owners)
 
 
 def is_token(rows: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Causal attention within whole sequences, laid out in grids of like length.
 
-Axes: N packed tokens, S sequences of a grid, T its longest length, H heads,
+Axes: U tokens, S sequences of a grid, T its longest length, H heads,
 K key/value heads, R = H / K, D channels of a head, P tokens of prompts that
 stand in several sequences, C sequences of the largest group.
 
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from services.trainer.megatron.packed_groups import PackedGroup
+from services.trainer.megatron.segments import SequenceGroup
 
 EXPLICIT_MAX_LENGTH = 256
 GRID_MIN_FILL = 0.7
@@ -35,60 +35,53 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Grids, and where packed tokens stand among their rows. Indices are int64."""
+    """Grids, and where tokens stand among their rows. Indices are int64."""
 
     grids: tuple[Grid, ...]
     tokens: torch.Tensor
-    """For each row its packed token; a padding row repeats token 0."""
-    tokens_U: torch.Tensor
-    """The packed tokens that stand in a sequence, in order."""
+    """For each row its token; a padding row repeats token 0."""
     owners_U: torch.Tensor
-    """For each of them the row whose output it takes."""
+    """For each token the row whose output it takes."""
     unread: torch.Tensor
     """The rows whose output nobody takes: padding, and all copies of a prompt but the first."""
     prompts_P: torch.Tensor
-    """The packed tokens that are copied."""
+    """The tokens that are copied."""
     copies_PC: torch.Tensor
     """For each of them its rows; what a smaller group lacks repeats its first."""
     is_copy_PC: torch.Tensor
     """float32, 0 for such a repetition."""
 
-    def to_rows(self, packed: torch.Tensor) -> list[torch.Tensor]:
-        """[N, ...] -> for each grid [S, T, ...]."""
-        rows = _ToRows.apply(packed, self)
+    def to_rows(self, x_U: torch.Tensor) -> list[torch.Tensor]:
+        """[U, ...] -> for each grid [S, T, ...]."""
+        rows = _ToRows.apply(x_U, self)
         parts = rows.split([grid.num_sequences * grid.length for grid in self.grids])
         return [
             part.unflatten(0, (grid.num_sequences, grid.length))
             for part, grid in zip(parts, self.grids, strict=True)
         ]
 
-    def to_packed(
-        self,
-        grids: Sequence[torch.Tensor],
-        others_A: torch.Tensor | None = None,
-        tokens_A: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """For each grid [S, T, ...], and any other tokens [A, ...] -> [N, ...]."""
+    def to_tokens(self, grids: Sequence[torch.Tensor]) -> torch.Tensor:
+        """For each grid [S, T, ...] -> [U, ...]."""
         rows = [grid.flatten(0, 1) for grid in grids]
         joined = torch.cat(rows) if len(rows) > 1 else rows[0]
-        return _ToPacked.apply(joined, others_A, self, tokens_A)  # type: ignore[no-any-return]
+        return _ToTokens.apply(joined, self)  # type: ignore[no-any-return]
 
 
-def lay_out(groups: Sequence[PackedGroup], device: torch.device) -> Sequences:
+def lay_out(groups: Sequence[SequenceGroup], device: torch.device) -> Sequences:
     sequences = [sequence for group in groups for sequence in group.sequences]
     grids, firsts = _grids([len(sequence) for sequence in sequences])
     num_rows = sum(grid.num_sequences * grid.length for grid in grids)
     tokens = torch.zeros(num_rows, dtype=torch.int64)
-    tokens_U = torch.cat([one for group in groups for one in (group.prompt, *group.completions)])
-    owners = torch.empty(int(tokens_U.max()) + 1, dtype=torch.int64)
+    num_tokens = sum(len(group.prompt) + sum(map(len, group.completions)) for group in groups)
+    owners = torch.empty(num_tokens, dtype=torch.int64)
     # Backwards, so that a prompt belongs to its group's first sequence.
     for sequence, first in reversed(list(zip(sequences, firsts, strict=True))):
         rows = torch.arange(first, first + len(sequence))
         tokens[rows] = sequence
         owners[sequence] = rows
     unread = torch.ones(num_rows, dtype=torch.bool)
-    unread[owners[tokens_U]] = False
-    indices = (tokens, tokens_U, owners[tokens_U], unread.nonzero()[:, 0])
+    unread[owners] = False
+    indices = (tokens, owners, unread.nonzero()[:, 0])
     parts = (*indices, *_prompt_copies(groups, firsts))
     return Sequences(grids, *(part.to(device) for part in parts))
 
@@ -118,7 +111,7 @@ def _by_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _prompt_copies(
-    groups: Sequence[PackedGroup], firsts: Sequence[int]
+    groups: Sequence[SequenceGroup], firsts: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     most = max(len(group.completions) for group in groups)
     prompts = [torch.empty(0, dtype=torch.int64)]
@@ -142,56 +135,35 @@ class _ToRows(torch.autograd.Function):
     """Tokens -> rows of the grids. A prompt's gradient is the sum over its copies."""
 
     @staticmethod
-    def forward(ctx: Any, packed: torch.Tensor, layout: Sequences) -> torch.Tensor:
-        ctx.layout, ctx.num_tokens = layout, len(packed)
-        return packed.index_select(0, layout.tokens)
+    def forward(ctx: Any, tokens: torch.Tensor, layout: Sequences) -> torch.Tensor:
+        ctx.layout = layout
+        return tokens.index_select(0, layout.tokens)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         rows, layout = gradients[0], ctx.layout
-        standing = rows.index_select(0, layout.owners_U)
-        packed = _place(standing, layout.tokens_U, ctx.num_tokens)
+        tokens = rows.index_select(0, layout.owners_U)
         if len(layout.prompts_P):
             copies = rows.index_select(0, layout.copies_PC.flatten())
             copies = copies.view(*layout.copies_PC.shape, -1).float()
             summed = torch.einsum("pcx,pc->px", copies, layout.is_copy_PC)
-            summed = summed.to(packed.dtype).view(-1, *packed.shape[1:])
-            packed.index_copy_(0, layout.prompts_P, summed)
-        return packed, None
+            summed = summed.to(tokens.dtype).view(-1, *tokens.shape[1:])
+            tokens.index_copy_(0, layout.prompts_P, summed)
+        return tokens, None
 
 
-class _ToPacked(torch.autograd.Function):
-    """Rows of the grids, and the tokens that stand in none -> tokens. Rows that nobody reads have
-    no gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: torch.Tensor,
-        others_A: torch.Tensor | None,
-        layout: Sequences,
-        tokens_A: torch.Tensor | None,
-    ) -> torch.Tensor:
-        ctx.layout, ctx.tokens_A = layout, tokens_A
-        standing = rows.index_select(0, layout.owners_U)
-        if others_A is None or tokens_A is None:
-            return standing
-        packed = _place(standing, layout.tokens_U, len(standing) + len(others_A))
-        return packed.index_copy_(0, tokens_A, others_A)
+class _ToTokens(torch.autograd.Function):
+    """Rows of the grids -> tokens; rows that nobody reads have no gradient."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def forward(ctx: Any, rows: torch.Tensor, layout: Sequences) -> torch.Tensor:
+        ctx.layout = layout
+        return rows.index_select(0, layout.owners_U)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         rows = gradients[0].index_select(0, ctx.layout.tokens)
-        rows.index_fill_(0, ctx.layout.unread, 0.0)
-        others = None if ctx.tokens_A is None else gradients[0].index_select(0, ctx.tokens_A)
-        return rows, others, None, None
-
-
-def _place(x_U: torch.Tensor, tokens_U: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """[U, ...] -> [N, ...], 0 elsewhere."""
-    if len(x_U) == num_tokens:
-        return x_U  # They are all in order.
-    return x_U.new_zeros(num_tokens, *x_U.shape[1:]).index_copy_(0, tokens_U, x_U)
+        return rows.index_fill_(0, ctx.layout.unread, 0.0), None
 
 
 def attend_within(

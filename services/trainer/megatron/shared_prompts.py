@@ -5,8 +5,8 @@ a completion's token gets from the prompt and what it gets from its own
 completion are two parts, each with its log-sum-exp. Joined, they are exactly
 the attention over both.
 
-Axes: N packed tokens, A tokens of completions that share a prompt, H heads,
-K key/value heads, D channels of a head; Z, X, T as in `partial_attention`.
+Axes: U and A tokens as in `segments`, H heads, K key/value heads, D channels of
+a head; Z, X, T as in `partial_attention`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from services.trainer.megatron.packed_groups import PackedGroup
 from services.trainer.megatron.partial_attention import Rows, attend, differentiate
 from services.trainer.megatron.places import Places, is_token, place
+from services.trainer.megatron.segments import SharingGroup
 
 BATCH_MAX_PAIRS = 1 << 17
 """Of queries and keys: larger members are computed alone, since their calls cost little."""
@@ -29,7 +29,7 @@ BATCH_MIN_FILL = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Queries, as places in A, and the packed tokens that they attend to, int64."""
+    """Queries and the keys that they attend to, as tokens, int64."""
 
     queries: torch.Tensor
     keys: torch.Tensor
@@ -45,46 +45,31 @@ class Part:
     biases: tuple[torch.Tensor | None, ...]
     """As in `partial_attention.Rows`, for each batch."""
 
-    def rows(
-        self, query_AHD: torch.Tensor, key_NKD: torch.Tensor, value_NKD: torch.Tensor
-    ) -> list[Rows]:
+    def rows(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[Rows]:
         """Of each batch."""
-        causal = query_AHD.shape[1] // key_NKD.shape[1] if self.causal else 0
-        queries = self.queries.fold(query_AHD)
-        keys, values = self.keys.fold(key_NKD), self.keys.fold(value_NKD)
+        causal = query.shape[1] // key.shape[1] if self.causal else 0
+        queries, keys, values = self.queries.fold(query), self.keys.fold(key), self.keys.fold(value)
         return [
-            Rows(query, key, value, causal, bias)
-            for query, key, value, bias in zip(queries, keys, values, self.biases, strict=True)
+            Rows(*tensors, causal, bias)
+            for *tensors, bias in zip(queries, keys, values, self.biases, strict=True)
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompts:
-    """The completions that share a prompt, in one micro-batch."""
-
-    tokens_A: torch.Tensor
-    """Packed tokens, int64."""
-    parts: tuple[Part, Part]
-    """Completions over themselves, and over the prompts."""
+    own: Part
+    """The A tokens over those of their completion."""
+    prompts: Part
+    """The A tokens over those U tokens that are their prompt."""
 
 
-def lay_out(groups: Sequence[PackedGroup], num_heads: int, device: torch.device) -> SharedPrompts:
+def lay_out(groups: Sequence[SharingGroup], num_heads: int, device: torch.device) -> SharedPrompts:
     """`groups`: each with a prompt and a completion. `num_heads`: K."""
-    completions = [one for group in groups for one in group.completions]
-    tokens = torch.cat(completions)
-    places = torch.arange(len(tokens)).split([len(one) for one in completions])
-    own = [Member(*pair) for pair in zip(places, completions, strict=True)]
-    prompts: list[Member] = []
-    first = 0
-    for group in groups:
-        last = first + len(group.completions)
-        prompts.append(Member(torch.cat(places[first:last]), group.prompt))
-        first = last
-    parts = (
-        _part(own, True, num_heads, device),
-        _part(prompts, False, num_heads, device),
+    own = [Member(one, one) for group in groups for one in group.completions]
+    prompts = [Member(torch.cat(group.completions), group.prompt) for group in groups]
+    return SharedPrompts(
+        _part(own, True, num_heads, device), _part(prompts, False, num_heads, device)
     )
-    return SharedPrompts(tokens.to(device), parts)
 
 
 def _part(members: Sequence[Member], causal: bool, num_heads: int, device: torch.device) -> Part:
@@ -127,14 +112,17 @@ def _fills(batch: Sequence[Member]) -> bool:
 
 
 def shared_prompt_attention(
-    query_NHD: torch.Tensor,
-    key_NKD: torch.Tensor,
-    value_NKD: torch.Tensor,
+    query_AHD: torch.Tensor,
+    own_AKD: Sequence[torch.Tensor],
+    others_UKD: Sequence[torch.Tensor],
     layout: SharedPrompts,
 ) -> torch.Tensor:
-    """[A, H, D]: what the A tokens get from their prompt and their own completion."""
+    """[A, H, D]: what the A tokens get from their prompt and their own completion.
+
+    `own`, `others`: key and value of the A tokens, and of the U tokens.
+    """
     return _SharedPromptAttention.apply(  # type: ignore[no-any-return]
-        query_NHD, key_NKD, value_NKD, layout
+        query_AHD, *own_AKD, *others_UKD, layout
     )
 
 
@@ -142,44 +130,32 @@ class _SharedPromptAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        query_NHD: torch.Tensor,
-        key_NKD: torch.Tensor,
-        value_NKD: torch.Tensor,
+        query_AHD: torch.Tensor,
+        key_AKD: torch.Tensor,
+        value_AKD: torch.Tensor,
+        key_UKD: torch.Tensor,
+        value_UKD: torch.Tensor,
         layout: SharedPrompts,
     ) -> torch.Tensor:
-        query_AHD = query_NHD.index_select(0, layout.tokens_A).mul_(_scale(query_NHD))
-        (own, own_normalizers), (other, other_normalizers) = (
-            _attend(query_AHD, key_NKD, value_NKD, part) for part in layout.parts
-        )
+        query = query_AHD * _scale(query_AHD)
+        own, own_normalizers = _attend(query, key_AKD, value_AKD, layout.own)
+        other, other_normalizers = _attend(query, key_UKD, value_UKD, layout.prompts)
         share = (own_normalizers - other_normalizers).sigmoid()
         out = torch.lerp(other.float(), own.float(), share[..., None]).to(own.dtype)
         normalizers = torch.logaddexp(own_normalizers, other_normalizers)
-        ctx.save_for_backward(query_AHD, key_NKD, value_NKD, out, normalizers)
+        ctx.save_for_backward(query, key_AKD, value_AKD, key_UKD, value_UKD, out, normalizers)
         ctx.layout = layout
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, out, normalizers = ctx.saved_tensors
+        query, key_A, value_A, key_U, value_U, out, normalizers = ctx.saved_tensors
         gradient, layout = gradients[0], ctx.layout
-        means = (gradient.float() * out).sum(dim=-1)
-        of_key, of_value = torch.zeros_like(key), torch.zeros_like(value)
-        of_queries = []
-        for part in layout.parts:
-            rows = part.rows(query, key, value)
-            upstream = (
-                part.queries.fold(gradient),
-                part.queries.fold(normalizers, padding=float("inf")),
-                part.queries.fold(means),
-            )
-            found = [differentiate(*one) for one in zip(rows, *upstream, strict=True)]
-            mine, keys, values = zip(*found, strict=True)
-            of_queries.append(part.queries.unfold(mine))
-            of_key.index_copy_(0, part.keys.tokens_U, part.keys.unfold(keys))
-            of_value.index_copy_(0, part.keys.tokens_U, part.keys.unfold(values))
-        summed = (of_queries[0] + of_queries[1]).mul_(_scale(query))
-        of_query = query.new_zeros(len(key), *query.shape[1:])
-        return of_query.index_copy_(0, layout.tokens_A, summed), of_key, of_value, None
+        upstream = gradient, normalizers, (gradient.float() * out).sum(dim=-1)
+        of_own = _differentiate(query, key_A, value_A, upstream, layout.own)
+        of_others = _differentiate(query, key_U, value_U, upstream, layout.prompts)
+        of_query = (of_own[0] + of_others[0]).mul_(_scale(query))
+        return of_query, *of_own[1:], *of_others[1:], None
 
 
 def _scale(query: torch.Tensor) -> float:
@@ -187,9 +163,44 @@ def _scale(query: torch.Tensor) -> float:
 
 
 def _attend(
-    query_AHD: torch.Tensor, key_NKD: torch.Tensor, value_NKD: torch.Tensor, part: Part
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, part: Part
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """[A, H, D], and the log-sum-exp, float32 [A, H]."""
-    found = [attend(rows) for rows in part.rows(query_AHD, key_NKD, value_NKD)]
+    found = [attend(rows) for rows in part.rows(query, key, value)]
     outs, normalizers = zip(*found, strict=True)
     return part.queries.unfold(outs), part.queries.unfold(normalizers)
+
+
+def _differentiate(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    upstream: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    part: Part,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of query, key and value. `upstream`: gradient, normalizers and means of
+    `partial_attention.differentiate`."""
+    gradient, normalizers, means = upstream
+    found = [
+        differentiate(*one)
+        for one in zip(
+            part.rows(query, key, value),
+            part.queries.fold(gradient),
+            part.queries.fold(normalizers, padding=float("inf")),
+            part.queries.fold(means),
+            strict=True,
+        )
+    ]
+    of_queries, of_keys, of_values = zip(*found, strict=True)
+    return (
+        part.queries.unfold(of_queries),
+        _spread(part.keys.unfold(of_keys), part.keys.tokens, len(key)),
+        _spread(part.keys.unfold(of_values), part.keys.tokens, len(key)),
+    )
+
+
+def _spread(x: torch.Tensor, tokens: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """To these of so many tokens; 0 for the others."""
+    if len(tokens) == num_tokens:
+        return x
+    return x.new_zeros(num_tokens, *x.shape[1:]).index_copy_(0, tokens, x)
