@@ -22,7 +22,7 @@ from services.trainer.megatron.sequences import Sequences
 from services.trainer.megatron.shared_prompts import SharedPrompts, shared_prompt_attention
 from services.trainer.packing import GroupLengths
 
-PAIR_COST_CPU, PAIR_COST = 1.2, 5.0
+PAIR_COST_CPU, PAIR_COST = 1.25, 5.0
 
 
 @dataclass
