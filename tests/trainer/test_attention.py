@@ -29,7 +29,7 @@ groups_of_any_shape = st.lists(
 )
 limits = st.fixed_dictionaries(
     {
-        "partial_attention.CHUNK_SCORES": st.sampled_from([1, 40, 1 << 20]),
+        "partial_attention.CHUNK_SCORES_CPU": st.sampled_from([1, 40, 1 << 20]),
         "partial_attention.CAUSAL_CHUNK_QUERIES": st.sampled_from([1, 3, 128]),
         "shared_prompts.BATCH_MAX_PAIRS": st.sampled_from([0, 200, 1 << 17]),
         "shared_prompts.BATCH_MIN_FILL": st.sampled_from([0.1, 0.7]),

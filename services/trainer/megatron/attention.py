@@ -22,7 +22,11 @@ from services.trainer.megatron.sequences import Sequences
 from services.trainer.megatron.shared_prompts import SharedPrompts, shared_prompt_attention
 from services.trainer.packing import GroupLengths
 
-PAIR_COST_CPU, PAIR_COST = 1.25, 5.0
+PAIR_COST_CPU = 1.25
+"""`segments.shares_prompt` has what it is; measured: `python -m benchmarks.run attention`."""
+PAIR_COST = 8.0
+"""On an accelerator, whose fused kernels keep scores out of its memory. An estimate from the bytes
+that ours move and the operations that theirs do; not measured."""
 
 
 @dataclass

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 
 import torch
 
-CHUNK_SCORES = 1 << 20
+CHUNK_SCORES_CPU = 1 << 20
 """Scores that exist at a time, unless one query has more: few enough for the CPU's cache."""
+CHUNK_SCORES = 1 << 26
+"""On an accelerator, where each call costs: with their float32 copies about 1 GiB."""
 CAUSAL_CHUNK_QUERIES = 128
 """With more in one chunk, more of its scores would be hidden ones."""
 
@@ -102,12 +104,13 @@ def _scores(rows: Rows, chunk: _Chunk) -> torch.Tensor:
 
 def _chunks(rows: Rows) -> Iterator[_Chunk]:
     (num_products, num_rows, _), num_keys = rows.queries_ZXD.shape, rows.keys_ZTD.shape[1]
-    step = max(CHUNK_SCORES // num_keys, 1)
+    limit = CHUNK_SCORES_CPU if rows.queries_ZXD.device.type == "cpu" else CHUNK_SCORES
+    step = max(limit // num_keys, 1)
     if rows.causal_R:
         queries = min(max(step // rows.causal_R, 1), CAUSAL_CHUNK_QUERIES)
         step = queries * rows.causal_R
     step = min(step, num_rows)
-    together = max(CHUNK_SCORES // (step * num_keys), 1)
+    together = max(limit // (step * num_keys), 1)
     for product in range(0, num_products, together):
         for row in range(0, num_rows, step):
             end = min(row + step, num_rows)
