@@ -105,13 +105,15 @@ def _attention(work: Work, dtype: str, side: str) -> Callable[[], object]:
     kind = getattr(torch, dtype)
     num_tokens = sum(group.num_tokens for group in work.groups)
     heads = (HEADS, KEY_HEADS, KEY_HEADS)
-    inputs = [torch.randn(num_tokens, one, CHANNELS, dtype=kind).requires_grad_() for one in heads]
+    query, key, value = (
+        torch.randn(num_tokens, one, CHANNELS, dtype=kind).requires_grad_() for one in heads
+    )
     upstream = torch.randn(num_tokens, HEADS, CHANNELS, dtype=kind)
     with _side(side):
         layout = build_layout(work.groups, torch.ones(CHANNELS // 2), kind, KEY_HEADS)
 
     def run() -> None:
-        torch.autograd.grad(attend(*inputs, layout), inputs, upstream)
+        torch.autograd.grad(attend(query, key, value, layout), (query, key, value), upstream)
 
     return run
 

@@ -68,10 +68,17 @@ def dense_attention(
     return torch.einsum("hnm,mhd->nhd", weights, value)
 
 
-def random_tensors(num_tokens: int, key_heads: int, repeats: int) -> list[torch.Tensor]:
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def random_tensors(num_tokens: int, key_heads: int, repeats: int) -> Tensors:
+    """Query, key and value."""
     torch.manual_seed(num_tokens)
-    heads = (key_heads * repeats, key_heads, key_heads)
-    return [2 * torch.randn(num_tokens, count, D, dtype=torch.float64) for count in heads]
+
+    def tensor(heads: int) -> torch.Tensor:
+        return 2 * torch.randn(num_tokens, heads, D, dtype=torch.float64)
+
+    return tensor(key_heads * repeats), tensor(key_heads), tensor(key_heads)
 
 
 @given(groups_of_any_shape, st.integers(1, 3), st.integers(1, 3), limits)
@@ -81,20 +88,21 @@ def test_output_and_gradients_equal_those_of_a_dense_mask(
     from services.trainer.megatron.attention import attend
 
     mask = visible(groups)
-    exact = [x.requires_grad_() for x in random_tensors(len(mask), key_heads, repeats)]
-    ours = [x.detach().float().requires_grad_() for x in exact]
-    upstream = torch.randn(exact[0].shape, dtype=torch.float64)
+    query, key, value = exact = random_tensors(len(mask), key_heads, repeats)
+    upstream = torch.randn_like(query)
+    for tensor in exact:
+        tensor.requires_grad_()
+    expected = dense_attention(query, key, value, mask)
+    gradients = torch.autograd.grad(expected, exact, upstream)
 
-    expected = dense_attention(*exact, mask)
+    query, key, value = ours = tuple(x.detach().float().requires_grad_() for x in exact)
     with replaced(constants):
-        out = attend(*ours, lay_out(groups, key_heads))
-        out.backward(upstream.float())
-    expected.backward(upstream)
+        out = attend(query, key, value, lay_out(groups, key_heads))
+        found = torch.autograd.grad(out, ours, upstream.float())
 
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
-    for mine, other in zip(ours, exact, strict=True):
-        assert mine.grad is not None
-        torch.testing.assert_close(mine.grad.double(), other.grad, rtol=1e-5, atol=2e-5)
+    for mine, exact_one in zip(found, gradients, strict=True):
+        torch.testing.assert_close(mine.double(), exact_one, rtol=1e-5, atol=2e-5)
 
 
 @contextlib.contextmanager

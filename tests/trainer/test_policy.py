@@ -34,15 +34,19 @@ def whole_batch() -> PackedBatch:
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 @pytest.mark.parametrize("explicit_max_length", [0, 12, 256])
+@pytest.mark.parametrize("pair_cost", [0.0, float("inf")])
 def test_logprobs_and_gradients_equal_plain_transformers(
     family: str,
     explicit_max_length: int,
+    pair_cost: float,
     make_config: Callable[..., RunConfig],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the fused attention, the explicit one, and both in one batch."""
-    from services.trainer.megatron import mapping, sequences
+    """With the fused attention, the explicit one, and both in one batch; prompts where they stand,
+    and copied."""
+    from services.trainer.megatron import attention, mapping, sequences
 
+    monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
     monkeypatch.setattr(sequences, "EXPLICIT_MAX_LENGTH", explicit_max_length)
     config = make_config(family)
     policy = make_policy(config)

@@ -60,7 +60,7 @@ class PackedGPT(GPTModel):
 
         `token_ids_N`: `groups` one after the other, each its prompt and then its completions.
         """
-        key_heads = self.config.num_query_groups // self.config.tensor_model_parallel_size
+        key_heads = self.architecture.facts.num_kv_heads // self.config.tensor_model_parallel_size
         layout = build_layout(groups, self._inverse_frequencies, self._dtype, key_heads)
         hidden = self.embedding(input_ids=token_ids_N[None], position_ids=None)
         hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)

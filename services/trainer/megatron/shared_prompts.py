@@ -45,13 +45,14 @@ class Part:
     biases: tuple[torch.Tensor | None, ...]
     """As in `partial_attention.Rows`, for each batch."""
 
-    def rows(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[Rows]:
-        """Of each batch."""
-        causal = query.shape[1] // key.shape[1] if self.causal else 0
-        queries, keys, values = self.queries.fold(query), self.keys.fold(key), self.keys.fold(value)
+    def rows(self, query_AHD: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[Rows]:
+        """Of each batch. `key` and `value`: of A or U tokens."""
+        causal = query_AHD.shape[1] // key.shape[1] if self.causal else 0
+        queries = self.queries.fold(query_AHD)
+        keys, values = self.keys.fold(key), self.keys.fold(value)
         return [
-            Rows(*tensors, causal, bias)
-            for *tensors, bias in zip(queries, keys, values, self.biases, strict=True)
+            Rows(query, key, value, causal, bias)
+            for query, key, value, bias in zip(queries, keys, values, self.biases, strict=True)
         ]
 
 
