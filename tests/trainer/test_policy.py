@@ -49,17 +49,21 @@ def whole_batch() -> PackedBatch:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("explicit_max_length", [0, 12, 256])
+@pytest.mark.parametrize("pair_cost", [0.0, float("inf")])
 def test_logprobs_and_gradients_equal_plain_transformers(
     family: str,
     explicit_max_length: int,
+    pair_cost: float,
     make_config: Callable[..., RunConfig],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the fused attention, the explicit one, and both in one batch."""
-    from services.trainer.megatron import attention
+    """With the fused attention, the explicit one, and both in one batch; prompts where they stand,
+    and copied."""
+    from services.trainer.megatron import attention, sequences
     from services.trainer.megatron.mapping import list_parts
 
-    monkeypatch.setattr(attention, "EXPLICIT_MAX_LENGTH", explicit_max_length)
+    monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
+    monkeypatch.setattr(sequences, "EXPLICIT_MAX_LENGTH", explicit_max_length)
     config = make_config(family)
     policy = make_policy(config)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)

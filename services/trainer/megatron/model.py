@@ -78,6 +78,8 @@ class PackedGPT(GPTModel):
         self._padding = size if config.sequence_parallel else 1
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
+        # More ranks than key/value heads share one each.
+        self._num_key_heads = max(1, architecture.facts.num_kv_heads // size)
         frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
         self._inverse_frequencies = frequencies.to(device)
         self.first_expert = place.expert * (architecture.facts.num_experts // place.layout.expert)
@@ -95,7 +97,11 @@ class PackedGPT(GPTModel):
         """
         token_ids, groups = _pad(packed, self._padding)
         layout = build_layout(
-            groups, self._inverse_frequencies, self.config.params_dtype, self._rope.attention_factor
+            groups,
+            self._inverse_frequencies,
+            self.config.params_dtype,
+            self._num_key_heads,
+            self._rope.attention_factor,
         )
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
