@@ -117,7 +117,7 @@ class PackedBatch:
 
     Example:
         packed = pack(samples, torch.device("cpu"))
-        logprobs_M = policy.logprobs(packed)
+        [outputs] = policy.forward([packed])
     """
 
     token_ids_N: torch.Tensor
