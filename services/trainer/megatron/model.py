@@ -90,7 +90,7 @@ class PackedGPT(GPTModel):
         """By megatron-core's names, with numbers of the whole model."""
         return parameters(self, self.first_layer, self.first_expert)
 
-    def forward(self, packed: PackedBatch, entropy: bool = False) -> torch.Tensor | TokenOutputs:  # type: ignore[override]
+    def outputs(self, packed: PackedBatch, entropy: bool = False) -> torch.Tensor | TokenOutputs:
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
 
         With sequence parallelism N is this rank's share of the tokens.

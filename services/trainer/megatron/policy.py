@@ -62,7 +62,7 @@ class MegatronPolicy:
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
         # One for experts, where they are spread over ranks, and one for the rest.
         self._adams: list[torch.optim.Optimizer]
-        self._adams = [one.optimizer for one in self._optimizer.chained_optimizers]
+        self._adams = [one.optimizer for one in _parts(self._optimizer)]
         self._adam_of = {
             id(main): adam
             for adam in self._adams
@@ -123,7 +123,7 @@ class MegatronPolicy:
         """As megatron-core's own `step`, which would not let us look at the norm in between."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        for one in self._optimizer.chained_optimizers:
+        for one in _parts(self._optimizer):
             clip_grad_by_total_norm_fp32(
                 one.get_parameters(), self._config.trainer.clip_grad, self._gradient_norm
             )
@@ -246,6 +246,11 @@ class MegatronPolicy:
             yield name, getattr(parameter, "main_param", parameter), parameter
 
 
+def _parts(optimizer: Any) -> list[Any]:
+    """megatron-core chains the optimizers of a model, also where it is one."""
+    return optimizer.chained_optimizers
+
+
 def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:
     section = config.trainer
     optimizer = get_megatron_optimizer(
@@ -263,7 +268,7 @@ def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDat
         [model],
         use_gloo_process_groups=False,
     )
-    for one in optimizer.chained_optimizers:  # type: ignore[attr-defined]
+    for one in _parts(optimizer):
         for group in one.param_groups:
             # megatron-core leaves this to its scheduler, which we do without.
             group["weight_decay"] = section.weight_decay * group["wd_mult"]

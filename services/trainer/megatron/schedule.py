@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import get_attr_wrapped_model
 
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron.groups import from_last, most_micro_batches, stage_group
@@ -71,7 +72,8 @@ def _run(
         batches: Iterator[tuple[int, PackedBatch]], model: torch.nn.Module
     ) -> tuple[torch.Tensor | TokenOutputs, Callable[..., Any]]:
         index, packed = next(batches)
-        return model(packed, entropy), partial(finish, index)
+        outputs_of: Any = get_attr_wrapped_model(model, "outputs")
+        return outputs_of(packed, entropy), partial(finish, index)
 
     run = get_forward_backward_func()
     return run(
