@@ -362,6 +362,15 @@ class TrainerSection(Section):
     save_timeout: Seconds = 600
     """A checkpoint that takes longer is given up, and training goes on."""
 
+    @model_validator(mode="after")
+    def _sequence_needs_tensor(self) -> TrainerSection:
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError(
+                "sequence_parallel: tensor-parallel ranks share the tokens, and tensor_parallel is 1;"
+                " leave it out"
+            )
+        return self
+
     @property
     def layout(self) -> Layout:
         """How the ranks share the model and the batch."""

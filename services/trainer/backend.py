@@ -10,8 +10,8 @@ from services.trainer.meeting import Meeting
 from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
-from trimaran.model_folder import check_tensor_parallel
 from trimaran.network import find_host
+from trimaran.trainer_layout import check_trainer_layout
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
@@ -47,12 +47,7 @@ def build_policy(
 
     section = config.trainer
     architecture = read_architecture(config.model.path)
-    check_tensor_parallel(architecture.facts, section.tensor_parallel, "trainer.tensor_parallel")
-    if architecture.facts.intermediate_size % section.tensor_parallel:
-        raise InputError(
-            f"trainer.tensor_parallel: {section.tensor_parallel} does not divide the model's"
-            f" intermediate_size {architecture.facts.intermediate_size}"
-        )
+    check_trainer_layout(architecture.facts, section)
     if config.max_model_tokens > architecture.facts.max_positions:
         raise InputError(
             f"rollout.max_prompt_tokens + rollout.max_tokens is {config.max_model_tokens};"

@@ -33,6 +33,8 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor_parallel": 2}),
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"tensor_parallel": 2}),
+    ("qwen2", {"tensor_parallel": 4}),
+    ("qwen3", {"tensor_parallel": 4} | SEQUENCE),
     ("qwen2", {"data_parallel": 2}),
     ("qwen2", {"pipeline_parallel": 2}),
     ("llama", {"pipeline_parallel": 2, "data_parallel": 2}),
@@ -65,6 +67,38 @@ async def check_offers(addresses: list[str], num_blocks: int) -> None:
             shares += numbers_of(offer.blocks)
     assert len(roots) == 1
     assert sorted(shares) == list(range(num_blocks))
+
+
+async def train_once(client: TrainerClient, step: int, root: str) -> str:
+    """The root of the new version; `root`: of that which made the tokens."""
+    batch = random_batch(step)
+    proofs = proofs_for(batch, root)
+    return (await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)).version.root
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"pipeline_parallel": 2, "data_parallel": 2}, {"tensor_parallel": 4}]
+)
+def test_a_resumed_step_is_that_of_the_uninterrupted_run(
+    sizes: dict[str, int], make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    def make() -> RunConfig:
+        trainer = {**sizes, "micro_batch_tokens": 40}
+        return make_config("qwen2", trainer=trainer, endpoints={"trainer": free_addresses(4)})
+
+    async def scenario() -> None:
+        async with running_ranks(make(), tmp_path / "run") as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            second = [await train_once(client, step, start.root) for step in (1, 2)][-1]
+            await client.save_checkpoint(2, ANSWER_SECONDS)
+            third = await train_once(client, 3, start.root)
+        async with running_ranks(make(), tmp_path / "run") as client:
+            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert (resumed.version.step, resumed.root) == (2, second)
+            assert await train_once(client, 3, start.root) == third
+        assert len({start.root, second, third}) == 3
+
+    asyncio.run(scenario())
 
 
 def name_of(value: Any) -> str:

@@ -74,7 +74,9 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     (plain * factors).sum().backward()
     weights: Any = policy._parameters(policy._model)
     mains = ((name, weight.main_grad) for name, weight in weights)
-    gradients = {part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE)}
+    gradients = {
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
+    }
     assert gradients.keys() == {name for name, _ in model.named_parameters()}
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)

@@ -107,9 +107,9 @@ def test_weights_that_are_not_finite_are_neither_answered_nor_saved(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("tensor_parallel", "data_parallel"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize("split", ["tensor_parallel", "pipeline_parallel", "data_parallel"])
 def test_all_ranks_leave_the_same_update_out(
-    make_config: MakeConfig, tmp_path: Path, tensor_parallel: int, data_parallel: int
+    make_config: MakeConfig, tmp_path: Path, split: str
 ) -> None:
     """Found by every rank in what arrives, or by the one that computes the group. The run with such
     steps between ends with the weights of the run without them."""
@@ -117,12 +117,8 @@ def test_all_ranks_leave_the_same_update_out(
     def layout() -> RunConfig:
         return make_config(
             algorithm=PLAIN,
-            trainer={
-                "tensor_parallel": tensor_parallel,
-                "data_parallel": data_parallel,
-                "micro_batch_tokens": 40,
-            },
-            endpoints={"trainer": free_addresses(tensor_parallel * data_parallel)},
+            trainer={split: 2, "micro_batch_tokens": 40},
+            endpoints={"trainer": free_addresses(2)},
         )
 
     async def train(folder: Path, *batches: TrainingBatch) -> list[tuple[str, str]]:

@@ -48,15 +48,17 @@ def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Itera
 
 
 def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[Part]:
-    rules = model_rules(architecture)
+    rules, size = model_rules(architecture), place.layout.tensor
+    shards: list[torch.Tensor] = []
+    """Of all tensor-parallel ranks, of the parameter at hand."""
 
     def named() -> Iterator[tuple[str, torch.Tensor]]:
         for name in names_of_stage(architecture, place.pipeline, place.layout.pipeline):
-            rule = rules[name]
-            whole = [loaded[hf_name] for hf_name in rule.names]
-            yield name, rule.shard(whole, place.tensor, place.layout.tensor)
+            whole = [loaded[hf_name] for hf_name in rules[name].names]
+            shards[:] = [rules[name].shard(whole, rank, size) for rank in range(size)]
+            yield name, shards[place.tensor]
 
-    return list(list_parts(named(), rules, place))
+    return list(list_parts(named(), rules, place, lambda _: torch.cat(shards)))
 
 
 def snapshots(
@@ -105,7 +107,7 @@ def test_the_architecture_names_every_tensor_of_the_model(
     assert dict(tensor_shapes(architecture)) == {n: tuple(t.shape) for n, t in loaded.items()}
 
 
-@pytest.mark.parametrize(("size", "stages"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("size", "stages"), [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2)])
 def test_the_ranks_together_hold_every_block_once(
     size: int, stages: int, architecture: Architecture, loaded: Tensors
 ) -> None:
@@ -124,10 +126,10 @@ def test_every_rank_of_every_layout_has_the_same_manifest(
 ) -> None:
     manifests: list[Manifest] = [
         snapshot.manifest
-        for size, stages in ((1, 1), (2, 1), (1, 2), (2, 2))
+        for size, stages in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
         for snapshot in snapshots(architecture, loaded, size, stages, digest)
     ]
-    assert len(manifests) == 1 + 2 + 2 + 4
+    assert len(manifests) == 1 + 2 + 2 + 4 + 4
     assert all(one == other for one, other in pairwise(manifests))
     first = next(iter(loaded))
     changed = {**loaded, first: loaded[first] + 1}

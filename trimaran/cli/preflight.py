@@ -22,6 +22,7 @@ from trimaran.errors import InputError
 from trimaran.launch.devices import place
 from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
+from trimaran.trainer_layout import check_trainer_layout
 from trimaran.trust import NO_TRUST
 
 
@@ -56,7 +57,7 @@ def check_inputs(config: RunConfig) -> None:
 def check_model(config: RunConfig, folder: Path) -> None:
     facts = read_model_folder(folder)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
-    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
+    check_trainer_layout(facts, config.trainer)
     check_lengths(config, facts)
 
 

@@ -51,7 +51,7 @@ def layer_bytes(
         norms=size * (2 * hidden / split + heads),
         inputs=size * (2 * hidden / split + model.queries / tensor),
         mlp=_mlp(model, tensor),
-        attention=work.rows * _attention_row(model, work.sequence) / tensor,
+        attention=work.rows * _attention_row(model, work.sequence, tensor),
     )
 
 
@@ -67,9 +67,11 @@ def _mlp(model: Model, tensor: int) -> float:
     return model.experts.chosen * each + 2 * FP32 * model.experts.count
 
 
-def _attention_row(model: Model, length: int) -> float:
-    size, heads = model.number_bytes, model.facts.num_heads
+def _attention_row(model: Model, length: int, tensor: int) -> float:
+    """With more ranks than key/value heads each of them has one."""
+    size, heads = model.number_bytes, model.facts.num_heads / tensor
+    queries, keys = model.queries / tensor, max(model.keys / tensor, model.facts.head_dim)
     if length > EXPLICIT_LENGTH:
-        return size * 2 * (model.queries + model.keys) + FP32 * heads
+        return size * 2 * (queries + keys) + FP32 * heads
     weights = heads * length * (FP32 + (size if size < FP32 else 0))
-    return size * (model.queries + 2 * model.keys) + weights
+    return size * (queries + 2 * keys) + weights

@@ -21,6 +21,16 @@ def stage_group() -> dist.ProcessGroup | None:
     return _unless_alone(parallel_state.get_pipeline_model_parallel_group())
 
 
+def gather_rows(shard: torch.Tensor) -> torch.Tensor:
+    """That of all tensor-parallel ranks, one after the other; all of them must call."""
+    group = tensor_group()
+    if group is None:
+        return shard
+    whole = shard.new_empty(dist.get_world_size(group) * len(shard), *shard.shape[1:])
+    dist.all_gather(list(whole.chunk(dist.get_world_size(group))), shard.contiguous(), group=group)
+    return whole
+
+
 def sender_group(layout: Layout, timeout: float) -> dist.ProcessGroup | None:
     """Makes the group of the ranks that send weights: all ranks must call. Seconds."""
     senders = [one.rank for one in layout.senders]

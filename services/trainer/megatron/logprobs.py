@@ -2,9 +2,13 @@
 
 Axes: M tokens, V entries of the vocabulary on this rank, C channels.
 
-With l the logits over the temperature, n = log sum exp(l), p = exp(l - n) and H = n - sum p l:
+With l the logits over the temperature, n = log sum exp(l), p = exp(l - n), H = -sum p log p:
 
     d log p(target) / dl = 1[target] - p          dH / dl = -p (log p + H)
+
+Of parts of the vocabulary with normalizers n_i and entropies H_i of their own:
+
+    n = log sum exp(n_i)                          H = sum exp(n_i - n) (H_i + n - n_i)
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import torch.nn.functional as F
 from services.trainer.outputs import TokenOutputs
 
 ALL = slice(None)
+NOTHING = -1e30
+"""A normalizer of no entries; less would give no number in the first sum."""
 CHUNK_ROWS = 128
 """Rows whose fp32 logits exist at a time."""
 CHUNK_ENTRIES = 8192
@@ -41,18 +47,22 @@ class OutputHead:
         return logits if self.temperature == 1.0 else logits / self.temperature
 
     def combine(
-        self, normalizers: torch.Tensor, chosen: torch.Tensor, means: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """From those of the ranks' shares to those of the whole vocabulary; `means` of the logits."""
+        self, normalizers: torch.Tensor, chosen: torch.Tensor, entropies: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """From those of the ranks' parts to those of the whole vocabulary; no entropies stay none."""
         if self.group is None:
-            return normalizers, chosen, means
+            return normalizers, chosen, entropies
         largest = normalizers.clone()
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
-        shares = (normalizers - largest).exp()
-        sums = torch.stack([shares, chosen, *([] if means is None else [shares * means])])
+        parts = [(normalizers - largest).exp(), chosen]
+        if len(entropies):
+            parts.append(parts[0] * (entropies + largest - normalizers))
+        sums = torch.stack(parts)
         dist.all_reduce(sums, group=self.group)
-        mean = None if means is None else sums[2] / sums[0]
-        return largest + sums[0].log(), sums[1], mean
+        logs = sums[0].log()
+        if len(entropies):
+            entropies = sums[2] / sums[0] + logs
+        return largest + logs, sums[1], entropies
 
 
 def vocab_parallel_outputs(
@@ -88,18 +98,16 @@ class _KeptLogits(torch.autograd.Function):
         logits = F.linear(hidden_MC, weight_VC)
         local, here = _find(targets_M, weight_VC)
         normalizers = logits.new_empty(len(targets_M), dtype=torch.float32)
-        means = torch.empty_like(normalizers) if entropy else None
+        entropies = torch.empty_like(normalizers[: len(targets_M) if entropy else 0])
         for rows in _chunks(len(targets_M), CHUNK_ROWS):
             scaled = head.scale(logits[rows])
             normalizers[rows] = scaled.logsumexp(dim=-1)
-            if means is not None:
-                probs = (scaled - normalizers[rows, None]).exp_()
-                means[rows] = probs.mul_(scaled).sum(dim=-1)
+            if entropy:
+                entropies[rows] = _entropy(scaled, normalizers[rows])
         chosen = head.scale(logits.gather(-1, local[:, None]).squeeze(-1))
-        normalizers, chosen, means = head.combine(
-            normalizers, torch.where(here, chosen, 0.0), means
+        normalizers, chosen, entropies = head.combine(
+            normalizers, torch.where(here, chosen, 0.0), entropies
         )
-        entropies = normalizers.new_empty(0) if means is None else normalizers - means
         ctx.save_for_backward(hidden_MC, weight_VC, logits, normalizers, entropies, local, here)
         ctx.head = head
         ctx.set_materialize_grads(False)
@@ -133,21 +141,20 @@ class _Fp32Head(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = hidden_MC.float()
         local, here = _find(targets_M, weight_VC)
-        normalizers = torch.full_like(targets_M, float("-inf"), dtype=torch.float32)
-        means = torch.zeros_like(normalizers)
+        normalizers = torch.full_like(targets_M, NOTHING, dtype=torch.float32)
         chosen = torch.zeros_like(normalizers)
+        entropies = torch.zeros_like(normalizers[: len(targets_M) if entropy else 0])
         for entries in _chunks(weight_VC.shape[0], CHUNK_ENTRIES):
             scaled = head.scale(F.linear(hidden, weight_VC[entries].float()))
-            more = torch.logaddexp(normalizers, scaled.logsumexp(dim=-1))
+            own = scaled.logsumexp(dim=-1)
+            both = torch.logaddexp(normalizers, own)
             if entropy:
-                means *= (normalizers - more).exp()
-                means += (scaled - more[:, None]).exp_().mul_(scaled).sum(dim=-1)
-            normalizers = more
+                before = (normalizers - both).exp() * (entropies + both - normalizers)
+                entropies = before + (own - both).exp() * (_entropy(scaled, own) + both - own)
+            normalizers = both
             inside, place = _inside(local, here, entries)
             chosen += torch.where(inside, scaled.gather(-1, place[:, None])[:, 0], 0.0)
-        kept = means if entropy else None
-        normalizers, chosen, kept = head.combine(normalizers, chosen, kept)
-        entropies = normalizers.new_empty(0) if kept is None else normalizers - kept
+        normalizers, chosen, entropies = head.combine(normalizers, chosen, entropies)
         ctx.save_for_backward(hidden_MC, weight_VC, normalizers, entropies, local, here)
         ctx.head = head
         ctx.set_materialize_grads(False)
@@ -205,6 +212,11 @@ class _Outer:
             return logs.exp_().mul_(-self.logprobs[rows, None])
         factors = (logs + self.values[rows, None]).mul_(self.entropies[rows, None])
         return logs.exp_().mul_(factors.add_(self.logprobs[rows, None]).neg_())
+
+
+def _entropy(scaled: torch.Tensor, normalizers: torch.Tensor) -> torch.Tensor:
+    logs = scaled - normalizers[:, None]
+    return logs.exp().mul_(logs).sum(dim=-1).neg_()
 
 
 def _find(targets_M: torch.Tensor, weight_VC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

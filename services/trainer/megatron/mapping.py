@@ -6,7 +6,7 @@ Every rank knows by them what the others hold, without asking.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -119,18 +119,25 @@ def check_names(names: Iterable[str], architecture: Architecture) -> None:
 
 
 def list_parts(
-    named: Iterable[tuple[str, torch.Tensor]], rules: Rules, place: RankPlace
+    named: Iterable[tuple[str, torch.Tensor]],
+    rules: Rules,
+    place: RankPlace,
+    gather: Callable[[torch.Tensor], torch.Tensor],
 ) -> Iterator[Part]:
     """What this rank sends of each Hugging Face tensor.
 
     What several ranks hold is sent by the first of them, so that the parts of all ranks have each
-    element once. Tensors may be views of live parameters.
+    element once. Tensors may be views of live parameters. `gather`: a parameter of all
+    tensor-parallel ranks, one after the other; with it, all of these ranks must iterate to the end.
     """
+    size = place.layout.tensor
     for name, parameter in named:
         rule = rule_for(name, rules)
         if rule.is_copy or not place.sends_dense or (rule.replicated and place.tensor):
             continue
-        shares = rule.shares(parameter, place.tensor, place.layout.tensor)
+        if size > rule.most_ranks:
+            parameter = gather(parameter)
+        shares = rule.shares(parameter, place.tensor, size)
         for hf_name, share in zip(rule.names, shares, strict=True):
             if share.start < share.stop:  # else all of it is padding
                 yield Part(hf_name, *share)

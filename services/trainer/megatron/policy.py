@@ -19,7 +19,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron import schedule
 from services.trainer.megatron.architecture import Architecture, attention_cost
-from services.trainer.megatron.groups import from_last, sender_group, stage_group
+from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
 from services.trainer.megatron.mapping import (
     check_names,
     list_parts,
@@ -145,9 +145,12 @@ class MegatronPolicy:
         return cut_tensors(specs, self._architecture.facts)
 
     def parts(self) -> Iterator[Part]:
-        """This rank's parts of the tensors, as views of live parameters where that is possible."""
+        """This rank's parts of the tensors, as views of live parameters where that is possible.
+
+        All tensor-parallel ranks of a stage must iterate together, to the end.
+        """
         named = ((name, weight.detach()) for name, weight in self._parameters(self._model))
-        return list_parts(named, self._rules, self._place)
+        return list_parts(named, self._rules, self._place, gather_rows)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over the ranks that send weights, which must all call."""
@@ -166,7 +169,9 @@ class MegatronPolicy:
         held = {name: weight.detach() for name, weight in self._parameters(self._model)}
         for name, rule in self._rules.items():
             own = [(name, held[name])] if name in held else []
-            parts = {part.name: part for part in list_parts(own, self._rules, self._place)}
+            parts = {
+                part.name: part for part in list_parts(own, self._rules, self._place, gather_rows)
+            }
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
                 whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
                 if part := parts.get(hf_name):

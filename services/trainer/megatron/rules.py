@@ -5,13 +5,15 @@
     rows     embeddings, output layer     the same                     by row, padded
     columns  linear_proj, linear_fc2      o_proj, down_proj            by column
     gated    linear_fc1 [2 * F, C]        gate_proj, up_proj           each by row
-    qkv      linear_qkv [K(R + 2)D, C]    q_proj, k_proj, v_proj       by key/value head
+    qkv      linear_qkv [K(R + 2)D, C]    q_proj, k_proj, v_proj       by key/value head; with more
+                                                                       ranks than those, by row
 
 K key/value heads, R query heads a key, D channels of a head, C of the model, F of the MLP.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -51,6 +53,9 @@ class MappingRule:
     """Every tensor-parallel rank holds the whole tensor."""
     is_copy: bool = False
     """Of a parameter that another pipeline stage holds too, and sends."""
+    most_ranks: int = sys.maxsize
+    """With more of them a rank's parameter is no share of any tensor: `shares` takes that of all ranks,
+    one after the other."""
 
     def inside(self, prefix: str) -> MappingRule:
         """With `prefix` before the Hugging Face names."""
@@ -125,10 +130,25 @@ def qkv(names: tuple[str, str, str], kv_heads: int, queries: int, tail: Shape) -
 
     def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
         blocks = parameter.unflatten(0, (-1, queries + 2 * dim))
-        return [_rows(x.flatten(0, 1), rank) for x in blocks.split([queries, dim, dim], dim=1)]
+        parts = [x.flatten(0, 1) for x in blocks.split([queries, dim, dim], dim=1)]
+        if size <= kv_heads:
+            return [_rows(part, rank) for part in parts]
+        # Queries in equal parts; a head of keys is sent by the first of the ranks that read it.
+        own, keys, values = parts
+        ranks_a_head = size // kv_heads
+        head = [_cut(part, rank // ranks_a_head, dim) for part in (keys, values)]
+        if rank % ranks_a_head:
+            head = [Share(0, 0, one.tensor[:0]) for one in head]
+        return [_cut(own, rank, len(own) // size), *head]
 
     lengths = (kv_heads * queries, kv_heads * dim, kv_heads * dim)
-    return MappingRule(names, tuple((one, *rest) for one in lengths), shard, shares)
+    shapes = tuple((one, *rest) for one in lengths)
+    return MappingRule(names, shapes, shard, shares, most_ranks=kv_heads)
+
+
+def _cut(tensor: torch.Tensor, place: int, length: int) -> Share:
+    start, stop = place * length, (place + 1) * length
+    return Share(start, stop, tensor[start:stop])
 
 
 def _rows(tensor: torch.Tensor, rank: int) -> Share:
