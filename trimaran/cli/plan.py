@@ -16,6 +16,7 @@ from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
 from trimaran.memory.table import describe
 from trimaran.model_folder import check_tensor_parallel, read_model_folder
+from trimaran.trainer_layout import check_trainer_layout
 
 
 def plan(config_path: str, overrides: Sequence[str], device_memory: float | None) -> int:
@@ -47,7 +48,7 @@ def plan_here(config: RunConfig, machine: Machine) -> Plan:
             f"model.path: {config.model.path} is not here yet; its config.json and safetensors are needed"
         )
     facts = read_model_folder(config.model.path)
-    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
+    check_trainer_layout(facts, config.trainer)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     return make_plan(
         config,

@@ -5,9 +5,9 @@ With C channels of the model, Q of all heads, K of all key/value heads, H heads,
 number, r rows of attention for each packed token, L tokens of a sequence, T tensor-parallel ranks, and
 S = T with sequence parallelism, else 1:
 
-    norms       8 C / S each: float32 input (or its copy) and normalised input; of heads (Q + K) / T
+    norms       e 2 C / S, their inputs; those of heads e (Q + K) / T
     inputs      e (2 C / S + Q / T), of the projections to queries, to the MLP and of the attention
-    MLP         5 e F / T: both halves of the first product, silu, a copy of the linear half, their product
+    MLP         3 e F / T: both halves of the first product, and the input of the second
     attention   up to 256 tokens    r (e (Q + 2 K) + H L (4 + e where e < 4)) / T
                 longer              r (e (2 Q + 2 K) + 4 H) / T
 """
@@ -23,8 +23,7 @@ from trimaran.parallel import Layout
 FP32 = 4
 EXPLICIT_LENGTH = 256
 """Longest sequence whose matrix of attention weights is kept (services/trainer/megatron/attention.py)."""
-NORM_BYTES = 2 * FP32
-MLP_TENSORS = 5
+MLP_TENSORS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +48,30 @@ def layer_bytes(
     split = tensor if sequence_parallel else 1
     heads = (model.queries + model.keys) / tensor if model.has_head_norms else 0
     return LayerBytes(
-        norms=NORM_BYTES * (2 * hidden / split + heads),
+        norms=size * (2 * hidden / split + heads),
         inputs=size * (2 * hidden / split + model.queries / tensor),
         mlp=_mlp(model, tensor),
-        attention=work.rows * _attention_row(model, work.sequence) / tensor,
+        attention=work.rows * _attention_row(model, work.sequence, tensor),
     )
 
 
 def _mlp(model: Model, tensor: int) -> float:
     """With experts, of tokens that are spread evenly over them: each chosen expert has a copy of the token
-    and gives one back, and the router keeps float32 scores and probabilities. Not yet measured."""
+    and gives one back, its activation once more before it is weighted, and the router keeps float32
+    scores and probabilities. Not yet measured."""
     size = model.number_bytes
     if model.experts is None:
         return MLP_TENSORS * size * model.facts.intermediate_size / tensor
-    each = 2 * size * model.facts.hidden_size + MLP_TENSORS * size * model.experts.size / tensor
+    inner = (MLP_TENSORS + 1) * size * model.experts.size / tensor
+    each = 2 * size * model.facts.hidden_size + inner
     return model.experts.chosen * each + 2 * FP32 * model.experts.count
 
 
-def _attention_row(model: Model, length: int) -> float:
-    size, heads = model.number_bytes, model.facts.num_heads
+def _attention_row(model: Model, length: int, tensor: int) -> float:
+    """With more ranks than key/value heads each of them has one."""
+    size, heads = model.number_bytes, model.facts.num_heads / tensor
+    queries, keys = model.queries / tensor, max(model.keys / tensor, model.facts.head_dim)
     if length > EXPLICIT_LENGTH:
-        return size * 2 * (model.queries + model.keys) + FP32 * heads
+        return size * 2 * (queries + keys) + FP32 * heads
     weights = heads * length * (FP32 + (size if size < FP32 else 0))
-    return size * (model.queries + 2 * model.keys) + weights
+    return size * (queries + 2 * keys) + weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from trimaran.memory.layer import FP32, NORM_BYTES, layer_bytes
+from trimaran.memory.layer import FP32, layer_bytes
 from trimaran.memory.model import (
     Model,
     dense_parameters,
@@ -106,7 +106,7 @@ def rank_memory(
     count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
     layer = layer_bytes(model, place.layout, work, choices.sequence_parallel).total
     logits, head = _head(model, place, work, choices.fp32_head)
-    norm = NORM_BYTES * model.facts.hidden_size if place.is_last_stage else 0
+    norm = size * model.facts.hidden_size if place.is_last_stage else 0
     return RankMemory(
         weights=size * count,
         gradients=FP32 * count,

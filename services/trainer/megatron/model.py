@@ -21,6 +21,7 @@ from services.trainer.batch import PackedBatch
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
 from services.trainer.megatron.groups import tensor_group
+from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
 from services.trainer.megatron.mapping import mark_shards, parameters
 from services.trainer.megatron.rope import inverse_frequencies
@@ -44,6 +45,10 @@ class RMSNorm(torch.nn.RMSNorm):
         # With sequence parallelism a rank sees its share of the tokens only: finalize_model_grads
         # sums what is marked so.
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.eps is not None
+        return rms_norm(x, self.weight, self.eps)
 
 
 class PackedGPT(GPTModel):
@@ -174,6 +179,8 @@ def transformer_config(
         calculate_per_token_loss=True,
         masked_softmax_fusion=False,
         bias_activation_fusion=False,
+        # That the MLP takes the spec's activation, which is our own (lean.py).
+        use_te_activation_func=True,
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
@@ -212,6 +219,7 @@ def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
     )
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    parts.mlp.submodules.activation_func = SwiGLU
     attention = parts.self_attention.submodules
     attention.core_attention = PackedAttention
     if config.qk_layernorm:

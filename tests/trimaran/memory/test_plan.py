@@ -115,6 +115,13 @@ def test_on_a_cpu_everything_shares_the_host() -> None:
     assert find_faults(plan, Room(host=plan.peak_on_host())) == ()
 
 
+def test_ranks_on_a_cpu_have_equal_parts_of_what_others_leave() -> None:
+    plan = plan_of(on_host=True, trainer={"data_parallel": 2})
+    sender, other = plan.ranks
+    assert (sender.snapshot, other.snapshot) == (2 * QWEN25_7B.matrices, 0)
+    assert plan.rank_room(Room(host=plan.peak_on_host())) == other.peak(plan.tokens)
+
+
 def test_ranks_that_take_the_same_stand_in_one_column() -> None:
     plan = plan_of(trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2})
     named = [name for name, _ in groups(plan.ranks)]

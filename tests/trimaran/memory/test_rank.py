@@ -53,9 +53,9 @@ def test_a_reference_is_the_weights_once_more() -> None:
 
 def test_a_layer_keeps_what_the_formula_says() -> None:
     layer = layer_bytes(MODEL, ONE, WORK)
-    assert layer.norms == 2 * 8 * 8
+    assert layer.norms == 2 * 2 * 8
     assert layer.inputs == 2 * (2 * 8 + 8)
-    assert layer.mlp == 5 * 2 * 24
+    assert layer.mlp == 3 * 2 * 24
     assert layer.attention == 20 / 16 * (2 * (8 + 2 * 4) + 4 * 10 * 6)
 
 
@@ -67,27 +67,32 @@ def test_long_sequences_keep_no_attention_weights() -> None:
     assert longer == pytest.approx(2 * 2 * (8 + 4) + 4 * 4)
 
 
+def test_each_of_many_ranks_has_one_key_head_at_least() -> None:
+    rows = layer_bytes(MODEL, Layout(tensor=4), WORK).attention / (20 / 16)
+    assert rows == 2 * (2 + 2 * 2) + 10 * 6
+
+
 def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None:
     layout = Layout(tensor=2)
     apart = layer_bytes(MODEL, layout, WORK, sequence_parallel=True)
     together = layer_bytes(MODEL, layout, WORK)
-    assert (together.norms, apart.norms) == (128, 64)
+    assert (together.norms, apart.norms) == (32, 16)
     assert (together.inputs, apart.inputs) == (2 * (16 + 4), 2 * (8 + 4))
-    assert together.mlp == apart.mlp == 5 * 24
+    assert together.mlp == apart.mlp == 3 * 24
 
 
 def test_head_norms_and_experts_add_theirs() -> None:
     facts = replace(FACTS, family="qwen3")
     norms = layer_bytes(Model(facts), ONE, WORK).norms
-    assert norms == 8 * (16 + 8 + 4)
+    assert norms == 2 * (16 + 8 + 4)
     model = Model(FACTS, experts=Experts(count=8, chosen=2, size=6))
-    assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 5 * 2 * 6) + 8 * 8
+    assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 4 * 2 * 6) + 8 * 8
 
 
 def test_the_peak_is_where_the_backward_pass_begins() -> None:
     rank = rank_memory(MODEL, ONE.place(0), WORK)
     layer = layer_bytes(MODEL, ONE, WORK).total
-    assert rank.activations(16) == round(16 * (2 * layer + 8 * 8))
+    assert rank.activations(16) == round(16 * (2 * layer + 2 * 8))
     assert rank.logits(16) == 14 * 2 * (2 * 8 + 16)
     assert rank.head == 2 * 4 * 128 * 16 + 2 * 16 * 8
     assert rank.peak(16) == rank.sure + rank.activations(16) + rank.logits(16) + rank.head
@@ -109,7 +114,7 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
     layer = layer_bytes(MODEL, layout, WORK).total
     assert first.activations(16) == round(2 * 16 * layer)
     assert first.activations(64) == round(64 * layer)  # there is but one
-    assert last.activations(16) == round(16 * (layer + 8 * 8))
+    assert last.activations(16) == round(16 * (layer + 2 * 8))
     assert (first.logits(16), first.head) == (0, 0)
 
 
