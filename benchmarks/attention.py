@@ -128,11 +128,11 @@ def _layers(policy: Any, work: Work, side: str) -> Callable[[], object]:
     num_tokens = sum(group.num_tokens for group in groups)
     sources, none = torch.arange(num_tokens), torch.empty(0)
     tokens = torch.randint(VOCABULARY, (num_tokens,))
-    packed = PackedBatch(tokens, groups, sources, tokens, none, none, none)
+    packed = PackedBatch(tokens, groups, sources, tokens, none, none, 0)
 
     def run() -> None:
         with _side(side):
-            policy.logprobs(packed).sum().backward()
+            policy.forward_backward([packed], lambda _, outputs: outputs.logprobs_M.sum())
 
     return run
 

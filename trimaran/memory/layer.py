@@ -60,11 +60,11 @@ def _mlp(model: Model, tensor: int) -> float:
     and gives one back, its activation once more before it is weighted, and the router keeps float32
     scores and probabilities. Not yet measured."""
     size = model.number_bytes
-    if model.experts is None:
+    if not model.facts.num_experts:
         return MLP_TENSORS * size * model.facts.intermediate_size / tensor
-    inner = (MLP_TENSORS + 1) * size * model.experts.size / tensor
+    inner = (MLP_TENSORS + 1) * size * model.facts.expert_size / tensor
     each = 2 * size * model.facts.hidden_size + inner
-    return model.experts.chosen * each + 2 * FP32 * model.experts.count
+    return model.facts.experts_per_token * each + 2 * FP32 * model.facts.num_experts
 
 
 def _attention_row(model: Model, length: int, tensor: int) -> float:

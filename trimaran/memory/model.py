@@ -14,17 +14,6 @@ WITH_HEAD_NORMS = ("qwen3", "qwen3_moe")
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
-    """Of a mixture-of-experts layer. Example: Qwen3-30B-A3B has Experts(count=128, chosen=8, size=768)"""
-
-    count: int
-    chosen: int
-    """For each token."""
-    size: int
-    """Of one expert, as `intermediate_size` is an MLP's."""
-
-
-@dataclass(frozen=True, slots=True)
 class Model:
     """Example: Model(facts).matrices is 7.6e9 for the facts of Qwen2.5-7B
 
@@ -33,8 +22,6 @@ class Model:
 
     facts: ModelFacts
     dtype: str = "bfloat16"
-    experts: Experts | None = None
-    """In every layer, in place of its MLP."""
 
     @property
     def number_bytes(self) -> int:
@@ -62,20 +49,25 @@ class Model:
     @property
     def expert_matrices(self) -> int:
         """Parameters of one layer's experts together; 0 without experts."""
-        if self.experts is None:
-            return 0
-        return self.experts.count * 3 * self.facts.hidden_size * self.experts.size
+        return self.facts.num_experts * 3 * self.facts.hidden_size * self.facts.expert_size
 
     @property
-    def other_matrices(self) -> int:
-        """Parameters of one layer's MLP, or of the router before its experts."""
-        inner = 3 * self.facts.intermediate_size if self.experts is None else self.experts.count
-        return self.facts.hidden_size * inner
+    def mlp_matrices(self) -> int:
+        """Parameters of what one layer's tokens all pass: its MLP, or the expert that is shared."""
+        facts = self.facts
+        inner = facts.shared_expert_size if facts.num_experts else facts.intermediate_size
+        return 3 * facts.hidden_size * inner
+
+    @property
+    def router_matrices(self) -> int:
+        """Parameters of what chooses one layer's experts; 0 without experts."""
+        return self.facts.hidden_size * self.facts.num_experts
 
     @property
     def matrices(self) -> int:
         """Parameters of the whole model."""
-        layer = self.attention_matrices + self.other_matrices + self.expert_matrices
+        dense = self.attention_matrices + self.mlp_matrices
+        layer = dense + self.router_matrices + self.expert_matrices
         tables = 1 if self.facts.tied else 2
         return (
             self.facts.num_layers * layer + tables * self.facts.vocab_size * self.facts.hidden_size
@@ -96,11 +88,10 @@ def dense_parameters(model: Model, place: RankPlace) -> int:
     """Of the rank, without experts. The first stage has the embedding, the last one the head; with one
     stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank."""
     tensor = place.layout.tensor
-    router = 0 if model.experts is None else model.other_matrices
-    split = model.attention_matrices + model.other_matrices - router
+    split = model.attention_matrices + model.mlp_matrices
     tables = num_tables(model, place)
     return (
-        num_layers(model, place) * (split // tensor + router)
+        num_layers(model, place) * (split // tensor + model.router_matrices)
         + tables * vocabulary(model, place) * model.facts.hidden_size
     )
 
@@ -112,6 +103,5 @@ def num_tables(model: Model, place: RankPlace) -> int:
 
 
 def expert_parameters(model: Model, place: RankPlace) -> int:
-    """Of the rank's experts: its share of them, each split as everything else over tensor ranks."""
-    sizes = place.layout
-    return num_layers(model, place) * model.expert_matrices // (sizes.expert * sizes.tensor)
+    """Of the rank's share of the experts, none of which is split."""
+    return num_layers(model, place) * model.expert_matrices // place.layout.expert

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimaran.memory.model import Experts, Model
+from trimaran.memory.model import Model
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 
@@ -20,17 +20,26 @@ class Example:
     """Devices of one."""
 
 
-def _facts(family: str, layers: int, hidden: int, inner: int, heads: int, keys: int) -> ModelFacts:
-    """Of a Qwen model with an output layer of its own; heads have 128 channels."""
+def _facts(
+    family: str,
+    layers: int,
+    hidden: int,
+    inner: int,
+    heads: int,
+    keys: int,
+    experts: tuple[int, int, int] = (0, 0, 0),
+) -> ModelFacts:
+    """Of a Qwen model with an output layer of its own; heads have 128 channels. `experts`: their number,
+    those of a token, the inner size of one."""
     vocabulary, positions = (152064, 32768) if family == "qwen2" else (151936, 40960)
     sizes = layers, hidden, inner, heads, keys
-    return ModelFacts(family, *sizes, 128, vocabulary, False, positions)
+    return ModelFacts(family, *sizes, 128, vocabulary, False, positions, *experts)
 
 
 QWEN25_7B = Model(_facts("qwen2", 28, 3584, 18944, 28, 4))
 QWEN25_32B = Model(_facts("qwen2", 64, 5120, 27648, 40, 8))
-QWEN3_30B = Model(_facts("qwen3_moe", 48, 2048, 6144, 32, 4), experts=Experts(128, 8, 768))
-QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4), experts=Experts(128, 8, 1536))
+QWEN3_30B = Model(_facts("qwen3_moe", 48, 2048, 6144, 32, 4, experts=(128, 8, 768)))
+QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
 
 EXAMPLES = (
     Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),

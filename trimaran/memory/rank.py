@@ -121,7 +121,8 @@ def rank_memory(
         working_token=layer,
         head=head,
         reference_token=layer + logits if choices.reference else 0.0,
-        snapshot=size * ((experts if place.sends else 0) + (dense if place.sends_dense else 0)),
+        snapshot=size
+        * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from trimaran.memory.model import Experts, Model, dense_parameters, expert_parameters
+from trimaran.memory.model import Model, dense_parameters, expert_parameters
 from trimaran.memory.models import EXAMPLES
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
@@ -49,8 +51,8 @@ def test_a_tied_head_is_there_once_with_one_stage_and_twice_with_several() -> No
 
 
 def test_experts_are_shared_among_expert_ranks_and_the_router_is_everywhere() -> None:
-    model = Model(FACTS, experts=Experts(count=8, chosen=2, size=6))
+    model = Model(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
     place = Layout(tensor=2, data=4, expert=4).place(3)
-    assert expert_parameters(model, place) == 4 * 8 * (3 * 8 * 6) // (2 * 4)
+    assert expert_parameters(model, place) == 4 * 8 * (3 * 8 * 6) // 4
     router = 8 * 8
     assert dense_parameters(model, place) == 4 * (ATTENTION // 2 + router) + 2 * 6 * 8

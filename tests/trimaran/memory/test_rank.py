@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.memory.layer import layer_bytes
-from trimaran.memory.model import Experts, Model
+from trimaran.memory.model import Model
 from trimaran.memory.rank import Choices, rank_memory
 from trimaran.memory.work import Work
 from trimaran.model_folder import ModelFacts
@@ -85,7 +85,7 @@ def test_head_norms_and_experts_add_theirs() -> None:
     facts = replace(FACTS, family="qwen3")
     norms = layer_bytes(Model(facts), ONE, WORK).norms
     assert norms == 2 * (16 + 8 + 4)
-    model = Model(FACTS, experts=Experts(count=8, chosen=2, size=6))
+    model = Model(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
     assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 4 * 2 * 6) + 8 * 8
 
 
@@ -129,7 +129,7 @@ def test_the_snapshot_is_what_the_rank_sends() -> None:
     layout = Layout(tensor=2, data=2)
     snapshots = [rank_memory(MODEL, layout.place(rank), WORK).snapshot for rank in range(4)]
     assert snapshots == [COUNT, COUNT, 0, 0]
-    model = Model(FACTS, experts=Experts(count=4, chosen=2, size=6))
+    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
     spread = Layout(data=4, expert=2)
     first, second, third, _ = (rank_memory(model, spread.place(r), WORK).snapshot for r in range(4))
     experts = 2 * 2 * (3 * 8 * 6) * 2  # bytes, layers, one, two of them
