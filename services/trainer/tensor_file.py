@@ -40,10 +40,11 @@ def spec_of(name: str, tensor: torch.Tensor) -> Spec:
 
 
 class TensorFile:
-    """Example:
+    """A safetensors file, written tensor by tensor.
 
-    with TensorFile(path, [Spec("a", "F32", (2,))]) as file:
-        file.write("a", torch.ones(2))
+    Example:
+        with TensorFile(path, [Spec("a", "F32", (2,))]) as file:
+            file.write("a", torch.ones(2))
     """
 
     def __init__(

@@ -219,7 +219,9 @@ def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
     )
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    parts.mlp.submodules.activation_func = SwiGLU
+    mlp = parts.mlp.submodules
+    for one in (mlp.experts, mlp.shared_experts) if config.num_moe_experts else (parts.mlp,):
+        one.submodules.activation_func = SwiGLU
     attention = parts.self_attention.submodules
     attention.core_attention = PackedAttention
     if config.qk_layernorm:
