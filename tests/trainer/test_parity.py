@@ -106,6 +106,44 @@ def test_a_resumed_step_is_that_of_the_uninterrupted_run(
     asyncio.run(scenario())
 
 
+SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/clipped/share")
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("qwen2", {"pipeline_parallel": 2}),
+        ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
+    ],
+    ids=lambda value: name_of(value),
+)
+def test_old_and_reference_logprobs_reach_all_ranks(
+    family: str, sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term."""
+
+    async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
+        trainer = {**split, "micro_batch_tokens": 40}
+        algorithm = {"updates_per_batch": 2, "kl_coefficient": 0.2}
+        count = make_config(family, trainer=trainer).num_trainer_ranks
+        endpoints = {"trainer": free_addresses(count)}
+        config = make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)
+        async with running_ranks(config, folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            found = []
+            for step in (1, 2):
+                batch = random_batch(step)
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                found.append([answer.metrics[key] for key in SAME])
+            return found
+
+    alone = asyncio.run(train(tmp_path / "alone", {}))
+    together = asyncio.run(train(tmp_path / "together", sizes))
+    assert together == [pytest.approx(row, rel=2e-4, abs=2e-6) for row in alone]
+    assert alone[1][SAME.index("trainer/kl")] > 1e-4
+
+
 def name_of(value: Any) -> str:
     """Example: "tensor_parallel=2" """
     if isinstance(value, str):

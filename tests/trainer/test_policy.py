@@ -155,3 +155,17 @@ def test_the_reference_stays_where_the_policy_began(make_config: Callable[..., R
     policy.update(1e-2)
     assert torch.equal(policy.forward_reference([packed])[0], before)
     assert (logprobs_of(policy, packed) - before).abs().max() > 1e-3
+
+
+def test_an_fp32_head_changes_what_a_bfloat16_model_answers(
+    make_config: Callable[..., RunConfig],
+) -> None:
+    packed, bf16 = whole_batch(), {"dtype": "bfloat16"}
+    plain, fp32 = (
+        make_policy(make_config("llama", model=bf16, trainer={"fp32_head": one}))
+        for one in (False, True)
+    )
+    outputs = [policy.forward([packed], entropy=True)[0] for policy in (plain, fp32)]
+    difference = (outputs[0].logprobs_M - outputs[1].logprobs_M).abs().max()
+    assert 0 < difference < 0.05
+    assert all(one.entropies_M is not None and one.entropies_M.min() > 0 for one in outputs)

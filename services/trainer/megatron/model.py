@@ -17,7 +17,6 @@ from megatron.core.transformer.transformer_block import (
     get_num_layers_to_build,
 )
 
-from services.trainer.batch import PackedBatch
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
 from services.trainer.megatron.groups import tensor_group
@@ -26,6 +25,7 @@ from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_output
 from services.trainer.megatron.mapping import mark_shards, parameters
 from services.trainer.megatron.rope import inverse_frequencies
 from services.trainer.megatron.rules import Rules
+from services.trainer.megatron.tokens import Tokens
 from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import GroupLengths
 from trimaran.config import RunConfig
@@ -95,7 +95,7 @@ class PackedGPT(GPTModel):
         """By megatron-core's names, with numbers of the whole model."""
         return parameters(self, self.first_layer, self.first_expert)
 
-    def outputs(self, packed: PackedBatch, entropy: bool = False) -> torch.Tensor | TokenOutputs:
+    def outputs(self, packed: Tokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
 
         With sequence parallelism N is this rank's share of the tokens.
@@ -135,7 +135,7 @@ class PackedGPT(GPTModel):
         return weight if real == weight.shape[0] else weight[:real], first
 
 
-def _pad(packed: PackedBatch, multiple: int) -> tuple[torch.Tensor, tuple[GroupLengths, ...]]:
+def _pad(packed: Tokens, multiple: int) -> tuple[torch.Tensor, tuple[GroupLengths, ...]]:
     """Tokens up to a multiple: a prompt of its own, to which nothing attends."""
     missing = -len(packed.token_ids_N) % multiple
     if not missing:

@@ -11,10 +11,9 @@ import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import get_attr_wrapped_model
 
-from services.trainer.batch import PackedBatch
 from services.trainer.megatron.groups import from_last, most_micro_batches, stage_group
+from services.trainer.megatron.tokens import OneToken, Tokens
 from services.trainer.outputs import TokenLoss, TokenOutputs
-from services.trainer.packing import GroupLengths
 
 NOT_COUNTED = torch.zeros((), dtype=torch.int)
 """megatron-core would divide by the number of tokens; our losses have their denominators inside."""
@@ -22,7 +21,7 @@ NOT_COUNTED = torch.zeros((), dtype=torch.int)
 
 def train(
     chunks: Sequence[torch.nn.Module],
-    micro_batches: Sequence[PackedBatch],
+    micro_batches: Sequence[Tokens],
     loss: TokenLoss,
     entropy: bool,
 ) -> None:
@@ -38,7 +37,7 @@ def train(
 
 @torch.no_grad()
 def infer(
-    chunks: Sequence[torch.nn.Module], micro_batches: Sequence[PackedBatch], entropy: bool
+    chunks: Sequence[torch.nn.Module], micro_batches: Sequence[Tokens], entropy: bool
 ) -> list[TokenOutputs]:
     """Forward alone. Every stage of the pipeline gets the answer of the last."""
 
@@ -56,7 +55,7 @@ def infer(
 
 def _run(
     chunks: Sequence[torch.nn.Module],
-    micro_batches: Sequence[PackedBatch],
+    micro_batches: Sequence[Tokens],
     finish: Callable[..., Any],
     entropy: bool,
     forward_only: bool,
@@ -66,10 +65,10 @@ def _run(
     count = most_micro_batches(len(micro_batches), device)
     if not count:
         return []
-    batches = [*micro_batches, *[_nothing(device)] * (count - len(micro_batches))]
+    batches = [*micro_batches, *[OneToken.on(device)] * (count - len(micro_batches))]
 
     def step(
-        batches: Iterator[tuple[int, PackedBatch]], model: torch.nn.Module
+        batches: Iterator[tuple[int, Tokens]], model: torch.nn.Module
     ) -> tuple[torch.Tensor | TokenOutputs, Callable[..., Any]]:
         index, packed = next(batches)
         outputs_of: Any = get_attr_wrapped_model(model, "outputs")
@@ -87,24 +86,9 @@ def _run(
     )
 
 
-def _nothing(device: torch.device) -> PackedBatch:
-    """One token, of which nothing is learnt: for a rank that must only send others' tokens through its
-    experts."""
-    no_token = torch.zeros(0, dtype=torch.int64, device=device)
-    return PackedBatch(
-        token_ids_N=torch.zeros(1, dtype=torch.int64, device=device),
-        groups=(GroupLengths(1, (0,)),),
-        sources_M=no_token,
-        targets_M=no_token,
-        places_M=no_token,
-        completions_M=no_token,
-        num_completions=0,
-    )
-
-
 def _share(
     found: Sequence[TokenOutputs],
-    micro_batches: Sequence[PackedBatch],
+    micro_batches: Sequence[Tokens],
     entropy: bool,
     stages: dist.ProcessGroup,
 ) -> list[TokenOutputs]:
