@@ -16,6 +16,7 @@
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
 # make bench-control  measure the control path
+# make bench-trainer  measure the trainer in shapes from short answers to long prompts: about ten minutes
 
 PYTHON ?= python3
 VENV := .venv
@@ -28,7 +29,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control faults-weights faults-runs mutate-weights clean
+.PHONY: install demo test unit e2e test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -153,6 +154,9 @@ bench-reward: install
 
 bench-control: install $(MODEL)/model.safetensors
 	$(BIN)/python -m benchmarks.control $(if $(ONLY),--only $(ONLY))
+
+bench-trainer: install $(MODEL)/model.safetensors
+	$(BIN)/python -m benchmarks.training $(if $(ONLY),--only $(ONLY))
 
 # Both run, whatever comes of the first.
 faults-weights: install

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.run [demo] [rollout] [trainer] [start]`: measure, print, write results.
+"""`python -m benchmarks.run [demo] [rollout] [trainer] [attention] [start]`: measure, print, write results.
 
 Each bench runs in a process of its own, with the environment that the service itself would get.
 `make bench` runs all of them; quiet the machine first.
@@ -20,8 +20,8 @@ from trimaran.launch.environment import COMPUTE
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
 TRL_PYTHON = ROOT / ".cache" / "trl" / "bin" / "python"
-THREADS = {"demo": 1, "rollout": 1, "trainer": 2, "start": 1}
-ROUNDS = {"demo": 3, "rollout": 5, "trainer": 5, "start": 3}
+THREADS = {"demo": 1, "rollout": 1, "trainer": 2, "attention": 1, "start": 1}
+ROUNDS = {"demo": 3, "rollout": 5, "trainer": 5, "attention": 7, "start": 3}
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 
 def _measure_in_own_process(bench: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": str(THREADS[bench]), "HF_HUB_OFFLINE": "1"}
-    if bench in ("rollout", "trainer"):
+    if bench in ("rollout", "trainer", "attention"):
         environment |= COMPUTE
     command = [sys.executable, "-m", "benchmarks.run", bench, "--here"]
     subprocess.run(command, env=environment, cwd=ROOT, check=True)
@@ -73,6 +73,12 @@ def _trainer(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
     return measure_trainer(MODEL, work, rounds)
 
 
+def _attention(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.attention import measure_attention
+
+    return measure_attention(work, rounds)
+
+
 def _start(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
     from benchmarks.demo import measure_start
 
@@ -83,6 +89,7 @@ BENCHES: dict[str, Callable[[Path, int], tuple[Sequence[Row], str]]] = {
     "demo": _demo,
     "rollout": _rollout,
     "trainer": _trainer,
+    "attention": _attention,
     "start": _start,
 }
 

@@ -40,6 +40,7 @@ class Work:
     group_size: int = 8
     prompt_tokens: int = 38
     completion_tokens: int = 24
+    vocabulary: int = 49000
 
     @property
     def num_sequences(self) -> int:
@@ -111,7 +112,7 @@ def make_batch(work: Work) -> TrainingBatch:
     chooser = random.Random(1)
 
     def tokens(count: int) -> tuple[int, ...]:
-        return tuple(chooser.randrange(5, 49000) for _ in range(count))
+        return tuple(chooser.randrange(5, work.vocabulary) for _ in range(count))
 
     segments = (Segment(0, length, VersionId(0, 0), "rollout-0"),)
 

@@ -45,13 +45,14 @@ def write_tiny_model(
     seed: int = 0,
     shape: Mapping[str, object] = SHAPE,
 ) -> Path:
-    """`family`: llama, qwen2, or one with experts (`EXPERTS`). One token a character; weights large enough that logits differ."""
+    """`family`: llama, qwen2, qwen3, or one with experts (`EXPERTS`). One token a character; weights large enough that logits differ."""
     import torch
     import transformers
 
     kinds = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
         "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     }

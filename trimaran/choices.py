@@ -73,7 +73,7 @@ class Choices:
         assert point
         try:
             return point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"{place} cannot be loaded ({type(error).__name__}: {error});"
                 " mend or uninstall the package"
@@ -105,23 +105,46 @@ ENGINES = Choices(
 """`rollout.engine`: classes, called with (RunConfig, Device), that keep the contract of
 `services.rollout.engine.Engine`."""
 
-LOSSES = Choices("trimaran.losses", {"grpo": "services.trainer.grpo.loss:grpo_loss"})
-"""`algorithm.loss`: functions like `services.trainer.grpo.loss.Loss`."""
+LOSSES = Choices(
+    "trimaran.losses",
+    {
+        "ppo_clip": "services.trainer.grpo.losses:PpoClip",
+        "gspo": "services.trainer.grpo.losses:Gspo",
+        "cispo": "services.trainer.grpo.losses:Cispo",
+        "sapo": "services.trainer.grpo.losses:Sapo",
+        "geometric_mean": "services.trainer.grpo.losses:GeometricMean",
+        "clip_cov": "services.trainer.grpo.losses:ClipCov",
+        "kl_cov": "services.trainer.grpo.losses:KlCov",
+    },
+)
+"""`algorithm.loss`: subclasses of `services.trainer.grpo.kinds.Loss`."""
 
 ADVANTAGES = Choices(
-    "trimaran.advantages", {"group": "services.trainer.grpo.advantages:group_advantages"}
+    "trimaran.advantages",
+    {
+        "group": "services.trainer.grpo.advantages:GroupAdvantage",
+        "rloo": "services.trainer.grpo.advantages:Rloo",
+        "reinforce_pp": "services.trainer.grpo.advantages:ReinforcePlusPlus",
+        "reinforce_pp_baseline": "services.trainer.grpo.advantages:ReinforcePlusPlusBaseline",
+        "opo": "services.trainer.grpo.advantages:Opo",
+        "remax": "services.trainer.grpo.advantages:ReMax",
+        "pass_at_k": "services.trainer.grpo.advantages:PassAtK",
+        "best_of_group": "services.trainer.grpo.advantages:BestOfGroup",
+        "gdpo": "services.trainer.grpo.advantages:Gdpo",
+    },
 )
-"""`algorithm.advantage`: functions like `services.trainer.grpo.advantages.Advantage`."""
+"""`algorithm.advantage`: subclasses of `services.trainer.grpo.kinds.Advantage`."""
 
 AGGREGATIONS = Choices(
     "trimaran.aggregations",
     {
-        "token_mean": "services.trainer.grpo.loss:token_mean",
-        "sequence_mean": "services.trainer.grpo.loss:sequence_mean",
+        "token_mean": "services.trainer.grpo.aggregations:TokenMean",
+        "sequence_mean": "services.trainer.grpo.aggregations:SequenceMean",
+        "sequence_sum": "services.trainer.grpo.aggregations:SequenceSum",
+        "fixed": "services.trainer.grpo.aggregations:Fixed",
     },
 )
-"""`algorithm.aggregation`: functions from the number of trained tokens of each completion of a
-mini-batch to the weight of one token of each in the loss."""
+"""`algorithm.aggregation`: subclasses of `services.trainer.grpo.kinds.Aggregation`."""
 
 DIGESTS = Choices(
     "trimaran.digests",
@@ -143,7 +166,13 @@ DATASET_FORMATS = Choices(
 
 FAMILIES = Choices(
     "trimaran.model_families",
-    {"llama": "trimaran.model_folder:LLAMA", "qwen2": "trimaran.model_folder:QWEN2"},
+    {
+        "llama": "services.trainer.megatron.families.llama:LLAMA",
+        "qwen2": "services.trainer.megatron.families.qwen2:QWEN2",
+        "qwen2_moe": "services.trainer.megatron.families.qwen2:QWEN2_MOE",
+        "qwen3": "services.trainer.megatron.families.qwen3:QWEN3",
+        "qwen3_moe": "services.trainer.megatron.families.qwen3:QWEN3_MOE",
+    },
 )
 """By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a
-`trimaran.model_folder.Family`."""
+`services.trainer.megatron.families.family.Family`."""

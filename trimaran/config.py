@@ -19,11 +19,10 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
+    SerializeAsAny,
     ValidationError,
     model_validator,
 )
@@ -33,6 +32,9 @@ from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
+from trimaran.parallel import Layout
+from trimaran.recipes import RecipeName, follow_recipe
+from trimaran.section import Options, Section, one_of
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -110,12 +112,6 @@ Place = Annotated[str, AfterValidator(_check_place)]
 Address = Annotated[
     str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)
 ]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
-    )
 
 
 class RunSection(Section):
@@ -201,7 +197,8 @@ class RolloutSection(Section):
     threads: Threads = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Positive = 8
+    """Completions of a prompt; 1 where the advantage compares no group."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_tokens: Positive = 1024
     max_prompt_tokens: Positive = 1024
@@ -306,21 +303,162 @@ class RewardSection(Section):
     """A run that is paused for longer fails, and can be resumed."""
 
 
-class AlgorithmSection(Section):
-    """GRPO. docs/algorithms.md gives the formulas; docs/extending.md how installed packages add
-    names for `loss`, `advantage` and `aggregation`."""
+class AdaptiveSection(Section):
+    """A KL coefficient that follows a target. `adaptive: {target: 0.05}`"""
 
-    loss: Annotated[str, AfterValidator(LOSSES.check)] = "grpo"
-    advantage: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
-    normalize_std: bool = True
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
-    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the k3 KL against the frozen initial policy; 0 keeps no reference."""
-    aggregation: Annotated[str, AfterValidator(AGGREGATIONS.check)] = "token_mean"
-    importance_cap: Annotated[float, Field(gt=0)] = 2.0
-    """Truncation of the importance weights between rollout and trainer."""
+    target: Annotated[float, Field(gt=0)]
+    """Nats a token."""
+    horizon: Positive = 10000
+    """Completions in which an error of 20% or more changes the coefficient by a fifth."""
+
+
+class KlSection(Section):
+    """The divergence from the frozen initial policy. `kl: {coefficient: 0.001, estimator: k3}`"""
+
+    coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """0 keeps no reference."""
+    adaptive: AdaptiveSection | None = None
+    """Without it the coefficient stays."""
+    place: Literal["loss", "reward"] = "loss"
+    estimator: Literal["k1", "abs", "k2", "k3"] = "k3"
+    straight_through: bool = False
+    """The estimator's value with the gradient of k2."""
+    limit: Annotated[float, Field(gt=0)] = 10.0
+    """Of one token's estimate, in nats."""
+
+    @model_validator(mode="after")
+    def _adapts_something(self) -> KlSection:
+        if self.adaptive and not self.coefficient:
+            raise ValueError("adaptive starts from coefficient; give one above 0")
+        return self
+
+
+def _check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if not 0 <= low < 1 < high:
+        raise ValueError(f"must be [low, high] with 1 between them (given: [{low:g}, {high:g}])")
+    return bounds
+
+
+Bounds = Annotated[tuple[float, float], AfterValidator(_check_bounds)]
+
+
+class CorrectionSection(Section):
+    """For the difference between the rollout's numbers, or its older weights, and the trainer's.
+
+    correction: {weights: sequence, cap: 2.0, geometric_bounds: [0.99, 1.01]}
+    """
+
+    old: Literal["trainer", "rollout"] = "trainer"
+    """Whose log-probabilities the loss takes its ratio to: the trainer's own before the first update
+    of the batch (decoupled PPO), or the rollout's, which leaves nothing to correct."""
+    weights: Literal["token", "sequence", "none"] = "token"
+    """The importance weight exp(old - rollout): of each token, or the product over its completion."""
+    cap: Annotated[float, Field(gt=0)] | None = 2.0
+    """Truncates the weights."""
+    token_bounds: Bounds | None = None
+    """Tokens whose exp(old - rollout) lies outside do not train (IcePop)."""
+    geometric_bounds: Bounds | None = None
+    """Completions whose geometric mean of it lies outside do not train."""
+
+    @model_validator(mode="after")
+    def _corrects_something(self) -> CorrectionSection:
+        if self.old == "rollout" and (self.token_bounds or self.geometric_bounds):
+            raise ValueError("with old: rollout nothing differs; leave the bounds out")
+        return self
+
+
+class EntropySection(Section):
+    """Of the policy's next token. `entropy: {coefficient: 0.001}`"""
+
+    coefficient: float = 0.0
+    """Of a bonus in the loss, on the exact entropy of each trained token."""
+    exact: bool = False
+    """Measure it also without a bonus; else the metric is the mean of -log p of the sampled tokens."""
+
+    @property
+    def is_computed(self) -> bool:
+        return self.exact or self.coefficient != 0.0
+
+
+Advantage = Annotated[SerializeAsAny[Options], BeforeValidator(one_of(ADVANTAGES, "group"))]
+Loss = Annotated[SerializeAsAny[Options], BeforeValidator(one_of(LOSSES, "ppo_clip"))]
+Aggregation = Annotated[
+    SerializeAsAny[Options], BeforeValidator(one_of(AGGREGATIONS, "token_mean"))
+]
+
+
+class DynamicSamplingSection(Section):
+    """Groups whose rewards are all equal, which have no gradient, are replaced by those of further
+    prompts (DAPO). `dynamic_sampling: {max_replaced: 3, term: accuracy}`"""
+
+    term: str | None = None
+    """Of reward.rules: equal are groups in which it is, such as those that are right or wrong
+    throughout, whatever else is rewarded. Without it the whole reward."""
+
+    max_replaced: Annotated[float, Field(gt=0, le=1000)] = 3.0
+    """At most so many times run.groups_per_step between two steps; after that such groups train."""
+
+
+class AlgorithmSection(Section):
+    """GRPO and its family. docs/algorithms.md gives the formulas and the options of each type;
+    docs/extending.md how installed packages add `loss`, `advantage` and `aggregation`.
+
+    algorithm: {loss: {type: ppo_clip, clip_high: 0.28}, kl: {coefficient: 0.001}}
+    """
+
+    recipe: RecipeName | None = None
+    """grpo, dr_grpo, dapo or gspo: the keys that a paper sets. Those that are given go before."""
+    advantage: Advantage = cast(Any, "group")
+    loss: Loss = cast(Any, "ppo_clip")
+    aggregation: Aggregation = cast(Any, "token_mean")
+    kl: KlSection = KlSection()
+    correction: CorrectionSection = CorrectionSection()
+    entropy: EntropySection = EntropySection()
+    dynamic_sampling: DynamicSamplingSection | None = None
+    """Without it every group trains."""
+    truncated: Literal["train", "mask"] = "train"
+    """mask: completions that were cut off at max_tokens count in the advantages, and do not train."""
     updates_per_batch: Positive = 1
+    """Optimizer updates, each on a part of the step's groups."""
+    epochs: Annotated[int, Field(ge=1, le=100)] = 1
+    """How often each batch is gone through."""
+    shuffle: bool = False
+    """Which groups make an update is drawn anew in each epoch; else they stay in prompt order."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> AlgorithmSection:
+        """What the functions say of themselves; those of packages need say nothing."""
+        advantage, name = self.advantage, self.advantage.type
+        in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
+        if in_reward and not getattr(advantage, "takes_penalties", True):
+            raise ValueError(
+                f"advantage: {name} looks at scores, not at their sum with a KL penalty; set kl.place:"
+                " loss"
+            )
+        whitens = getattr(advantage, "whiten", False)
+        if self.dynamic_sampling and (getattr(advantage, "teaches_where_equal", False) or whitens):
+            raise ValueError(
+                f"dynamic_sampling: with advantage {name}{', whiten: true' if whitens else ''} a group"
+                " of equal rewards may teach something; leave dynamic_sampling out"
+            )
+        return self
+
+    @property
+    def num_updates(self) -> int:
+        """Optimizer updates of a step."""
+        return self.updates_per_batch * self.epochs
+
+    @property
+    def needs_greedy(self) -> bool:
+        """Whether each prompt is also answered at temperature 0, for the advantage."""
+        return bool(getattr(self.advantage, "needs_greedy", False))
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether also completions whose advantage is 0 have a gradient."""
+        is_needed = getattr(self.loss, "needs_all", False)
+        return is_needed or self.kl.coefficient > 0 or self.entropy.coefficient != 0
 
 
 class TrainerSection(Section):
@@ -328,10 +466,18 @@ class TrainerSection(Section):
 
     device: DeviceName = "auto"
     devices: Devices = "auto"
-    """Numbers (of GPUs: or UUIDs) of tensor_parallel x data_parallel devices, rank 0's first; or auto: the first ones
-    in sight."""
+    """Numbers (of GPUs: or UUIDs) of one device a rank (tensor_parallel x pipeline_parallel x
+    data_parallel), rank 0's first; or auto: the first ones in sight."""
     tensor_parallel: Positive = 1
+    pipeline_parallel: Positive = 1
+    """Stages of equally many layers."""
     data_parallel: Positive = 1
+    expert_parallel: Positive = 1
+    """Shares of the experts, of a model that has them. They lie on the ranks of the other kinds: the size
+    divides tensor_parallel x data_parallel."""
+    sequence_parallel: bool = False
+    """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
+    memory for activations."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Threads = 1
@@ -339,8 +485,17 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
+    recompute: bool = False
+    """Keep a layer's input alone of its activations, and compute the others again in the backward pass: a
+    third more work for much less memory."""
+    fp32_head: bool = False
+    """Logits of a bfloat16 model are computed in float32: nearer to what the engine samples from,
+    where that computes so; slower, and with less memory for long batches."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate after the warm-up; the last two fall to min_learning_rate at run.steps."""
+    min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -352,6 +507,34 @@ class TrainerSection(Section):
     """A step, or any other call of the trainer, that takes longer ends the run."""
     save_timeout: Seconds = 600
     """A checkpoint that takes longer is given up, and training goes on."""
+
+    @model_validator(mode="after")
+    def _sequence_needs_tensor(self) -> TrainerSection:
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError(
+                "sequence_parallel: tensor-parallel ranks share the tokens, and tensor_parallel is 1;"
+                " leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _experts_divide_ranks(self) -> TrainerSection:
+        if (ranks := self.tensor_parallel * self.data_parallel) % self.expert_parallel:
+            raise ValueError(
+                f"expert_parallel: {self.expert_parallel} does not divide tensor_parallel x"
+                f" data_parallel ({self.tensor_parallel} x {self.data_parallel} = {ranks})"
+            )
+        return self
+
+    @property
+    def layout(self) -> Layout:
+        """How the ranks share the model and the batch."""
+        return Layout(
+            tensor=self.tensor_parallel,
+            pipeline=self.pipeline_parallel,
+            data=self.data_parallel,
+            expert=self.expert_parallel,
+        )
 
 
 class WeightSyncSection(Section):
@@ -461,14 +644,39 @@ class RunConfig(Section):
     answers. A replica whose vLLM takes no call for so long, though it loads no weights, ends and is
     started again."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_recipe(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        given = cast(dict[str, Any], tree)
+        rollout = _branch(given.get("rollout")) or {}
+        max_tokens = rollout.get("max_tokens", RolloutSection.model_fields["max_tokens"].default)
+        return follow_recipe(given, max_tokens)
+
     @model_validator(mode="after")
-    def _batch_divides(self) -> RunConfig:
+    def _fits_together(self) -> RunConfig:
         groups, updates = self.run.groups_per_step, self.algorithm.updates_per_batch
-        ranks = self.trainer.data_parallel
-        if groups % (updates * ranks):
+        if updates > groups:
             raise ValueError(
-                f"run.groups_per_step ({groups}) must be a multiple of algorithm.updates_per_batch"
-                f" x trainer.data_parallel ({updates} x {ranks})"
+                f"algorithm.updates_per_batch ({updates}) must not be more than"
+                f" run.groups_per_step ({groups}): an update takes at least one group"
+            )
+        advantage, sampling = self.algorithm.advantage, self.algorithm.dynamic_sampling
+        if self.rollout.group_size == 1 and getattr(advantage, "compares_group", True):
+            raise ValueError(
+                f"rollout.group_size is 1, and algorithm.advantage: {advantage.type} compares the"
+                " completions of a group; give 2 or more, or take remax or reinforce_pp"
+            )
+        if sampling and sampling.term and sampling.term not in self.reward.rules:
+            raise ValueError(
+                f"algorithm.dynamic_sampling.term: {sampling.term} is none of reward.rules"
+                f" ({', '.join(self.reward.rules)})"
+            )
+        if self.trainer.min_learning_rate > self.trainer.learning_rate:
+            raise ValueError(
+                f"trainer.min_learning_rate ({self.trainer.min_learning_rate:g}) must not be more than"
+                f" trainer.learning_rate ({self.trainer.learning_rate:g})"
             )
         for key, have, want in (
             ("rollout", len(self.endpoints.rollout), self.rollout.replicas),
@@ -493,7 +701,7 @@ class RunConfig(Section):
 
     @property
     def num_trainer_ranks(self) -> int:
-        return self.trainer.tensor_parallel * self.trainer.data_parallel
+        return self.trainer.layout.num_ranks
 
     @property
     def max_model_tokens(self) -> int:
@@ -502,7 +710,7 @@ class RunConfig(Section):
 
 DEVICES_NEEDED = {
     "rollout": "rollout.replicas x rollout.tensor_parallel",
-    "trainer": "trainer.tensor_parallel x trainer.data_parallel",
+    "trainer": "trainer.tensor_parallel x trainer.pipeline_parallel x trainer.data_parallel",
 }
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 
@@ -597,6 +805,10 @@ def override_value(override: str) -> Any:
         raise InputError(f"{override!r}: the value is not YAML") from None
 
 
+NAMED = ("advantage", "loss", "aggregation")
+"""Keys whose name alone stands for a section."""
+
+
 def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
     """Puts `value` where "key.sub=text" says. Raises InputError for what reads otherwise."""
     key, equals, _ = override.partition("=")
@@ -604,6 +816,8 @@ def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
         raise InputError(f"{override!r}: an override reads key.sub=value")
     *sections, last = key.split(".")
     for section in sections:
+        if section in NAMED and isinstance(tree.get(section), str):
+            tree[section] = {"type": tree[section]}
         branch = _branch(tree.setdefault(section, {}))
         if branch is None:
             raise InputError(f"{override!r}: {section} is a value, not a section")

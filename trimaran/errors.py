@@ -81,6 +81,11 @@ class UnreachableError(UnavailableError):
     """Nobody listens at the address, or the connection broke: said by gRPC, by no service of ours."""
 
 
+class LeftBehindError(UnavailableError):
+    """One of those that this process works with was replaced, and the new one waits for it to start
+    anew."""
+
+
 class DeadlineError(TrimaranError, TimeoutError):
     """A wait ended without its answer."""
 

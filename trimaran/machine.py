@@ -9,9 +9,11 @@ import ctypes
 import glob
 import importlib.util
 import runpy
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 NPU_NODES = "/dev/davinci[0-9]*"
 """One node a die; the kernel driver makes them, with or without CANN."""
@@ -55,13 +57,49 @@ def _torch_has_cuda() -> bool:
 
 def _count_gpus() -> int:
     """Needs no CUDA context; torch.cuda counts by the same calls where it may not make one."""
+    with _nvml() as nvml:
+        count = ctypes.c_uint(0)
+        failed = nvml is None or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        return 0 if failed else count.value
+
+
+class _GpuMemory(ctypes.Structure):
+    """nvmlMemory_t of nvml.h; bytes."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+def read_gpu_memory(machine: Machine) -> int | None:
+    """Bytes of the smallest of its GPUs; None where there are none, or one does not tell."""
+    sizes: list[int] = []
+    with _nvml() as nvml:
+        for index in range(machine.num_gpus):
+            assert nvml is not None, "who counted them has it"
+            handle, memory = ctypes.c_void_p(), _GpuMemory()
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+                return None
+            if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
+                return None
+            sizes.append(memory.total)
+    return min(sizes, default=None)
+
+
+@contextmanager
+def _nvml() -> Generator[Any]:
+    """The library, or None without a driver of NVIDIA's."""
     try:
         nvml = ctypes.CDLL(NVML)
-    except OSError:  # no driver of NVIDIA's
-        return 0
+    except OSError:
+        yield None
+        return
     if nvml.nvmlInit_v2():
-        return 0
-    count = ctypes.c_uint(0)
-    failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    nvml.nvmlShutdown()
-    return 0 if failed else count.value
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()

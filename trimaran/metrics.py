@@ -79,6 +79,8 @@ SAMPLED_REWARD = "validation/sampled_reward/mean"
 AXES = {
     "term": "a rule's name under `reward.rules`; `name.part` for what the rule reports beside its value",
     "activity": "`generating`, `scoring`, `training`, `syncing`, or `waiting`: no batch was ready to train",
+    "measure": "what `algorithm.loss` or `algorithm.correction` reports of each token, such as"
+    " `clipped/share`; docs/algorithms.md has them",
     "transport": "`collective`, `memory` or `relay`",
 }
 
@@ -140,13 +142,14 @@ METRICS = (
     Metric(
         "trainer/kl",
         "nats",
-        "divergence from the reference model (k3), mean over the trained tokens; only with an"
-        " `algorithm.kl_coefficient`",
+        "divergence from the reference model, as `algorithm.kl.estimator` has it, mean over the"
+        " trained tokens; only with an `algorithm.kl.coefficient`",
     ),
+    Metric("trainer/kl_coefficient", "1", "weight of the same in the step"),
     Metric(
-        "trainer/clipped/share",
-        "share",
-        "trained tokens whose probability ratio was clipped; a token without a forward pass counts as not clipped",
+        "trainer/policy/<measure>",
+        "1",
+        "mean over the trained tokens; a token without a forward pass counts as 0",
     ),
     Metric("trainer/packed_tokens", "tokens", "tokens of the forward passes, prompts included"),
     Metric(
@@ -158,10 +161,15 @@ METRICS = (
     Metric(
         "trainer/computed/tokens",
         "tokens",
-        "trained tokens that need a forward pass: their advantage is not 0, or there is a KL term",
+        "trained tokens that need a forward pass: their advantage is not 0, or there is a KL or entropy term",
     ),
     Metric(
         "trainer/computed/entropy", "nats", "mean of -log p over the computed tokens, an estimate"
+    ),
+    Metric(
+        "trainer/computed/exact_entropy",
+        "nats",
+        "the same, exact, of the whole vocabulary; with `algorithm.entropy.exact` or a bonus",
     ),
     Metric(
         "trainer/computed/logprob_diff/mean",
@@ -169,12 +177,34 @@ METRICS = (
         "absolute difference of trainer's and engine's log-probability, mean over the computed tokens",
     ),
     Metric(
+        "trainer/computed/rollout_kl/k1",
+        "nats",
+        "mean of engine's less trainer's log-probability: estimates how far the engine's distribution is"
+        " from the trainer's",
+    ),
+    Metric("trainer/computed/rollout_kl/k3", "nats", "the same by k3, with less variance"),
+    Metric(
+        "trainer/computed/ratio/above_two/share",
+        "share",
+        "computed tokens to which the trainer gives more than twice the engine's probability",
+    ),
+    Metric("trainer/computed/ratio/below_half/share", "share", "less than half, likewise"),
+    Metric(
         "trainer/computed/importance_weight/mean",
         "1",
-        "trainer's probability over the engine's, cut at `algorithm.importance_cap`, mean over the"
-        " computed tokens",
+        "what `algorithm.correction` multiplies the loss of a token by, mean over the computed tokens",
     ),
     Metric("trainer/computed/importance_weight/max", "1", "greatest value of the same"),
+    Metric(
+        "trainer/computed/effective_sample_size/share",
+        "share",
+        "(sum of these weights)^2 / (computed tokens x sum of their squares): 1 where all are equal",
+    ),
+    Metric(
+        "trainer/computed/correction/<measure>",
+        "share",
+        "computed tokens that `algorithm.correction` has capped or masked",
+    ),
     Metric("trainer/seconds", "s", "rank 0's work on the batch: forward, backward and updates"),
     Metric(
         "trainer/tokens_per_second", "tokens/s", "`trainer/packed_tokens` over `trainer/seconds`"
@@ -233,6 +263,11 @@ METRICS = (
     Metric("controller/step/samples_per_second", "samples/s", "completions that trained"),
     Metric(
         "controller/skipped_prompts", "prompts", "prompts that were skipped since the step before"
+    ),
+    Metric(
+        "controller/replaced_groups",
+        "groups",
+        "groups with equal rewards that `algorithm.dynamic_sampling` has replaced since the step before",
     ),
     Metric(
         GREEDY_REWARD, "reward", "mean reward of the held-out prompts' completions at temperature 0"

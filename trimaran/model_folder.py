@@ -13,21 +13,6 @@ from typing import Any, cast
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """In what a family differs from Llama. `trimaran.choices.FAMILIES` names them.
-
-    Example: MISTRAL = Family(qkv_bias=False)
-    """
-
-    qkv_bias: bool
-    """The projections to queries, keys and values have a bias."""
-
-
-LLAMA = Family(qkv_bias=False)
-QWEN2 = Family(qkv_bias=True)
-
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -47,12 +32,30 @@ class ModelFacts:
     tied: bool
     """The output layer is the embedding."""
     max_positions: int
+    num_experts: int = 0
+    """Of each layer; none where it has one MLP of `intermediate_size`."""
+    experts_per_token: int = 0
+    expert_size: int = 0
+    """The intermediate size of an expert."""
+    shared_expert_size: int = 0
+    """Of the one that every token passes; 0 for none."""
 
     @property
     def layer_parameters(self) -> int:
         """Of the matrices of one layer."""
+        return self._layer_parameters(self.num_experts)
+
+    @property
+    def used_layer_parameters(self) -> int:
+        """Of those that a token passes."""
+        return self._layer_parameters(self.experts_per_token)
+
+    def _layer_parameters(self, num_experts: int) -> int:
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        return self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate_size)
+        inner = num_experts * self.expert_size + self.shared_expert_size
+        if not self.num_experts:
+            inner = self.intermediate_size
+        return self.hidden_size * (2 * queries + 2 * keys + 3 * inner + self.num_experts)
 
     @property
     def num_parameters(self) -> int:
@@ -115,6 +118,18 @@ def _read_config(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], config)
 
 
+def _expert_facts(config: dict[str, Any]) -> dict[str, int]:
+    num_experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    if not num_experts:
+        return {}
+    return {
+        "num_experts": num_experts,
+        "experts_per_token": int(config["num_experts_per_tok"]),
+        "expert_size": int(config["moe_intermediate_size"]),
+        "shared_expert_size": int(config.get("shared_expert_intermediate_size") or 0),
+    }
+
+
 def _facts(config: dict[str, Any], path: Path) -> ModelFacts:
     try:
         num_heads = int(config["num_attention_heads"])
@@ -130,6 +145,7 @@ def _facts(config: dict[str, Any], path: Path) -> ModelFacts:
             vocab_size=int(config["vocab_size"]),
             tied=bool(config.get("tie_word_embeddings", False)),
             max_positions=int(config["max_position_embeddings"]),
+            **_expert_facts(config),
         )
     except KeyError as error:
         raise InputError(f"model.path: {path} lacks {error.args[0]}") from None

@@ -51,6 +51,11 @@ class Packed(Sequence[Number]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """For numpy: without a copy where neither is asked for."""
+        values = self._values()
+        return values if dtype is None and not copy else values.astype(dtype or self.DTYPE)
+
     def _values(self) -> Any:
         return np.frombuffer(self.data, self.DTYPE)
 

@@ -80,6 +80,11 @@ class FencedStream:
         self._store, self._stream, self._name, self._epoch = store, stream, name, epoch
         self._last: int | None = None
 
+    @property
+    def last(self) -> int:
+        """The sequence of what was appended last; 0 before."""
+        return self._last or 0
+
     async def extend(self, values: Sequence[Any]) -> None:
         """Raises StaleEpochError, and what the store raises. After UnavailableError give the same
         values again: those that were written are not written twice."""

@@ -544,6 +544,8 @@ class ScoredGroup:
 
     group: Group
     verdicts_G: tuple[Verdict, ...]
+    greedy_reward: float | None = None
+    """Of an answer to the same prompt at temperature 0, where the advantages compare with one."""
     payload: bytes = field(default=b"", compare=False, repr=False)
     """As `wire.serialize_scored_group` writes it, where that is known: what is stored is also what is
     sent to train."""

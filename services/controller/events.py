@@ -26,6 +26,10 @@ from trimaran.store import Store
 
 LAST_SECONDS = 2.0
 """When the controller is told to end, for what is not yet written."""
+KEPT_EVENTS = 20_000
+"""Of a run, the newest. Who asks for older ones is told up to which they are gone."""
+TRIM_EVERY = 1000
+"""So many more than that may stand there."""
 PROGRESS = (EventKind.STEP, EventKind.VALIDATION, EventKind.RELEASED)
 
 
@@ -57,6 +61,7 @@ class RunLog:
         self.progress_at = time.time()
         """When something last showed that the run goes on; unix seconds."""
         self._stream = FencedStream(store, events_stream(run.run_id), run.run_id, epoch)
+        self._trimmed = 0
         self._waiting: list[dict[str, Any]] = []
         self._changed, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
@@ -139,3 +144,7 @@ class RunLog:
         await self._store.put_fenced(
             {run_key(run.run_id): run_to_tree(run)}, run.run_id, self._epoch
         )
+        old = self._stream.last - KEPT_EVENTS
+        if old >= self._trimmed + TRIM_EVERY:
+            await self._store.trim(events_stream(run.run_id), old)
+            self._trimmed = old

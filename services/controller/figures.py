@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,9 @@ ACTIVITIES = {
 }
 IDLE = "#eceff2"
 LANE_ORDER = ("controller", "rollout", "reward", "trainer", "weight-sync")
+
+MOST_SPANS = 50_000
+"""In one picture."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -64,8 +69,9 @@ def draw_curve(run_folder: Path) -> Path:
 
 
 def draw_timeline(run_folder: Path) -> Path:
-    """timeline.png: a lane a process, a colour an activity; what is left is idle."""
-    spans = read_json_lines(run_folder / "timeline.jsonl")
+    """timeline.png: a lane a process, a colour an activity; what is left is idle. Of a long run, its
+    end."""
+    spans = read_newest(run_folder / "timeline.jsonl", MOST_SPANS)
     lanes = sorted({span["process"] for span in spans}, key=_lane_key)
     figure = Figure(figsize=(12, 1.8 + 0.45 * max(1, len(lanes))), layout="constrained")
     axes = figure.subplots()
@@ -93,6 +99,15 @@ def draw_timeline(run_folder: Path) -> Path:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.suptitle(run_folder.name, color=INK)
     return _save(figure, run_folder / "timeline.png")
+
+
+def read_newest(path: Path, count: int) -> list[dict[str, Any]]:
+    """The last complete rows of a JSONL file, which need not fit into memory as a whole."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        lines = deque((line for line in file if line.endswith("\n") and line.strip()), count)
+    return [json.loads(line) for line in lines]
 
 
 def last_by_step(rows: Any) -> list[Mapping[str, Any]]:

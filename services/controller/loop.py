@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
 from services.controller.datasets import prompt_at
+from services.controller.greedy import greedily
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.ledger import RunLedger
 from services.controller.lives import GroupLives
@@ -47,7 +48,7 @@ from services.controller.records import (
 from services.controller.report import Reporter
 from services.controller.resume import open_groups
 from services.controller.router import Router
-from services.controller.scoring import Scorer
+from services.controller.scoring import Scorer, has_signal
 from services.controller.validation import Validator
 from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
@@ -95,6 +96,8 @@ class Loop:
     num_skips_in_a_row: int = 0
     num_nonfinite_in_a_row: int = 0
     """Steps, since this controller began."""
+    num_replaced: int = 0
+    """Groups without a signal, since the last batch was consumed."""
 
     async def run(self) -> None:
         """From the ledger's last committed step to the last step, or until it shall end."""
@@ -184,22 +187,28 @@ class Loop:
             self.lives.issued(number, attempt)
 
         try:
-            with self.reporter.phase("generating"), tracing.span("generate"):
-                group = await self.maker.generate(
-                    *(number, prompt, sampling, on_issue),
-                    first_attempt=entry.attempt + 1 if entry else 1,
-                    reissue=self.reissues.pop(number, None),
-                )
-            data = serialize_group(group)
-            digest = hashlib.sha256(data)
-            makers = sorted((replica, str(version)) for version, replica in group.makers)
-            ledger.record(Generated(number, group.attempt, digest.hexdigest(), tuple(makers)))
-            with self.reporter.phase("scoring"), tracing.span("score"):
-                scored = await self.scorer.score(group)
+            async with greedily(self.config, self.maker, self.scorer, number, prompt) as greedy:
+                with self.reporter.phase("generating"), tracing.span("generate"):
+                    group = await self.maker.generate(
+                        *(number, prompt, sampling, on_issue),
+                        first_attempt=entry.attempt + 1 if entry else 1,
+                        reissue=self.reissues.pop(number, None),
+                    )
+                data = serialize_group(group)
+                digest = hashlib.sha256(data)
+                makers = sorted((replica, str(version)) for version, replica in group.makers)
+                ledger.record(Generated(number, group.attempt, digest.hexdigest(), tuple(makers)))
+                with self.reporter.phase("scoring"), tracing.span("score"):
+                    scored = await self.scorer.score(group)
+                scored = replace(scored, greedy_reward=await greedy)
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
-        verdicts = serialize_verdicts(scored.verdicts_G)
+        sampling_rule = self.config.algorithm.dynamic_sampling
+        if sampling_rule and self._may_replace() and not has_signal(scored, sampling_rule.term):
+            self._record_replaced(scored)
+            return None
+        verdicts = serialize_verdicts(scored.verdicts_G, scored.greedy_reward)
         digest.update(verdicts)
         scored = replace(scored, payload=data + verdicts)
         payload = ledger.keep(scored.payload, digest.hexdigest())
@@ -209,6 +218,21 @@ class Loop:
         self.lives.scored(number)
         self.num_skips_in_a_row = 0
         return scored
+
+    def _may_replace(self) -> bool:
+        """Bounded: where the policy has learned all of the data, further prompts are no better."""
+        section = self.config.algorithm.dynamic_sampling
+        if section is None:
+            return False
+        return self.num_replaced < section.max_replaced * self.config.run.groups_per_step
+
+    def _record_replaced(self, scored: ScoredGroup) -> None:
+        group, reason = scored.group, "all its rewards are equal (algorithm.dynamic_sampling)"
+        self.ledger.record(Filtered(group.number, group.attempt, reason))
+        self.reporter.replaced()
+        self.num_skips_in_a_row = 0  # it was generated and scored
+        self.lives.skipped(group.number, reason)
+        self.num_replaced += 1
 
     def _record_skip(self, number: int, prompt: Prompt, skip: PromptSkipped) -> None:
         end = Filtered if skip.filtered else Skipped
@@ -226,6 +250,7 @@ class Loop:
         """From here on the batch trains, also in a replay, with the proofs that it has now."""
         groups = tuple((scored.group.number, scored.group.attempt) for scored in batch.groups)
         self.ledger.record(Consumed(batch.step, groups, tuple(proofs)))
+        self.num_replaced = 0
         await self.ledger.flush()
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:

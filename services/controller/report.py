@@ -59,6 +59,8 @@ class Reporter:
         self._step_began = time.monotonic()
         self._num_skipped_in_step = 0
         self.num_skipped = 0
+        self._num_replaced_in_step = 0
+        self.num_replaced = 0
         self._num_faulted = 0
         self._num_indigestible = 0
         self._num_samples = 0
@@ -101,10 +103,11 @@ class Reporter:
             **describe_batch(batch),
             **describe_pace(batch, seconds, phases, self._config),
             "controller/skipped_prompts": float(self._num_skipped_in_step),
+            "controller/replaced_groups": float(self._num_replaced_in_step),
             **answer.metrics,
             **synced,
         }
-        self._num_skipped_in_step = 0
+        self._num_skipped_in_step = self._num_replaced_in_step = 0
         self._num_faulted += count_faulted(batch)
         num_indigestible = count_indigestible(batch)
         self._num_indigestible += num_indigestible
@@ -158,6 +161,11 @@ class Reporter:
         self.num_skipped += 1
         self._num_skipped_in_step += 1
         self._log.emit(EventKind.SKIPPED, text=f"{prompt.prompt_id}: {reason}")
+
+    def replaced(self) -> None:
+        """A group without a signal; there may be many, and no one of them matters."""
+        self.num_replaced += 1
+        self._num_replaced_in_step += 1
 
     def held(self, text: str, values: Mapping[str, float], by: str = "scoring") -> None:
         """`by`: what holds the run; it is released when nothing does any more."""

@@ -363,6 +363,7 @@ def _summary(
         "tokens_per_second_per_device": pace / count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
+        "replaced": reporter.num_replaced,
         "nonfinite_steps": totals.nonfinite_steps,
         "faulted_share": reporter.faulted_share,
         "indigestible_share": reporter.indigestible_share,

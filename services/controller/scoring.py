@@ -19,7 +19,7 @@ from services.controller.patience import growing_wait, patiently
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
-from trimaran.types import LARGEST_REWARD, Faulted, Group, ScoredGroup, Verdict
+from trimaran.types import LARGEST_REWARD, Faulted, Group, Score, ScoredGroup, Verdict
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
@@ -51,6 +51,13 @@ def score_timeout(config: RunConfig) -> float:
         num_calls = groups * math.ceil(samples / plugin.batch_size)
         waits.append(plugin.timeout * math.ceil(num_calls / plugin.max_concurrency))
     return MARGIN_SECONDS + max(waits)
+
+
+def has_signal(scored: ScoredGroup, term: str | None = None) -> bool:
+    """Whether the scored rewards of a group differ, or the values of one of their terms: without
+    that no group-relative advantage does."""
+    scores = [verdict for verdict in scored.verdicts_G if isinstance(verdict, Score)]
+    return len({one.reward if term is None else one.terms.get(term) for one in scores}) > 1
 
 
 class Scorer:

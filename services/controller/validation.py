@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 FIRST_NUMBER = 1 << 62
 """Validation groups have numbers of their own, far from the training line."""
 
+KEPT_FILES = 100
+"""Of samples, in the run folder: the first one, to compare with, and the newest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Validation:
@@ -120,6 +123,14 @@ class Validator:
         partial.replace(path)
         if self._place is not None:
             self._place.upload(path, f"samples/{path.name}")
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        def step(path: Path) -> int:
+            return int(path.stem.removeprefix("step-"))
+
+        for path in sorted(self._samples.glob("step-*.jsonl"), key=step)[1 : 1 - KEPT_FILES]:
+            path.unlink(missing_ok=True)
 
 
 def mean_reward(groups_P: Sequence[ScoredGroup | None]) -> float | None:

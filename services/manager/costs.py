@@ -58,11 +58,10 @@ class Costs:
 
 def costs_of(config: RunConfig) -> Costs:
     """Reads the sizes of the model's files, and nothing else."""
-    rollout, trainer = config.rollout, config.trainer
-    ranks = trainer.tensor_parallel * trainer.data_parallel
+    rollout = config.rollout
     replicas = rollout.max_replicas  # it may grow to these while devices are idle
     return Costs(
-        devices=ranks + rollout.replicas * rollout.tensor_parallel,
+        devices=config.num_trainer_ranks + rollout.replicas * rollout.tensor_parallel,
         replicas=replicas,
         steps=config.run.steps,
         tokens=(_trained(config) + _validated(config)) * rollout.max_tokens,
@@ -82,7 +81,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
     costs = costs_of(config)
     fields = {
         "devices": "rollout.replicas x rollout.tensor_parallel + trainer.tensor_parallel x"
-        " trainer.data_parallel",
+        " trainer.pipeline_parallel x trainer.data_parallel",
         "replicas": "rollout.max_replicas",
         "steps": "run.steps",
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"

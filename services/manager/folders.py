@@ -13,6 +13,7 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
+from trimaran.shared_memory import SUFFIX, remove_left
 from trimaran.store import is_shared, run_store_url
 from trimaran.trust import NO_TRUST, Trust, derive_token, make_token, write_token
 
@@ -111,6 +112,8 @@ def remove_folder(folder: Path, run_id: str) -> None:
     if folder.is_symlink() or not folder.is_dir():
         return
     if (folder / CONTEXT_NAME).exists() and RunContext.in_folder(folder).run_id == run_id:
+        for note in (folder / "logs").glob(f"*{SUFFIX}"):
+            remove_left(note, seconds=0.0)
         assert shutil.rmtree.avoids_symlink_attacks
         shutil.rmtree(folder)
 

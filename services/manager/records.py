@@ -66,6 +66,9 @@ class Managed:
     held: str = ""
     started_at: float = 0.0
     ended_at: float = 0.0
+    asked: str = ""
+    """A digest of the request that made it, by which a repetition is known; empty where an earlier
+    version has made it, and any repetition is taken for the same."""
     is_deleted: bool = False
     """DeleteRun came: what is left of it is being removed."""
     waiting_for: str = field(default="", compare=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import logging
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from services.manager.admission import check_request_id
-from services.manager.costs import check_kept, check_owner, host_memory_gib
+from services.manager.costs import check_costs, check_kept, check_owner, host_memory_gib
+from services.manager.device_memory import check_memory
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
 from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
@@ -108,31 +110,41 @@ class Runs:
         gone, the request id is free again.
         """
         check_request_id(request_id)
+        asked = _digest(config, overrides, priority)
+        # Before what the operator allows by now: who asks again was let in already.
+        if (known := await self._known(client.owner, request_id, asked)) is not None:
+            return known.view
         if abs(priority) > self._settings.limits.priority:
             most = self._settings.limits.priority
             raise InputError(f"priority: {priority} is not between {-most} and {most}")
         checked = await asyncio.to_thread(self._admit, config, overrides)
         async with locked(self._creating, "the manager's store, for which an earlier run waits,"):
-            known = await self._records.find_request(client.owner, request_id)
-            is_new = known is None
-            if known is None:
-                self._check_number(client.owner)
-                self._check_kept(client.owner)
-                known = self._make(client, request_id, checked, priority)
-                await self._records.add(known)
-            elif known.is_deleted:
-                raise UnavailableError(
-                    f"request_id: {request_id} is that of {known.run_id}, which is being deleted; ask"
-                    " again, or choose a new one"
-                )
-            elif known.config != _tree(checked) or known.priority != priority:
-                raise AlreadyExistsError(
-                    f"request_id: {request_id} is that of {known.run_id}, which has another"
-                    " specification or priority; choose a new one"
-                )
-        if is_new:
-            await self._manager.prepared(known.run_id)
-        return known.view
+            if (known := await self._known(client.owner, request_id, asked)) is not None:
+                return known.view
+            self._check_number(client.owner)
+            self._check_kept(client.owner)
+            made = replace(self._make(client, request_id, checked, priority), asked=asked)
+            await self._records.add(made)
+        await self._manager.prepared(made.run_id)
+        return made.view
+
+    async def _known(self, owner: str, request_id: str, asked: str) -> Managed | None:
+        """The run of an earlier request. It is compared with what the client sent, not with what came of
+        it: that changes with the operator's configuration and with Trimaran's version."""
+        known = await self._records.find_request(owner, request_id)
+        if known is None:
+            return None
+        if known.is_deleted:
+            raise UnavailableError(
+                f"request_id: {request_id} is that of {known.run_id}, which is being deleted; ask"
+                " again, or choose a new one"
+            )
+        if known.asked not in ("", asked):
+            raise AlreadyExistsError(
+                f"request_id: {request_id} is that of {known.run_id}, which has another"
+                " specification or priority; choose a new one"
+            )
+        return known
 
     async def get(self, client: ClientIdentity, run_id: str) -> Run:
         return self._shown(self._of(client, run_id))
@@ -197,7 +209,13 @@ class Runs:
     async def resume(self, client: ClientIdentity, run_id: str) -> Run:
         """Raises StateError for a run that has succeeded, or whose processes are still ending,
         InputError where the pools are too small for it by now, and LimitError where its owner has
-        too many others."""
+        too many others, or where it has ended and costs more than is allowed by now.
+
+        A run that is paused was let in, and stays so.
+        """
+        run = self._of(client, run_id)
+        if run.state in (RunState.FAILED, RunState.CANCELLED):
+            await asyncio.to_thread(self._check_costs, run)
 
         def make(run: Managed) -> Managed:
             if run.state in (RunState.QUEUED, RunState.STARTING, RunState.RUNNING):
@@ -399,6 +417,13 @@ class Runs:
         kept = [r for r in self._records.all() if r.owner == owner and not r.is_deleted]
         check_kept(owner, len(kept), self._settings.limits.of_owner)
 
+    def _check_costs(self, run: Managed) -> None:
+        config = parse_config(run.config, source=f"run {run.run_id}")
+        scaled = {"replicas": run.min_replicas, "max_replicas": run.max_replicas}
+        rollout = config.rollout.model_copy(update=scaled)
+        now = config.model_copy(update={"rollout": rollout})
+        check_costs(now, self._settings.limits.of_owner)
+
     def _check_memory(self, run: Managed, replicas: int) -> None:
         if not (most := self._settings.limits.host_memory_gib):
             return
@@ -414,6 +439,7 @@ class Runs:
     ) -> Managed:
         now, rollout = self._clock(), config.rollout
         trainer, replica = find_needs(config, self._manager.pools)
+        check_memory(config, trainer, replica, self._manager.pools)
         run_id = self._new_id(config.run.name, now)
         folder = self._settings.folder / run_id
         replicas = rollout.replicas, rollout.max_replicas
@@ -486,6 +512,12 @@ class Runs:
         is_path = event.kind is EventKind.CHECKPOINT
         text = event.text if is_path else run.told(event.text)
         return replace(event, run=replace(event.run, **known, **words), text=text)
+
+
+def _digest(config: str, overrides: Sequence[str], priority: int) -> str:
+    """SHA-256 of what CreateRun was sent."""
+    sent = json.dumps([config, list(overrides), priority])
+    return hashlib.sha256(sent.encode(errors="surrogatepass")).hexdigest()
 
 
 def _tree(config: RunConfig) -> dict[str, Any]:

@@ -71,7 +71,8 @@ class PoolSection(Section):
     """Of a CPU: how many trainer ranks and replicas it computes at a time. Of accelerators that are
     elsewhere (`launcher: external`): how many there are."""
     labels: Mapping[str, str] = Field(default_factory=dict)
-    """What runs choose pools by."""
+    """What runs choose pools by. `memory` is also read as the GiB of one device: a run whose weights and
+    optimizer alone need more is refused."""
 
     @model_validator(mode="after")
     def _has_devices(self) -> PoolSection:

@@ -10,8 +10,8 @@ from services.trainer.meeting import Meeting
 from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
-from trimaran.model_folder import check_tensor_parallel
 from trimaran.network import find_host
+from trimaran.trainer_layout import check_trainer_layout
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
@@ -39,7 +39,7 @@ def build_policy(
         from services.trainer.megatron.cpu import let_megatron_run_on_cpu
 
         let_megatron_run_on_cpu()
-    from megatron.core import parallel_state
+    from megatron.core import parallel_state, tensor_parallel
 
     from services.trainer.megatron.architecture import read_architecture
     from services.trainer.megatron.policy import MegatronPolicy
@@ -47,12 +47,7 @@ def build_policy(
 
     section = config.trainer
     architecture = read_architecture(config.model.path)
-    check_tensor_parallel(architecture.facts, section.tensor_parallel, "trainer.tensor_parallel")
-    if architecture.facts.intermediate_size % section.tensor_parallel:
-        raise InputError(
-            f"trainer.tensor_parallel: {section.tensor_parallel} does not divide the model's"
-            f" intermediate_size {architecture.facts.intermediate_size}"
-        )
+    check_trainer_layout(architecture.facts, section)
     if config.max_model_tokens > architecture.facts.max_positions:
         raise InputError(
             f"rollout.max_prompt_tokens + rollout.max_tokens is {config.max_model_tokens};"
@@ -69,7 +64,12 @@ def build_policy(
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=section.tensor_parallel,
+        pipeline_model_parallel_size=section.pipeline_parallel,
+        expert_model_parallel_size=section.expert_parallel,
+        expert_tensor_parallel_size=1,
         distributed_timeout_minutes=math.ceil(section.step_timeout / 60),
         create_gloo_process_groups=False,
     )
+    # Nothing draws random numbers; megatron-core wants its generators all the same.
+    tensor_parallel.model_parallel_cuda_manual_seed(1)
     return MegatronPolicy(config, architecture, device.torch_device())

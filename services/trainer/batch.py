@@ -1,114 +1,145 @@
-"""Training batch -> samples with advantages and weights -> tensors of packed micro-batches.
+"""Training batch -> the completions that count -> tensors of packed micro-batches.
 
-Axes: T tokens of a completion, N packed tokens, M trained tokens among them.
+Axes: B completions and M trained tokens of a step's batch, P groups of it; in `PackedBatch`: N packed
+tokens, M trained tokens and B completions of one micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import accumulate, pairwise, starmap
+from typing import Any
 
+import numpy as np
 import torch
 
-from services.trainer.grpo.advantages import Advantage
+from services.trainer.grpo.kinds import Rewards
 from services.trainer.packing import GroupLengths
-from trimaran.choices import ADVANTAGES, AGGREGATIONS
-from trimaran.config import AlgorithmSection
-from trimaran.errors import InputError
 from trimaran.types import Completion, Score, ScoredGroup
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSample:
-    """A scored completion.
+class StepBatch:
+    """The scored completions of a step, group by group, and their trained tokens one after the
+    other. On the host.
 
-    Example:
-        TrainingSample(prompt_token_ids, completion, advantage=0.5, weight=1 / 240)
+    Example: StepBatch.of(batch.groups, mask_truncated=False).rewards({"gsm8k": 1.0})
     """
 
-    prompt_token_ids: Sequence[int]
-    completion: Completion
-    advantage: float
-    weight: float
-    """Of one token, with the denominator of the whole mini-batch in it."""
+    groups: tuple[ScoredGroup, ...]
+    completions_B: tuple[Completion, ...]
+    scores_B: tuple[Score, ...]
+    members: tuple[range, ...]
+    """Of each group: its completions among B."""
+    lengths_B: tuple[int, ...]
+    """Trained tokens: all of a completion, or none."""
+    starts_B: tuple[int, ...]
+    """The first of them among M."""
+
+    @classmethod
+    def of(cls, groups: Sequence[ScoredGroup], mask_truncated: bool) -> StepBatch:
+        """`mask_truncated`: completions that were cut off have no trained tokens."""
+        completions: list[Completion] = []
+        scores: list[Score] = []
+        members: list[range] = []
+        for scored in groups:
+            first = len(completions)
+            pairs = zip(scored.group.completions_G, scored.verdicts_G, strict=True)
+            for completion, verdict in pairs:
+                if isinstance(verdict, Score):
+                    completions.append(completion)
+                    scores.append(verdict)
+            members.append(range(first, len(completions)))
+        lengths = [
+            0 if mask_truncated and one.finish_reason == "length" else len(one.token_ids_T)
+            for one in completions
+        ]
+        starts = [0, *accumulate(lengths)]
+        return cls(
+            groups=tuple(groups),
+            completions_B=tuple(completions),
+            scores_B=tuple(scores),
+            members=tuple(members),
+            lengths_B=tuple(lengths),
+            starts_B=tuple(starts[: len(lengths)]),
+        )
 
     @property
-    def num_trained(self) -> int:
-        """Tokens of the completion: all of them."""
-        return len(self.completion.token_ids_T)
+    def num_tokens(self) -> int:
+        """M."""
+        return sum(self.lengths_B)
 
-    @property
-    def num_inputs(self) -> int:
-        """Tokens of the completion that are read: up to the one that predicts the last."""
-        return self.num_trained - 1
+    def tokens(self, completion: int) -> slice:
+        """Its trained tokens among M."""
+        start = self.starts_B[completion]
+        return slice(start, start + self.lengths_B[completion])
 
+    def rollout_logprobs(self) -> torch.Tensor:
+        """float32 [M]."""
+        parts = [
+            _array(completion.logprobs_T, np.float32)
+            for completion, length in zip(self.completions_B, self.lengths_B, strict=True)
+            if length
+        ]
+        return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.float32))
 
-GroupSamples = tuple[TrainingSample, ...]
-"""Samples of one group, which share its prompt."""
+    def spread(self, values_B: torch.Tensor) -> torch.Tensor:
+        """Each completion's value for each of its trained tokens, [M]."""
+        return values_B.repeat_interleave(torch.tensor(self.lengths_B, dtype=torch.int64))
 
-
-def group_lengths(samples: GroupSamples) -> GroupLengths:
-    prompt = len(samples[0].prompt_token_ids) if samples else 0
-    return GroupLengths(prompt, tuple(sample.num_inputs for sample in samples))
-
-
-def prepare_mini_batch(
-    groups: Sequence[ScoredGroup], algorithm: AlgorithmSection
-) -> list[GroupSamples]:
-    """The samples of each group that need a forward pass, group by group.
-
-    Faulted completions are in neither the statistics nor the loss. A sample
-    whose advantage is 0 keeps its place in the denominator but is left out
-    where no KL term gives it a gradient.
-    """
-    advantage: Advantage = ADVANTAGES.load(algorithm.advantage)
-    drafts = [_draft(scored, advantage, algorithm.normalize_std) for scored in groups]
-    counts = [len(completion.token_ids_T) for draft in drafts for completion, _ in draft]
-    per_token = AGGREGATIONS.load(algorithm.aggregation)(counts)
-    if len(per_token) != len(counts):
-        raise InputError(
-            f"algorithm.aggregation: {algorithm.aggregation} gives {len(per_token)} weights for"
-            f" {len(counts)} completions; it must give one for each"
+    def rewards(
+        self, term_weights: Mapping[str, float], penalties_M: torch.Tensor | None = None
+    ) -> Rewards:
+        """What advantages are made of. `penalties_M`: float64, taken off the rewards."""
+        totals = torch.tensor([score.reward for score in self.scores_B], dtype=torch.float64)
+        lengths = torch.tensor(self.lengths_B, dtype=torch.int64)
+        sizes = torch.tensor([len(members) for members in self.members], dtype=torch.int64)
+        if penalties_M is not None:
+            owners = self.spread(torch.arange(len(totals)))
+            totals = totals - torch.zeros_like(totals).index_add(0, owners, penalties_M)
+        return Rewards(
+            totals_B=totals,
+            terms={term: self._term(term) for term in term_weights},
+            term_weights=term_weights,
+            groups_B=torch.arange(len(self.groups)).repeat_interleave(sizes),
+            lengths_B=lengths,
+            sampled_B=torch.tensor([len(one.token_ids_T) for one in self.completions_B]).long(),
+            greedy_P=self._greedy(),
+            penalties_M=penalties_M,
         )
-    weights = iter(per_token)
-    return [
-        tuple(
-            TrainingSample(scored.group.prompt_token_ids, completion, advantage, weight)
-            for (completion, advantage), weight in zip(draft, weights, strict=False)
-            if completion.token_ids_T and (advantage or algorithm.kl_coefficient)
+
+    def without(self, places: Collection[int]) -> StepBatch:
+        """Without some of its groups."""
+        kept = [place for place in range(len(self.groups)) if place not in places]
+        indices = [index for place in kept for index in self.members[place]]
+        sizes = [len(self.members[place]) for place in kept]
+        lengths = tuple(self.lengths_B[index] for index in indices)
+        return StepBatch(
+            groups=tuple(self.groups[place] for place in kept),
+            completions_B=tuple(self.completions_B[index] for index in indices),
+            scores_B=tuple(self.scores_B[index] for index in indices),
+            members=tuple(starmap(range, pairwise([0, *accumulate(sizes)]))),
+            lengths_B=lengths,
+            starts_B=tuple([0, *accumulate(lengths)][: len(lengths)]),
         )
-        for scored, draft in zip(groups, drafts, strict=True)
-    ]
 
+    def tokens_of(self, places: Collection[int]) -> torch.Tensor:
+        """bool [M]: the trained tokens of some of its groups."""
+        mask_M = torch.zeros(self.num_tokens, dtype=torch.bool)
+        for place in places:
+            for index in self.members[place]:
+                mask_M[self.tokens(index)] = True
+        return mask_M
 
-def count_trained(groups: Sequence[ScoredGroup]) -> int:
-    """Tokens in the loss's denominator: those of scored completions."""
-    return sum(
-        len(completion.token_ids_T)
-        for scored in groups
-        for completion, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True)
-        if isinstance(verdict, Score)
-    )
+    def _greedy(self) -> torch.Tensor | None:
+        rewards = [scored.greedy_reward for scored in self.groups]
+        known = [reward for reward in rewards if reward is not None]
+        return torch.tensor(known, dtype=torch.float64) if len(known) == len(rewards) else None
 
-
-def _draft(
-    scored: ScoredGroup, advantage: Advantage, normalize_std: bool
-) -> list[tuple[Completion, float]]:
-    """The scored completions, each with its advantage."""
-    verdicts = scored.verdicts_G
-    known = [isinstance(verdict, Score) for verdict in verdicts]
-    rewards = [verdict.reward if isinstance(verdict, Score) else 0.0 for verdict in verdicts]
-    advantages = advantage(rewards, known, normalize_std).tolist()
-    return [
-        (completion, value)
-        for completion, value, is_known in zip(
-            scored.group.completions_G, advantages, known, strict=True
-        )
-        if is_known
-    ]
+    def _term(self, term: str) -> torch.Tensor:
+        values = [score.terms.get(term, float("nan")) for score in self.scores_B]
+        return torch.tensor(values, dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +147,8 @@ class PackedBatch:
     """The tensors of one micro-batch.
 
     Example:
-        packed = pack(samples, torch.device("cpu"))
-        logprobs_M = policy.logprobs(packed)
+        packed = pack(step, [(3, (24, 25))], torch.device("cpu"))  # two completions of group 3
+        (outputs,) = policy.forward([packed])
     """
 
     token_ids_N: torch.Tensor
@@ -126,38 +157,59 @@ class PackedBatch:
     sources_M: torch.Tensor
     """The place among N whose output predicts each trained token."""
     targets_M: torch.Tensor
-    rollout_logprobs_M: torch.Tensor
-    advantages_M: torch.Tensor
-    weights_M: torch.Tensor
+    places_M: torch.Tensor
+    """int64: of each trained token among those of the step."""
+    completions_M: torch.Tensor
+    """int64: which completion of this micro-batch it belongs to, 0..B-1."""
+    num_completions: int
 
 
-def pack(groups: Sequence[GroupSamples], device: torch.device) -> PackedBatch:
-    """Of groups with at least one sample each."""
-    token_ids: list[int] = []
-    sources: list[int] = []
-    for group in groups:
-        token_ids += group[0].prompt_token_ids
-        before_first = len(token_ids) - 1
-        for sample in group:
-            start = len(token_ids)
-            sources += [before_first, *range(start, start + sample.num_inputs)]
-            token_ids += sample.completion.token_ids_T[: sample.num_inputs]
-    samples = [sample for group in groups for sample in group]
-    counts = torch.tensor([sample.num_trained for sample in samples])
+def packed_lengths(step: StepBatch, group: int, completions: Sequence[int]) -> GroupLengths:
+    """What `pack` makes of some of a group's completions: of each all tokens but the last are read."""
+    prompt = len(step.groups[group].group.prompt_token_ids)
+    return GroupLengths(prompt, tuple(step.lengths_B[index] - 1 for index in completions))
 
-    def per_sample(values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
 
-    def per_token(values: Callable[[Completion], Sequence[T]], dtype: torch.dtype) -> torch.Tensor:
-        flat = [value for one in samples for value in values(one.completion)]
-        return torch.tensor(flat, dtype=dtype, device=device)
+def pack(
+    step: StepBatch, pieces: Sequence[tuple[int, Sequence[int]]], device: torch.device
+) -> PackedBatch:
+    """Of each piece: its group and which completions of the step, each with trained tokens."""
+    token_ids: list[Any] = []
+    sources: list[Any] = []
+    targets: list[Any] = []
+    places: list[Any] = []
+    num_packed = 0
+    for group, completions in pieces:
+        prompt = _array(step.groups[group].group.prompt_token_ids, np.int32)
+        token_ids.append(prompt)
+        num_packed += len(prompt)
+        before_first = num_packed - 1
+        for index in completions:
+            ids = _array(step.completions_B[index].token_ids_T, np.int32)
+            token_ids.append(ids[:-1])
+            source = np.arange(num_packed - 1, num_packed - 1 + len(ids))
+            source[0] = before_first
+            sources.append(source)
+            targets.append(ids)
+            start = step.starts_B[index]
+            places.append(np.arange(start, start + len(ids)))
+            num_packed += len(ids) - 1
+    owners = [np.full(len(ids), number) for number, ids in enumerate(targets)]
+
+    def joined(parts: Sequence[Any]) -> torch.Tensor:
+        whole = np.concatenate(parts) if parts else np.zeros(0)
+        return torch.from_numpy(whole.astype(np.int64)).to(device)
 
     return PackedBatch(
-        token_ids_N=torch.tensor(token_ids, device=device),
-        groups=tuple(group_lengths(group) for group in groups),
-        sources_M=torch.tensor(sources, device=device),
-        targets_M=per_token(lambda completion: completion.token_ids_T, torch.int64),
-        rollout_logprobs_M=per_token(lambda completion: completion.logprobs_T, torch.float32),
-        advantages_M=per_sample([sample.advantage for sample in samples]),
-        weights_M=per_sample([sample.weight for sample in samples]),
+        token_ids_N=joined(token_ids),
+        groups=tuple(packed_lengths(step, group, completions) for group, completions in pieces),
+        sources_M=joined(sources),
+        targets_M=joined(targets),
+        places_M=joined(places),
+        completions_M=joined(owners),
+        num_completions=len(targets),
     )
+
+
+def _array(values: Sequence[Any], dtype: Any) -> Any:
+    return np.asarray(values, dtype=dtype)

@@ -1,9 +1,10 @@
 """Trainer checkpoints: `checkpoints/step-00010/`, written whole or not at all.
 
     state.json                 step, lineage, layout, model, the step's recorded answer, digests
-    tensor-rank-0.safetensors  fp32 main weights and AdamW moments of that shard
+    shard-0.safetensors        fp32 main weights and AdamW moments of that shard
 
-Data-parallel ranks hold the same state, so the first of them writes.
+Ranks that hold the same shard of the model hold the same state, so the first of them writes
+(`trimaran.parallel`).
 
     step-00010.tmp ──▶ step-00010            while it is written, and once it is whole
     step-00010     ──▶ step-00010.replaced   what stood there before; gone once the new one stands
@@ -23,33 +24,40 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from xxhash import xxh3_128
 
 from services.trainer.finite import is_finite
+from services.trainer.tensor_file import TensorFile, raw, spec_of
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
 from trimaran.places import sync
 from trimaran.types import LedgerEnd
 
 FOLDER = "checkpoints"
 STATE = "state.json"
 PREFIX = "step-"
-FORMAT = 2
-"""1 had neither digests nor the model in it."""
+FORMAT = 3
+"""1 had neither digests nor the model in it, 2 no layout with a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
     """In what a checkpoint must agree with the run that loads it.
 
-    Example: RankLayout(tensor_parallel=1, data_parallel=2, dtype="bfloat16", updates_per_batch=1)
+    Example: RankLayout(Layout(data=2), dtype="bfloat16", updates_per_batch=1)
     """
 
-    tensor_parallel: int
-    data_parallel: int
+    ranks: Layout
     dtype: str
     updates_per_batch: int
+    """All of a step, those of further epochs, too."""
+
+    def named(self) -> dict[str, object]:
+        """As the configuration calls them."""
+        sizes = {f"{name}_parallel": size for name, size in asdict(self.ranks).items()}
+        return {**sizes, "dtype": self.dtype, "updates_per_batch": self.updates_per_batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class TrainerState:
     layout: RankLayout
     model: Model
     shards: tuple[str, ...]
-    """The digest of each tensor-parallel rank's tensors."""
+    """The digest of each, by its number."""
     ledger: LedgerEnd | None = None
     """How far the run's ledger had come."""
 
@@ -101,28 +109,39 @@ def _named(run_folder: Path, suffix: str) -> list[Path]:
 
 
 def write_shard(
-    run_folder: Path, step: int, tensor_rank: int, tensors: Mapping[str, torch.Tensor]
+    run_folder: Path, step: int, number: int, tensors: Mapping[str, torch.Tensor]
 ) -> str:
-    """One tensor-parallel rank's part, under a temporary name until `publish`. Its digest.
+    """One rank's shard of the model, under a temporary name until `publish`. Its digest.
 
     Raises InternalError when it holds a number that is not finite.
     """
-    shard = on_host(tensors)
     folder = _temporary(run_folder, step)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _shard_name(tensor_rank)
-    save_file(shard, path)
+    path = folder / _shard_name(number)
+    digest = write_tensors(path, tensors)
     sync(path)
-    return shard_digest(shard)
+    return digest
 
 
-def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """As they can be saved. Raises InternalError for a number that is not finite."""
-    shard = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    for name, tensor in shard.items():
-        if not is_finite(tensor):
-            raise InternalError(f"{name} holds numbers that are not finite; nothing is saved")
-    return shard
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+    """A safetensors file and the `shard_digest` of its tensors, which come to the host one by one.
+
+    Raises InternalError for a number that is not finite; the file is removed then.
+    """
+    digest = xxh3_128()
+    try:
+        with TensorFile(path, (spec_of(name, tensors[name]) for name in sorted(tensors))) as file:
+            for name in sorted(tensors):
+                host = file.write(name, tensors[name])
+                if not is_finite(host):
+                    raise InternalError(
+                        f"{name} holds numbers that are not finite; nothing is saved"
+                    )
+                _digest_tensor(digest, name, host)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return digest.hexdigest()
 
 
 def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
@@ -184,8 +203,8 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
         written = tree.pop("format", 1)
         if written != FORMAT:
             raise InputError(
-                f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT},"
-                " which has digests; resume with the version that saved it, or start a new run"
+                f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT};"
+                " resume with the version that saved it, or start a new run"
             )
         state = _parse_state(tree)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -193,15 +212,16 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
             raise
         raise InputError(f"{folder}/{STATE}: not a trainer checkpoint ({error})") from None
     _check_same(folder, "model", _flat(state.model), _flat(model))
-    _check_same(folder, "configuration", asdict(state.layout), asdict(layout))
-    if len(state.shards) != layout.tensor_parallel:
+    _check_same(folder, "configuration", state.layout.named(), layout.named())
+    if len(state.shards) != layout.ranks.num_shards:
         raise InputError(f"{folder}/{STATE}: names {len(state.shards)} shards")
     return state
 
 
 def _parse_state(tree: dict[str, Any]) -> TrainerState:
     model = Model(tree["model"]["name"], ModelFacts(**tree["model"]["facts"]))
-    layout, shards = RankLayout(**tree["layout"]), tuple(tree["shards"])
+    ranks = Layout(**tree["layout"]["ranks"])
+    layout, shards = RankLayout(**{**tree["layout"], "ranks": ranks}), tuple(tree["shards"])
     ledger = tree.get("ledger")
     parsed = {"layout": layout, "model": model, "shards": shards}
     return TrainerState(**{**tree, **parsed, "ledger": ledger and LedgerEnd(**ledger)})
@@ -223,9 +243,9 @@ def _check_same(
         )
 
 
-def read_shard(folder: Path, tensor_rank: int, digest: str) -> dict[str, torch.Tensor]:
+def read_shard(folder: Path, number: int, digest: str) -> dict[str, torch.Tensor]:
     """Raises InputError when it cannot be read or is not what was written."""
-    path = folder / _shard_name(tensor_rank)
+    path = folder / _shard_name(number)
     return load_shard(path, digest, f"{path}", folder.name)
 
 
@@ -245,10 +265,13 @@ def shard_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """xxh3-128 over the tensors by name: name, dtype, shape and bytes of each. On the host."""
     digest = xxh3_128()
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        _digest_tensor(digest, name, tensors[name])
     return digest.hexdigest()
+
+
+def _digest_tensor(digest: xxh3_128, name: str, tensor: torch.Tensor) -> None:
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    digest.update(raw(tensor))
 
 
 def _temporary(run_folder: Path, step: int) -> Path:
@@ -266,5 +289,5 @@ def _drop(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _shard_name(tensor_rank: int) -> str:
-    return f"tensor-rank-{tensor_rank}.safetensors"
+def _shard_name(number: int) -> str:
+    return f"shard-{number}.safetensors"

@@ -2,7 +2,7 @@
 
 In a folder `services/trainer/checkpoint.py` says how. In a bucket:
 
-    PLACE/RUN_ID/checkpoints/step-00010/tensor-rank-0-<digest>.safetensors
+    PLACE/RUN_ID/checkpoints/step-00010/shard-0-<digest>.safetensors
     PLACE/RUN_ID/checkpoints/step-00010/state.json      written last: it names the others by digest
 
 A rank writes its part to its own disk, then uploads it. The part stays on the disk until the next one
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
-from safetensors.torch import save_file
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Model, RankLayout, TrainerState
@@ -46,8 +45,8 @@ class Loaded(NamedTuple):
 class Checkpoints(Protocol):
     """Calls block, and each is whole or has changed nothing."""
 
-    def write_shard(self, step: int, tensor_rank: int, tensors: Tensors) -> str:
-        """One tensor-parallel rank's part, which is no checkpoint until `publish`. Its digest.
+    def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
+        """One rank's shard of the model, which is no checkpoint until `publish`. Its digest.
 
         Raises InternalError when it holds a number that is not finite.
         """
@@ -61,7 +60,7 @@ class Checkpoints(Protocol):
         """After an interrupted save."""
         ...
 
-    def load(self, layout: RankLayout, model: Model, tensor_rank: int) -> Loaded | None:
+    def load(self, layout: RankLayout, model: Model, number: int) -> Loaded | None:
         """None before the first. Raises InputError when it is broken, or of another model."""
         ...
 
@@ -81,14 +80,14 @@ def shared_folder(config: RunConfig, run: RunContext) -> Path:
 
 
 class FolderCheckpoints:
-    """Example: FolderCheckpoints(run_folder).load(layout, model, tensor_rank=0)"""
+    """Example: FolderCheckpoints(run_folder).load(layout, model, number=0)"""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: in which `checkpoints/` lies."""
         self._folder = folder
 
-    def write_shard(self, step: int, tensor_rank: int, tensors: Tensors) -> str:
-        return checkpoint.write_shard(self._folder, step, tensor_rank, tensors)
+    def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
+        return checkpoint.write_shard(self._folder, step, number, tensors)
 
     def publish(self, state: TrainerState, keep: int) -> str:
         return str(checkpoint.publish(self._folder, state, keep))
@@ -96,12 +95,12 @@ class FolderCheckpoints:
     def tidy(self) -> None:
         checkpoint.tidy(self._folder)
 
-    def load(self, layout: RankLayout, model: Model, tensor_rank: int) -> Loaded | None:
+    def load(self, layout: RankLayout, model: Model, number: int) -> Loaded | None:
         folder = checkpoint.newest(self._folder)
         if folder is None:
             return None
         state = checkpoint.read_state(folder, layout, model)
-        shard = checkpoint.read_shard(folder, tensor_rank, state.shards[tensor_rank])
+        shard = checkpoint.read_shard(folder, number, state.shards[number])
         return Loaded(state, shard, str(folder))
 
 
@@ -112,17 +111,15 @@ class BucketCheckpoints:
         """`place`: the run's own. `folder`: of this host, for the newest parts."""
         self._place, self._folder = place, folder / FOLDER
 
-    def write_shard(self, step: int, tensor_rank: int, tensors: Tensors) -> str:
-        shard = checkpoint.on_host(tensors)
-        digest = checkpoint.shard_digest(shard)
-        name = _part_name(step, tensor_rank, digest)
+    def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
+        partial = self._folder / _step_name(step) / f"shard-{number}.partial"
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        digest = checkpoint.write_tensors(partial, tensors)
+        name = _part_name(step, number, digest)
         path = self._local(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        save_file(shard, partial)
         partial.replace(path)
         self._place.upload(path, name)
-        self._drop_local(tensor_rank, path)
+        self._drop_local(number, path)
         return digest
 
     def publish(self, state: TrainerState, keep: int) -> str:
@@ -140,7 +137,7 @@ class BucketCheckpoints:
         for partial in self._folder.glob("*/*.partial"):
             partial.unlink(missing_ok=True)
 
-    def load(self, layout: RankLayout, model: Model, tensor_rank: int) -> Loaded | None:
+    def load(self, layout: RankLayout, model: Model, number: int) -> Loaded | None:
         steps = _steps(self._place.sizes(FOLDER))
         if not steps:
             return None
@@ -149,8 +146,8 @@ class BucketCheckpoints:
         where = f"{self._place.url}/{folder}"
         text = self._place.read(f"{folder}/{STATE}").decode(errors="replace")
         state = checkpoint.parse_state(text, where, layout, model)
-        name = _part_name(step, tensor_rank, state.shards[tensor_rank])
-        return Loaded(state, self._shard(name, state.shards[tensor_rank], step), where)
+        name = _part_name(step, number, state.shards[number])
+        return Loaded(state, self._shard(name, state.shards[number], step), where)
 
     def _shard(self, name: str, digest: str, step: int) -> dict[str, torch.Tensor]:
         """From this host's disk, or fetched: where it lacks, or what lies there is damaged."""
@@ -190,8 +187,8 @@ class BucketCheckpoints:
         self._place.delete(states)
         self._place.delete(old - states)
 
-    def _drop_local(self, tensor_rank: int, newest: Path) -> None:
-        for path in self._folder.glob(f"*/tensor-rank-{tensor_rank}-*.safetensors"):
+    def _drop_local(self, number: int, newest: Path) -> None:
+        for path in self._folder.glob(f"*/shard-{number}-*.safetensors"):
             if path != newest:
                 path.unlink(missing_ok=True)
 
@@ -208,5 +205,5 @@ def _step_name(step: int) -> str:
     return f"{PREFIX}{step:05d}"
 
 
-def _part_name(step: int, tensor_rank: int, digest: str) -> str:
-    return f"{FOLDER}/{_step_name(step)}/tensor-rank-{tensor_rank}-{digest}.safetensors"
+def _part_name(step: int, number: int, digest: str) -> str:
+    return f"{FOLDER}/{_step_name(step)}/shard-{number}-{digest}.safetensors"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from services.trainer.batch import GroupSamples, TrainingSample
-from trimaran.types import Score, ScoredGroup
+from services.trainer.batch import StepBatch
 
 LARGEST = torch.finfo(torch.float32).max
 """Advantages become float32."""
@@ -21,38 +20,68 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def find_input_faults(
-    groups: Sequence[ScoredGroup], samples: Sequence[GroupSamples]
-) -> tuple[str, ...]:
-    """One text a group whose rewards, advantages or log-probabilities are not finite.
+    step: StepBatch,
+    computed: Collection[int],
+    rollout_logprobs_M: torch.Tensor,
+    advantages_M: torch.Tensor | None,
+) -> dict[int, str]:
+    """Of each group whose rewards, advantages or log-probabilities are not finite: one text.
 
-    `samples`: of each group those that are trained, as `prepare_mini_batch` gives them.
-    Example: "group 7: completion 2: log-probability nan of token 5, from rollout-1"
+    `computed`: the completions whose advantages and log-probabilities are looked at.
+    Example, by place in the batch:
+        {0: "group 7: completion 2: log-probability nan of token 5, from rollout-1"}
     """
-    faults = []
-    for scored, trained in zip(groups, samples, strict=True):
-        if fault := next(_faults_of(scored, trained), None):
-            faults.append(f"group {scored.group.number}: {fault}")
-    return tuple(faults)
+    bad_M = ~rollout_logprobs_M.isfinite()
+    if advantages_M is not None:
+        bad_M |= ~(advantages_M.abs() <= LARGEST)  # nor is NaN
+    suspects = {*bad_rewards(step)}
+    if bad_M.any():  # rare: only then is it worth to look at each
+        suspects |= {
+            place
+            for place, members in enumerate(step.members)
+            if any(index in computed and bad_M[step.tokens(index)].any() for index in members)
+        }
+    return {
+        place: f"group {step.groups[place].group.number}: "
+        + next(_faults_of(step, place, computed, rollout_logprobs_M, advantages_M))
+        for place in sorted(suspects)
+    }
 
 
-def _faults_of(scored: ScoredGroup, trained: GroupSamples) -> Iterator[str]:
-    for index, verdict in enumerate(scored.verdicts_G):
-        if isinstance(verdict, Score) and not abs(verdict.reward) <= LARGEST:
-            yield f"completion {index}: reward {verdict.reward}"
-    for sample in trained:
-        for fault in _sample_faults(sample):
-            index = scored.group.completions_G.index(sample.completion)
-            yield f"completion {index}: {fault}"
+def bad_rewards(step: StepBatch) -> list[int]:
+    """The places of groups with a reward that is not finite, or next to it."""
+    return [
+        place
+        for place, members in enumerate(step.members)
+        if any(not abs(step.scores_B[index].reward) <= LARGEST for index in members)
+    ]
 
 
-def _sample_faults(sample: TrainingSample) -> Iterator[str]:
-    if not abs(sample.advantage) <= LARGEST:  # nor is NaN
-        yield f"advantage {sample.advantage}"
-    completion = sample.completion
-    for place, logprob in enumerate(completion.logprobs_T):
-        if not math.isfinite(logprob):
-            segment = next(s for s in completion.segments if s.start <= place < s.end)
-            yield f"log-probability {logprob} of token {place}, from {segment.replica}"
+def _faults_of(
+    step: StepBatch,
+    place: int,
+    computed: Collection[int],
+    rollout_logprobs_M: torch.Tensor,
+    advantages_M: torch.Tensor | None,
+) -> Iterator[str]:
+    """A reward first: advantages of other completions may follow from it."""
+    completions = step.groups[place].group.completions_G
+    names = {
+        index: f"completion {completions.index(step.completions_B[index])}"
+        for index in step.members[place]
+    }
+    for index, name in names.items():
+        if not abs(reward := step.scores_B[index].reward) <= LARGEST:
+            yield f"{name}: reward {reward}"
+    for index in filter(computed.__contains__, names):
+        name, completion, tokens = names[index], step.completions_B[index], step.tokens(index)
+        for number, logprob in enumerate(rollout_logprobs_M[tokens].tolist()):
+            if not math.isfinite(logprob):
+                segment = next(s for s in completion.segments if s.start <= number < s.end)
+                yield f"{name}: log-probability {logprob} of token {number}, from {segment.replica}"
+        for advantage in [] if advantages_M is None else advantages_M[tokens].tolist():
+            if not abs(advantage) <= LARGEST:  # nor is NaN
+                yield f"{name}: advantage {advantage}"
 
 
 def describe(faults: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ class ShardedWeights(Protocol):
         ...
 
     def parts(self) -> Iterator[Part]:
-        """This rank's."""
+        """This rank's. All ranks must iterate to the end."""
         ...
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
@@ -114,7 +114,9 @@ class HeldShard:
         return Offer(peer, self.blocks, snapshot.path, delta)
 
     def _check_finite(self) -> None:
-        broken = next((p.name for p in self._weights.parts() if not is_finite(p.tensor)), "")
+        # To the end: ranks may gather parts together.
+        names = [p.name for p in self._weights.parts() if not is_finite(p.tensor)]
+        broken = names[0] if names else ""
         if self._weights.add_up(torch.tensor([int(bool(broken))], dtype=torch.int32)).any():
             raise InternalError(
                 f"{broken or 'a tensor of another rank'} holds numbers that are not finite;"

@@ -1,5 +1,7 @@
 """One step of GRPO on a policy: the algorithm, with the machinery behind `Policy`.
 
+    batch ─▶ pack ─▶ old and reference passes ─▶ advantages ─▶ each update: loss, gradient, step
+
 An optimizer update with a number that is not finite, in what arrived, in a loss or in the gradient,
 changes nothing: weights, moments and the optimizer's count of updates stay as they are. All ranks
 decide alike, and the step goes on with its next update.
@@ -8,29 +10,28 @@ decide alike, and the step goes on with its next update.
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol
 
 import torch
 
-from services.trainer.batch import (
-    GroupSamples,
-    PackedBatch,
-    count_trained,
-    group_lengths,
-    pack,
-    prepare_mini_batch,
-)
+from services.trainer.batch import PackedBatch, StepBatch
 from services.trainer.finite import describe, find_input_faults
-from services.trainer.grpo.loss import Loss, TokenValues
-from services.trainer.packing import MicroBatch, Piece, join, plan_micro_batches
+from services.trainer.grpo.kinds import Advantage, Aggregation, Loss
+from services.trainer.learning_rate import learning_rate
+from services.trainer.objective import Objective, sum_names, token_weights
+from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.step_metrics import token_metrics
 from services.trainer.sums import TokenSums
-from trimaran.choices import ADVANTAGES, AGGREGATIONS, LOSSES
+from services.trainer.updates import Update, plan_updates
+from services.trainer.values import StepValues, early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
-from trimaran.types import ScoredGroup, TrainingBatch
+from trimaran.errors import InputError
+from trimaran.types import TrainingBatch
 
 
 class Policy(Protocol):
@@ -40,7 +41,7 @@ class Policy(Protocol):
     One update of the weights, as `train_step` makes it:
 
         policy.zero_gradients()
-        (policy.logprobs(packed) * factors_M).sum().backward()
+        policy.forward_backward(micro_batches, lambda index, outputs: outputs.logprobs_M.sum())
         norm = policy.sum_gradients()
         policy.update(learning_rate=1e-6)
     """
@@ -54,12 +55,21 @@ class Policy(Protocol):
         """Of attending to one token, in passes of a token through all the rest of a layer."""
         ...
 
-    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        """Of the trained tokens, float32 [M], at the sampling temperature, with gradient."""
+    def forward(
+        self, micro_batches: Sequence[PackedBatch], entropy: bool = False
+    ) -> list[TokenOutputs]:
+        """Without gradient. Every rank of a pipeline gets the answer."""
         ...
 
-    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        """The same of the frozen initial policy, without gradient."""
+    def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        """Log-probabilities, float32 [M], of the frozen initial policy."""
+        ...
+
+    def forward_backward(
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
+    ) -> None:
+        """Gradients add up. `loss` is called once a micro-batch, in order, where its tokens' outputs
+        are: on the last stage of a pipeline."""
         ...
 
     def zero_gradients(self) -> None:
@@ -71,7 +81,7 @@ class Policy(Protocol):
         ...
 
     def sum_gradients(self) -> float:
-        """Over the data-parallel ranks; the norm of the whole. All ranks must call."""
+        """Over all ranks that hold the same weights; the norm of the whole. All ranks must call."""
         ...
 
     def update(self, learning_rate: float) -> None:
@@ -79,7 +89,8 @@ class Policy(Protocol):
         ...
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
-        """In place over the data-parallel ranks: add up one, take the maxima of the other."""
+        """In place over the data-parallel ranks: add up one, take the maxima of the other. Of a
+        pipeline's last stage; every stage gets the answer."""
         ...
 
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
@@ -96,91 +107,64 @@ class StepResult:
     """Why updates were left out, with the groups; empty where all were made."""
 
 
-@dataclass(frozen=True, slots=True)
-class _MiniBatch:
-    groups: tuple[ScoredGroup, ...]
-    samples: list[GroupSamples]
-    """Of each group."""
-    micro_batches: tuple[MicroBatch, ...]
-    """This rank's; none where an input is not finite."""
-    packed: tuple[PackedBatch, ...]
-    """The same as tensors."""
-    imbalance: float
-    """Of the ranks' work, 1 or more."""
-    faults: tuple[str, ...]
-    """Of the inputs."""
-
-    def pack(self, pieces: MicroBatch, device: torch.device) -> PackedBatch:
-        return pack([self._samples_of(piece) for piece in pieces], device)
-
-    def num_trained(self, piece: Piece) -> int:
-        return sum(sample.num_trained for sample in self._samples_of(piece))
-
-    def _samples_of(self, piece: Piece) -> GroupSamples:
-        return tuple(self.samples[piece.place][index] for index in piece.completions)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """What an update of a micro-batch compares with; of each trained token, float32 [M]."""
-
-    old: torch.Tensor | None
-    """None where they are those of the update itself."""
-    reference: torch.Tensor | None
-    """None without a KL term."""
-
-    def split(self, counts: list[int]) -> list[_Fixed]:
-        """By tokens."""
-        nothing = [None] * len(counts)
-        olds = nothing if self.old is None else self.old.split(counts)
-        references = nothing if self.reference is None else self.reference.split(counts)
-        return [_Fixed(*pair) for pair in zip(olds, references, strict=True)]
-
-
-WITHOUT_GRADIENT = 4
-"""Times `micro_batch_tokens` in a pass that keeps no activations: those of a layer are there at a
-time, and the least of the models has more layers than that."""
-
-
 def check_algorithm(algorithm: AlgorithmSection) -> None:
-    """Raises InputError where a function of an installed package cannot be loaded."""
-    LOSSES.load(algorithm.loss)
-    ADVANTAGES.load(algorithm.advantage)
-    AGGREGATIONS.load(algorithm.aggregation)
+    """Raises InputError where a name stands for something else than its key needs."""
+    for key, kind in (("advantage", Advantage), ("loss", Loss), ("aggregation", Aggregation)):
+        function = getattr(algorithm, key)
+        if not isinstance(function, kind):
+            raise InputError(
+                f"algorithm.{key}: {function.type} is a {type(function).__name__}, and no"
+                f" services.trainer.grpo.kinds.{kind.__name__}; docs/extending.md has the recipe"
+            )
 
 
-def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepResult:
+def train_step(
+    policy: Policy, batch: TrainingBatch, config: RunConfig, previous: Mapping[str, float] = {}
+) -> StepResult:
     """All updates of one batch, on every rank with the same batch.
 
+    `previous`: the metrics of the step before, where there was one.
     Example: train_step(policy, batch, config).metrics["trainer/loss"]
     """
     begin = time.perf_counter()
-    updates = config.algorithm.updates_per_batch
-    per_update = len(batch.groups) // updates
-    mini_batches = [
-        _prepare(policy, batch.groups[start : start + per_update], config)
-        for start in range(0, updates * per_update, per_update)
-    ]
-    fixed = [_fix(policy, mini, config) for mini in mini_batches]
-    learning_rate = _learning_rate(config, batch.step)
-    totals, num_trained = TokenSums(policy.device), 0
+    algorithm = config.algorithm
+    step = StepBatch.of(batch.groups, algorithm.truncated == "mask")
+    rollout_M = step.rollout_logprobs()
+    advantages_M = early_advantages(step, config)
+    computed = _computed(step, advantages_M, algorithm)
+    updates = plan_updates(
+        step,
+        computed,
+        find_input_faults(step, computed, rollout_M, advantages_M),
+        config,
+        batch.step,
+        policy.data_rank,
+        policy.attention_cost,
+    )
+    first_epoch = updates[: algorithm.updates_per_batch]
+    values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous)
+    rate = learning_rate(config.trainer, batch.step, config.run.steps)
+    names = sum_names(algorithm)
+    totals = TokenSums(names, policy.device)
+    made: list[Update] = []
     norms: list[float] = []
     faults: list[str] = []
-    for mini, compared in zip(mini_batches, fixed, strict=True):
-        sums = TokenSums(policy.device)
-        found, norm = _compute_gradient(policy, mini, compared, config, sums)
+    for number, update in enumerate(updates):
+        sums = TokenSums(names, policy.device)
+        seed = random.Random(f"{config.run.seed}/{batch.step}/{number}").getrandbits(62)
+        found, norm = _compute_gradient(policy, update, values, algorithm, seed, sums)
         if found:
             faults += found
             continue
-        policy.update(learning_rate)
+        policy.update(rate)
         totals.merge(sums)
         norms.append(norm)
-        num_trained += count_trained(mini.groups)
+        made.append(update)
     metrics = {
-        "trainer/learning_rate": learning_rate,
-        "trainer/nonfinite_updates": float(updates - len(norms)),
-        "trainer/imbalance": fmean(mini.imbalance for mini in mini_batches),
-        **_token_metrics(policy, config, totals, norms, num_trained),
+        "trainer/learning_rate": rate,
+        "trainer/nonfinite_updates": float(len(updates) - len(made)),
+        "trainer/imbalance": fmean(update.imbalance for update in updates),
+        **token_metrics(policy, algorithm, totals, norms, values.kl_coefficient, made),
     }
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds
@@ -188,161 +172,70 @@ def train_step(policy: Policy, batch: TrainingBatch, config: RunConfig) -> StepR
     return StepResult(metrics, describe(faults))
 
 
-def _prepare(policy: Policy, groups: tuple[ScoredGroup, ...], config: RunConfig) -> _MiniBatch:
-    samples = prepare_mini_batch(groups, config.algorithm)
-    if faults := find_input_faults(groups, samples):
-        return _MiniBatch(groups, samples, (), (), 1.0, faults)
-    section = config.trainer
-    plan = plan_micro_batches(
-        [group_lengths(group) for group in samples],
-        section.data_parallel,
-        section.micro_batch_tokens,
-        policy.attention_cost,
-    )
-    mine = tuple(filter(None, plan.micro_batches[policy.data_rank]))
-    mini = _MiniBatch(groups, samples, mine, (), plan.imbalance, ())
-    return replace(mini, packed=tuple(mini.pack(pieces, policy.device) for pieces in mine))
-
-
-@torch.no_grad()
-def _fix(policy: Policy, mini: _MiniBatch, config: RunConfig) -> list[_Fixed]:
-    """Before the first update, for each micro-batch."""
-    num = len(mini.packed)
-    olds: list[torch.Tensor | None] = [None] * num
-    if config.algorithm.updates_per_batch > 1:
-        # Packed as in the update: other shapes round otherwise, and a ratio would not be 1.
-        olds = [policy.logprobs(packed) for packed in mini.packed]
-    references: list[torch.Tensor | None] = [None] * num
-    if config.algorithm.kl_coefficient:
-        references = [*_reference_logprobs(policy, mini, config)]
-    return [_Fixed(*pair) for pair in zip(olds, references, strict=True)]
-
-
-def _reference_logprobs(
-    policy: Policy, mini: _MiniBatch, config: RunConfig
-) -> Iterator[torch.Tensor]:
-    """Of each micro-batch, several in a pass."""
-    limit = WITHOUT_GRADIENT * config.trainer.micro_batch_tokens
-    for joined in join([len(packed.token_ids_N) for packed in mini.packed], limit):
-        pieces = tuple(piece for index in joined for piece in mini.micro_batches[index])
-        packed = mini.packed[joined[0]] if len(joined) == 1 else mini.pack(pieces, policy.device)
-        counts = [len(mini.packed[index].targets_M) for index in joined]
-        yield from policy.reference_logprobs(packed).split(counts)
+def _computed(
+    step: StepBatch, advantages_M: torch.Tensor | None, algorithm: AlgorithmSection
+) -> frozenset[int]:
+    """Completions that have a gradient. To know it early spares the passes of the others."""
+    trained = (index for index, length in enumerate(step.lengths_B) if length)
+    if advantages_M is None or algorithm.needs_all:
+        return frozenset(trained)
+    return frozenset(index for index in trained if advantages_M[step.tokens(index)].any())
 
 
 def _compute_gradient(
     policy: Policy,
-    mini: _MiniBatch,
-    fixed: Sequence[_Fixed],
-    config: RunConfig,
+    update: Update,
+    values: StepValues,
+    algorithm: AlgorithmSection,
+    seed: int,
     sums: TokenSums,
 ) -> tuple[tuple[str, ...], float]:
     """What is not finite, if anything, and the gradient's norm. The same on every rank."""
-    if mini.faults:  # each rank looked at all inputs
-        return mini.faults, 0.0
+    if update.faults:  # each rank looked at all inputs
+        return update.faults, 0.0
+    weights_M = token_weights(update, algorithm, policy.device)
+    objective = Objective(algorithm, values, weights_M, seed)
     policy.zero_gradients()
-    for packed, compared in zip(mini.packed, fixed, strict=True):
-        _accumulate(policy, packed, compared, config, sums)
+    _accumulate(policy, update.pack(policy.device), objective, sums)
     norm = policy.sum_gradients()
     is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
-    return (_blame(policy, mini, fixed, config) if policy.any_rank(is_bad).item() else ()), norm
-
-
-def _blame(
-    policy: Policy, mini: _MiniBatch, fixed: Sequence[_Fixed], config: RunConfig
-) -> tuple[str, ...]:
-    """Which groups it is, each piece computed once more by itself."""
-    flags = torch.zeros(len(mini.groups), dtype=torch.bool)
-    for pieces, compared in zip(mini.micro_batches, fixed, strict=True):
-        parts = compared.split([mini.num_trained(piece) for piece in pieces])
-        for piece, part in zip(pieces, parts, strict=True):
-            sums = TokenSums(policy.device)
-            policy.zero_gradients()
-            _accumulate(policy, mini.pack((piece,), policy.device), part, config, sums)
-            is_finite = sums.finite and math.isfinite(policy.own_gradient_norm())
-            flags[piece.place] |= not is_finite
-    flags = policy.any_rank(flags)
-    faults = [
-        f"group {scored.group.number}: its loss or gradient is not finite"
-        for scored, flag in zip(mini.groups, flags.tolist(), strict=True)
-        if flag
-    ]
-    first, last = (mini.groups[end].group.number for end in (0, -1))
-    return tuple(faults) or (
-        f"groups {first} to {last}: the sum of their gradients is not finite, each one's is",
-    )
+    if not policy.any_rank(is_bad).item():
+        return (), norm
+    return _blame(policy, update, objective, sums), norm
 
 
 def _accumulate(
-    policy: Policy,
-    packed: PackedBatch,
-    fixed: _Fixed,
-    config: RunConfig,
-    sums: TokenSums,
+    policy: Policy, packed: Sequence[PackedBatch], objective: Objective, sums: TokenSums
 ) -> None:
-    """Forward and backward of one micro-batch; gradients add up in the policy."""
-    logprobs = policy.logprobs(packed)
-    current = logprobs.detach()
-    old = current if fixed.old is None else fixed.old
-    values = TokenValues(
-        old_logprobs=old,
-        rollout_logprobs=packed.rollout_logprobs_M,
-        advantages=packed.advantages_M,
-        weights=packed.weights_M,
-        reference_logprobs=fixed.reference,
-    )
-    loss: Loss = LOSSES.load(config.algorithm.loss)
-    parts = loss(logprobs, values, config.algorithm)
-    parts.loss.backward()
-    # The loss alone would not do: limits make a finite number of an infinite one.
-    sums.require_finite(current, old, *([] if fixed.reference is None else [fixed.reference]))
-    sums.add(
-        parts.importance_max,
-        loss=parts.loss.detach(),
-        tokens=len(packed.targets_M),
-        packed=len(packed.token_ids_N),
-        clipped=parts.clipped,
-        importance=parts.importance,
-        divergence=parts.divergence,
-        gap=(old - packed.rollout_logprobs_M).abs().sum(),
-        logprob=current.sum(),
+    policy.forward_backward(
+        packed,
+        lambda index, outputs: objective(packed[index], outputs, sums),
+        entropy=objective.algorithm.entropy.is_computed,
     )
 
 
-def _learning_rate(config: RunConfig, step: int) -> float:
-    """Linear warm-up over the first `warmup_steps` steps, then constant."""
-    section = config.trainer
-    return section.learning_rate * min(1.0, step / max(section.warmup_steps, 1))
-
-
-def _token_metrics(
-    policy: Policy,
-    config: RunConfig,
-    sums: TokenSums,
-    norms: Sequence[float],
-    num_trained: int,
-) -> dict[str, float]:
-    """Of the updates that were made; `computed/` stands before what only computed tokens have."""
-    totals, importance_max = sums.reduced(policy)
-    metrics = {
-        "trainer/packed_tokens": totals["packed"],
-        "trainer/trained_tokens": float(num_trained),
-        "trainer/computed/tokens": totals["tokens"],
-    }
-    if not norms:
-        return metrics
-    computed = max(totals["tokens"], 1.0)
-    metrics |= {
-        "trainer/loss": totals["loss"] / len(norms),
-        "trainer/grad_norm": fmean(norms),
-        # Tokens that are not computed have no advantage, and are never clipped.
-        "trainer/clipped/share": totals["clipped"] / max(num_trained, 1),
-        "trainer/computed/importance_weight/mean": totals["importance"] / computed,
-        "trainer/computed/importance_weight/max": importance_max,
-        "trainer/computed/logprob_diff/mean": totals["gap"] / computed,
-        # The mean of -log p over sampled tokens estimates the entropy without another pass.
-        "trainer/computed/entropy": -totals["logprob"] / computed,
-    }
-    if config.algorithm.kl_coefficient:  # every trained token is then computed
-        metrics["trainer/kl"] = totals["divergence"] / computed
-    return metrics
+def _blame(
+    policy: Policy, update: Update, objective: Objective, sums: TokenSums
+) -> tuple[str, ...]:
+    """Which groups it is, each piece computed once more by itself."""
+    flags = torch.zeros(len(update.groups), dtype=torch.bool)
+    for rank, pieces in enumerate(update.pieces):
+        for piece in pieces:
+            alone = sums.empty_like()
+            policy.zero_gradients()
+            # Without a piece a rank takes part all the same: others' tokens may pass its experts.
+            is_mine = rank == policy.data_rank
+            packed = [update.pack_pieces((piece,), policy.device)] if is_mine else []
+            _accumulate(policy, packed, objective, alone)
+            is_finite = alone.finite and math.isfinite(policy.own_gradient_norm())
+            flags[piece.place] |= not is_finite
+    flags = policy.any_rank(flags)
+    numbers = [update.step.groups[place].group.number for place in update.groups]
+    faults = [
+        f"group {number}: its loss or gradient is not finite"
+        for number, flag in zip(numbers, flags.tolist(), strict=True)
+        if flag
+    ]
+    return tuple(faults) or (
+        f"groups {numbers[0]} to {numbers[-1]}: the sum of their gradients is not finite, each one's is",
+    )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from trimaran.errors import InputError
+from services.trainer.tensor_file import Spec, TensorFile
+from trimaran.errors import InputError, InternalError
 from trimaran.model_manifest import MANIFEST
 
 INDEX = "model.safetensors.index.json"
@@ -46,10 +48,15 @@ def _indexed_files(path: Path) -> list[str]:
 
 
 def write_model_folder(
-    target: Path, source: Path, tensors: Iterable[tuple[str, torch.Tensor]], dtype: str
+    target: Path,
+    source: Path,
+    specs: Iterable[Spec],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    dtype: str,
 ) -> None:
     """A folder that plain transformers loads, with everything but the weights from `source`.
 
+    `specs`: of all tensors, known before the first of them is made; each is written when its turn comes.
     Appears under its name only when it is whole.
     """
     temporary = target.with_name(f"{target.name}.tmp")
@@ -62,35 +69,48 @@ def write_model_folder(
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
     (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    _write_weights(temporary, _shards(tensors))
+    _write_weights(temporary, _split(specs), tensors)
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
 
 
-def _shards(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    shards: list[dict[str, torch.Tensor]] = [{}]
+def _split(specs: Iterable[Spec]) -> dict[str, list[Spec]]:
+    """By the name of a file of at most `SHARD_BYTES`, unless one tensor has more."""
+    shards: list[list[Spec]] = [[]]
     room = SHARD_BYTES
-    for name, tensor in tensors:
-        if shards[-1] and tensor.nbytes > room:
-            shards.append({})
+    for spec in specs:
+        if shards[-1] and spec.num_bytes > room:
+            shards.append([])
             room = SHARD_BYTES
-        shards[-1][name] = tensor
-        room -= tensor.nbytes
-    return shards
-
-
-def _write_weights(folder: Path, shards: list[dict[str, torch.Tensor]]) -> None:
-    metadata = {"format": "pt"}
+        shards[-1].append(spec)
+        room -= spec.num_bytes
     if len(shards) == 1:
-        save_file(shards[0], folder / WEIGHTS, metadata)
-        return
-    places: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / name, metadata)
-        places |= dict.fromkeys(shard, name)
-    index: Mapping[str, object] = {
-        "metadata": {"total_size": sum(t.nbytes for shard in shards for t in shard.values())},
-        "weight_map": places,
+        return {WEIGHTS: shards[0]}
+    count = len(shards)
+    return {
+        f"model-{number:05d}-of-{count:05d}.safetensors": shard
+        for number, shard in enumerate(shards, start=1)
     }
+
+
+def _write_weights(
+    folder: Path,
+    shards: Mapping[str, Sequence[Spec]],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+) -> None:
+    with ExitStack() as stack:
+        files: dict[str, TensorFile] = {}
+        places: dict[str, str] = {}
+        for name, shard in shards.items():
+            file = stack.enter_context(TensorFile(folder / name, shard, {"format": "pt"}))
+            files |= dict.fromkeys((spec.name for spec in shard), file)
+            places |= dict.fromkeys((spec.name for spec in shard), name)
+        for name, tensor in tensors:
+            if name not in files:
+                raise InternalError(f"{name}: is not announced among the model's tensors")
+            files[name].write(name, tensor)
+    if len(shards) == 1:
+        return
+    total = sum(spec.num_bytes for shard in shards.values() for spec in shard)
+    index = {"metadata": {"total_size": total}, "weight_map": places}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

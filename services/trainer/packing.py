@@ -42,7 +42,8 @@ class GroupLengths:
         """Of its forward pass, in tokens that attend to nothing. `attention`: the share of such a
         token that it costs to attend to one other.
 
-        Each completion attends to a copy of the prompt.
+        The prompt attends to itself once, each completion to the prompt and to itself. Where the
+        attention lays out whole sequences instead, because that is faster, it is counted alike.
         """
         own = sum(tokens * (self.prompt + tokens / 2) for tokens in self.completions)
         attended = self.prompt**2 / 2 + own if self.completions else 0.0

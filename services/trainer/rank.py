@@ -23,6 +23,7 @@ from services.trainer.learner import Policy, StepResult, check_algorithm, train_
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
 from services.trainer.saver import Saver
+from services.trainer.tensor_file import Spec
 from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.snapshot import Snapshot
 from trimaran.clients import TrainAnswer
@@ -94,9 +95,10 @@ class TrainerRank:
         self._run_id, self._folder = run.run_id, shared_folder(config, run)
         self._place = bucket_of(config, run.run_id)
         self._checkpoints = open_checkpoints(config, run, self._place)
-        self._tensor_rank = rank % config.trainer.tensor_parallel
-        self.exports = rank < config.trainer.tensor_parallel
-        """Data-parallel rank 0: the others hold the same weights."""
+        place = config.trainer.layout.place(rank)
+        self._shard = place.shard
+        self.exports = place.sends
+        """The others hold the same weights as one that does."""
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._policy: ExportablePolicy
         self._model: Model
@@ -275,7 +277,7 @@ class TrainerRank:
             shard = await self._run(self._policy.state)
             return await self._saver.run(
                 f"checkpoint of step {step}",
-                lambda: self._checkpoints.write_shard(step, self._tensor_rank, shard),
+                lambda: self._checkpoints.write_shard(step, self._shard, shard),
             )
 
     def _describe_state(self) -> TrainerState:
@@ -308,7 +310,7 @@ class TrainerRank:
             self._training = None
 
     def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
-        result = train_step(self._policy, batch, self._config)
+        result = train_step(self._policy, batch, self._config, self._metrics)
         return result, self._take_snapshot()
 
     def _answer(self) -> TrainAnswer:
@@ -324,10 +326,11 @@ class TrainerRank:
     def _export(self, target: Path) -> None:
         if not self.exports:
             return
-        tensors = ((name, tensor.cpu()) for name, tensor in self._policy.export())
+        tensors = self._policy.export()
         if self.rank == 0:
             model = self._config.model
-            write_model_folder(target, model.path, tensors, model.dtype)
+            specs = (Spec(info.name, info.dtype, info.shape) for info in self.manifest.tensors)
+            write_model_folder(target, model.path, specs, tensors, model.dtype)
         else:
             for _ in tensors:
                 pass  # its part of the gathers
@@ -342,7 +345,7 @@ class TrainerRank:
         self._policy = build()
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
-        loaded = self._checkpoints.load(self._layout, self._model, self._tensor_rank)
+        loaded = self._checkpoints.load(self._layout, self._model, self._shard)
         if loaded:
             state = loaded.state
             self._policy.load_state(loaded.shard, state.num_updates)
@@ -359,19 +362,17 @@ class TrainerRank:
 
     @property
     def _layout(self) -> RankLayout:
-        section = self._config.trainer
         return RankLayout(
-            tensor_parallel=section.tensor_parallel,
-            data_parallel=section.data_parallel,
+            self._config.trainer.layout,
             dtype=self._config.model.dtype,
-            updates_per_batch=self._config.algorithm.updates_per_batch,
+            updates_per_batch=self._config.algorithm.num_updates,
         )
 
     @property
     def _own_shard(self) -> HeldShard:
         if self._held is None:
-            last = self._config.trainer.tensor_parallel - 1
-            raise InputError(f"trainer rank {self.rank} sends no weights; ask ranks 0 to {last}")
+            ranks = ", ".join(str(one.rank) for one in self._config.trainer.layout.senders)
+            raise InputError(f"trainer rank {self.rank} sends no weights; ask rank {ranks}")
         return self._held
 
     async def _run(self, function: Callable[[], Any]) -> Any:

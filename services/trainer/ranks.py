@@ -1,6 +1,9 @@
 """How the trainer's ranks find each other: torch's default process group.
 
-Rank 0 hosts torch's store on its host's address and announces it with a nonce, so that what earlier ranks of the run announced misleads nobody.
+Rank 0 hosts torch's store on its host's address and announces it with a nonce, so that what earlier
+ranks of the run announced misleads nobody. Each other rank takes its seat there, a key with a word of
+its own life. A seat has one holder: a rank that finds it taken comes after one that has died, so this
+rank 0 has to start anew (`Meeting.ask_again`), and the rank waits for its next announcement.
 """
 
 from __future__ import annotations
@@ -58,8 +61,13 @@ def join_ranks(
 
 
 def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    store.set(f"trimaran/here/{rank}", "")
-    store.wait([f"trimaran/here/{other}" for other in range(size)], timeout)
+    if rank == 0:
+        store.set(_seat(0), "")
+    store.wait([_seat(other) for other in range(size)], timeout)
+
+
+def _seat(rank: int) -> str:
+    return f"trimaran/here/{rank}"
 
 
 def _host(meeting: Meeting, host: Host, timeout: float) -> TCPStore:
@@ -75,13 +83,16 @@ def _host(meeting: Meeting, host: Host, timeout: float) -> TCPStore:
     )
     nonce = secrets.token_hex(16)
     store.set(NONCE_KEY, nonce)
-    meeting.announce({"host": host.address, "port": port, "nonce": nonce})
+    place = {"host": host.address, "port": port, "nonce": nonce}
+    meeting.meets(place)
+    meeting.announce(place)
     return store
 
 
 def _find(meeting: Meeting, rank: int, deadline: float) -> TCPStore:
+    life = secrets.token_hex(16)
     while time.monotonic() < deadline:
-        store = _try(meeting)
+        store = _try(meeting, rank, life)
         if store is not None:
             return store
         time.sleep(POLL_SECONDS)
@@ -91,8 +102,9 @@ def _find(meeting: Meeting, rank: int, deadline: float) -> TCPStore:
     )
 
 
-def _try(meeting: Meeting) -> TCPStore | None:
-    """The store that was announced, if it is there and has the nonce that was announced with it."""
+def _try(meeting: Meeting, rank: int, life: str) -> TCPStore | None:
+    """The store that was announced, if it is there, has the nonce that was announced with it, and a
+    free seat."""
     try:
         published = meeting.find()
         if published is None:
@@ -106,6 +118,12 @@ def _try(meeting: Meeting) -> TCPStore | None:
             timeout=timedelta(seconds=CONNECT_SECONDS),
             wait_for_workers=False,
         )
-        return store if store.get(NONCE_KEY).decode() == published["nonce"] else None
+        if store.get(NONCE_KEY).decode() != published["nonce"]:
+            return None
+        if store.compare_set(_seat(rank), "", life).decode() != life:
+            meeting.ask_again(published)
+            return None
+        meeting.meets(published)
+        return store
     except (OSError, KeyError, RuntimeError, UnavailableError):
         return None  # not yet, or of earlier ranks: look again

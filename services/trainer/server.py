@@ -25,6 +25,7 @@ from trimaran.errors import (
     InternalError,
     OutOfOrderError,
     TrimaranError,
+    first_error,
 )
 from trimaran.network import Host, check_tensors, find_host
 from trimaran.run_context import RunContext
@@ -259,16 +260,21 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int, h
     server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
     server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
     try:
-        if rank.exports:
-            await asyncio.to_thread(sender.start)
-        await rank.start(lambda: build_policy(config, meeting, device, index))
-        if index == 0:
-            await history.add(rank.version)
-        for place in places:
-            await rpc.wait_until_serving(place, config.start_timeout, run.trust)
-        await server.start()
-        logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
-        raise InternalError(await rank.until_failed())
+        async with asyncio.TaskGroup() as tasks:
+            if config.num_trainer_ranks > 1:
+                tasks.create_task(meeting.until_broken(index))
+            if rank.exports:
+                await asyncio.to_thread(sender.start)
+            await rank.start(lambda: build_policy(config, meeting, device, index))
+            if index == 0:
+                await history.add(rank.version)
+            for place in places:
+                await rpc.wait_until_serving(place, config.start_timeout, run.trust)
+            await server.start()
+            logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
+            raise InternalError(await rank.until_failed())
+    except ExceptionGroup as errors:
+        raise first_error(errors) from None
     finally:
         await server.stop()
         await asyncio.to_thread(sender.close)

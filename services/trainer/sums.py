@@ -1,16 +1,15 @@
 """What the metrics of a step are made of: sums over tokens, micro-batches, updates and ranks.
 
 *Trained* tokens are all that count in the loss. *Computed* are those among them that need a forward
-pass, because their advantage is not 0 or because there is a KL term.
+pass, because their advantage is not 0 or because there is a KL or entropy term.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
-
-NAMES = ("loss", "tokens", "packed", "clipped", "importance", "divergence", "gap", "logprob")
 
 
 class Reduces(Protocol):
@@ -18,21 +17,35 @@ class Reduces(Protocol):
 
 
 class TokenSums:
-    """On the device; reading them waits for it."""
+    """On the device; reading them waits for it.
 
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(len(NAMES), dtype=torch.float32, device=device)
+    Example: sums = TokenSums(["loss", "tokens"], device); sums.add({"loss": loss, "tokens": 24})
+    """
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        """All ranks must give the same names in the same order."""
+        self._places = {name: place for place, name in enumerate(names)}
+        self._device = device
+        self._sums = torch.zeros(len(names), dtype=torch.float32, device=device)
         self._importance_max = torch.zeros(1, dtype=torch.float32, device=device)
         self._finite = torch.ones((), dtype=torch.bool, device=device)
 
-    def add(self, importance_max: torch.Tensor, **values: torch.Tensor | float) -> None:
-        for name, value in values.items():
-            self._sums[NAMES.index(name)] += value
-        self._importance_max.clamp_(min=importance_max)
+    def empty_like(self) -> TokenSums:
+        return TokenSums([*self._places], self._device)
 
-    def require_finite(self, *tensors: torch.Tensor) -> None:
+    def add(self, values: Mapping[str, torch.Tensor | float]) -> None:
+        for name, value in values.items():
+            self._sums[self._places[name]] += value
+
+    def add_importance(self, importance_M: torch.Tensor) -> None:
+        """For its greatest value."""
+        if len(importance_M):
+            self._importance_max.clamp_(min=importance_M.amax())
+
+    def require_finite(self, *tensors: torch.Tensor | None) -> None:
         for tensor in tensors:
-            self._finite &= tensor.isfinite().all()
+            if tensor is not None:
+                self._finite &= tensor.isfinite().all()
 
     @property
     def finite(self) -> bool:
@@ -46,4 +59,6 @@ class TokenSums:
     def reduced(self, ranks: Reduces) -> tuple[dict[str, float], float]:
         """By name, over all ranks, and the largest importance weight. All ranks must call."""
         ranks.reduce(self._sums, self._importance_max)
-        return dict(zip(NAMES, self._sums.tolist(), strict=True)), self._importance_max.item()
+        return dict(
+            zip(self._places, self._sums.tolist(), strict=True)
+        ), self._importance_max.item()

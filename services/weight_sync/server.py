@@ -103,8 +103,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         raise InputError("endpoints.weight_sync: missing; give host:port")
     store = await open_store(run.store_url)
     directory = Directory(store, run.run_id, named_addresses(config))
-    # The ranks of data-parallel rank 0.
-    senders = [directory.place(f"trainer-{rank}") for rank in range(config.trainer.tensor_parallel)]
+    senders = [directory.place(f"trainer-{one.rank}") for one in config.trainer.layout.senders]
     try:
         coordinator = await Coordinator.open(
             run.run_id,

@@ -152,9 +152,11 @@ def test_an_address_off_this_machine(write_run: WriteRun, refused: Refused) -> N
     assert "loopback" in message
 
 
-def test_a_batch_that_does_not_divide_over_the_ranks(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(), "trainer.data_parallel=3")
-    assert "run.groups_per_step (8) must be a multiple" in message
+def test_more_updates_than_groups(write_run: WriteRun, refused: Refused) -> None:
+    message = refused("train", write_run(), "algorithm.updates_per_batch=9")
+    assert (
+        "algorithm.updates_per_batch (9) must not be more than run.groups_per_step (8)" in message
+    )
 
 
 @pytest.mark.parametrize("room", ["trainer", "rollout"])

@@ -78,7 +78,7 @@ def test_the_layer_has_the_parts_that_we_replace(installed: Stack) -> None:
 
 def test_decoder_and_embedding_take_what_we_hand_them(installed: Stack) -> None:
     """torch's Module calls `forward` for us, which the derivation does not follow."""
-    model = installed.method("services.trainer.megatron.model", "PackedGPT", "logprobs")
+    model = installed.method("services.trainer.megatron.model", "PackedGPT", "outputs")
     for attribute, module, name in (
         ("embedding", f"{EMBEDDINGS}.language_model_embedding", "LanguageModelEmbedding"),
         ("decoder", "megatron.core.transformer.transformer_block", "TransformerBlock"),

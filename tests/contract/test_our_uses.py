@@ -87,7 +87,9 @@ def test_enough_was_followed(stack: Stack) -> None:
         "services/trainer/backend.py",
         "services/trainer/megatron/attention.py",
         "services/trainer/megatron/model.py",
+        "services/trainer/megatron/groups.py",
         "services/trainer/megatron/policy.py",
+        "services/trainer/megatron/schedule.py",
         "services/weight_sync/transports/process_groups.py",
         "trimaran/device.py",
     } <= files

@@ -235,6 +235,8 @@ class FakeRollout:
         completions = []
         for index in range(sampling.num_samples):
             token = int(digest(sampling.seed, index, live.root), 16) % 30000
+            if not sampling.temperature:
+                token = 1
             maker = world.weight_sync.makers.get(self.name, self.name)
             segment = Segment(0, 1, live.version, maker)
             text = f"{prompt.answer}" if token % 2 else "?"
@@ -275,6 +277,9 @@ class FakeReporter:
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
+
+    def replaced(self) -> None:
+        self.events.append(("replaced",))
 
     def held(self, text: str, values: Mapping[str, float]) -> None:
         self.events.append(("held", text, dict(values)))

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from services.controller.figures import draw_curve, draw_timeline, last_by_step, step_ends
+from services.controller.figures import (
+    draw_curve,
+    draw_timeline,
+    last_by_step,
+    read_newest,
+    step_ends,
+)
 from trimaran import metrics as keys
 from trimaran.telemetry import MetricsWriter, TimelineWriter
 
@@ -29,6 +35,12 @@ def test_the_pictures_are_pictures(run_folder: Path) -> None:
         height, width, _ = image.imread(picture).shape
         assert width > height > 200
     assert {path.name for path in run_folder.glob("*.png")} == {"curve.png", "timeline.png"}
+
+
+def test_of_a_long_timeline_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(9)) + '{"step"')
+    assert read_newest(path, 3) == [{"step": 6}, {"step": 7}, {"step": 8}]
 
 
 def test_the_timeline_shows_each_activity_in_its_colour_and_idle_time(run_folder: Path) -> None:

@@ -3,6 +3,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from services.controller.groups import PromptSkipped
 from services.controller.room import Room
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
@@ -105,3 +107,20 @@ def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None
         "validation/greedy_reward/mean",
         "validation/skipped_prompts",
     }
+
+
+def test_the_first_samples_and_the_newest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.controller.validation.KEPT_FILES", 3)
+    maker: Any = FakeMaker()
+    validator = Validator(PROMPTS[:1], maker, maker, make_config(), tmp_path, Room(timeout=0))
+
+    async def body() -> None:
+        for step in (0, 99_998, 99_999, 100_000, 5):  # the last: made again after a resume
+            await validator.validate(step, 0)
+            assert (tmp_path / f"samples/step-{step:05d}.jsonl").exists() or step == 5
+
+    asyncio.run(body())
+    names = {path.name for path in (tmp_path / "samples").iterdir()}
+    assert names == {"step-00000.jsonl", "step-99999.jsonl", "step-100000.jsonl"}

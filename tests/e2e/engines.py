@@ -43,7 +43,7 @@ class Engine:
     variables: dict[str, str] = field(default_factory=dict[str, str])
 
     def start(self) -> Engine:
-        self.host.mkdir(parents=True)
+        self.host.mkdir(parents=True, exist_ok=True)
         command = [*self.prefix, sys.executable, "-m", "trimaran.cli", "serve", self.kind]
         command += ["--store-file", str(self.store), "--token-file", str(self.token)]
         command += ["--run-folder", str(self.host), "--index", self.index]

@@ -42,7 +42,7 @@ def assert_loads_in_transformers(folder):
 
 
 def test_a_rank_group_trains_and_publishes_and_a_prompt_too_long_is_skipped(write_run, tmp_path):
-    ranks = {"tensor_parallel": 2, "data_parallel": 2}
+    ranks = {"pipeline_parallel": 2, "data_parallel": 2}
     path = write_run(trainer=ranks, run={"steps": 2, "groups_per_step": 6})
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write(json.dumps({"prompt": "1 " * 200, "answer": "1"}) + "\n")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.extending.recipes import Recipe
-from trimaran.choices import ADVANTAGES
 from trimaran.config import RunConfig, parse_config
 from trimaran.run_context import RunContext
 
@@ -57,9 +56,10 @@ def test_the_loss_trains_and_has_the_gradient_that_the_recipe_promises(
     usual, usual_gradient = step(model)
     named = follow("A loss").run["algorithm"]["loss"]
     metrics, gradient = step(model, loss=named)
+    assert 0 < metrics["trainer/policy/pushed_up/share"] < 1
     torch.testing.assert_close(gradient, usual_gradient, rtol=0, atol=1e-6)
     assert gradient.abs().max() > 1e-2
-    # Its value is not: it has logprobs where grpo has ratios, which are 1.
+    # Its value is not: it has logprobs where ppo_clip has ratios, which are 1.
     assert abs(metrics["trainer/loss"] - usual["trainer/loss"]) > 0.01
     assert metrics["trainer/grad_norm"] == pytest.approx(usual["trainer/grad_norm"], rel=1e-5)
     key = "trainer/computed/importance_weight/mean"
@@ -67,25 +67,29 @@ def test_the_loss_trains_and_has_the_gradient_that_the_recipe_promises(
 
 
 def test_the_aggregation_weighs_tokens(follow: Follow, model: Any) -> None:
-    from services.trainer.batch import count_trained
     from tests.trainer.batches import random_batch
 
     named = follow("A loss").run["algorithm"]["aggregation"]
-    _, usual = step(model)
+    usual_metrics, usual = step(model)
     _, gradient = step(model, aggregation=named)
     groups = random_batch(1).groups
     num_scored = sum(len(group.verdicts_G) for group in groups) - 1  # one is faulted
-    scale = count_trained(groups) / (num_scored * 1024)
+    scale = usual_metrics["trainer/trained_tokens"] / (num_scored * 1024)
     torch.testing.assert_close(gradient, usual * scale, rtol=1e-4, atol=1e-8)
 
 
 def test_the_advantage_is_the_rewards_distance_from_the_others(follow: Follow, model: Any) -> None:
+    from services.trainer.grpo.kinds import Rewards
+
     named = follow("An advantage").run["algorithm"]["advantage"]
-    advantage = ADVANTAGES.load(named)
-    assert advantage([1.0, 0.0, 0.5], [True] * 3, True).tolist() == [0.75, -0.75, 0.0]
-    assert advantage([1.0, 0.0, 9.0], [True, True, False], True).tolist() == [1.0, -1.0, 0.0]
-    assert advantage([0.1] * 3, [True] * 3, True).tolist() == [0.0] * 3
-    assert advantage([1.0, 0.0], [True, False], True).tolist() == [0.0, 0.0]
+    advantage: Any = configure(advantage=named).algorithm.advantage
+
+    def of(groups: list[int], rewards: list[float]) -> list[float]:
+        totals, lengths = torch.tensor(rewards).double(), torch.ones(len(rewards)).long()
+        return advantage(Rewards(totals, {}, {}, torch.tensor(groups), lengths, lengths)).tolist()
+
+    assert of([0, 0, 0, 1, 1], [1.0, 0.0, 0.5, 1.0, 0.0]) == [0.75, -0.75, 0.0, 1.0, -1.0]
+    assert of([0, 0, 0, 1], [0.1, 0.1, 0.1, 1.0]) == [0.0] * 4
     _, usual = step(model)
     _, gradient = step(model, advantage=named)
     assert (gradient - usual).abs().max() > 1e-3
@@ -94,12 +98,23 @@ def test_the_advantage_is_the_rewards_distance_from_the_others(follow: Follow, m
 def test_both_and_the_aggregation_together(follow: Follow, model: Any) -> None:
     named = follow("A loss").run["algorithm"] | follow("An advantage").run["algorithm"]
     assert named.keys() == {"loss", "advantage", "aggregation"}
-    metrics, gradient = step(model, **named, updates_per_batch=2, kl_coefficient=0.1)
+    metrics, gradient = step(model, **named, updates_per_batch=2, kl={"coefficient": 0.1})
     assert metrics["trainer/nonfinite_updates"] == 0
     assert gradient.isfinite().all() and gradient.abs().max() > 0
 
 
-def test_a_broken_loss_ends_the_trainer_before_it_builds_anything(
+def test_a_broken_loss_is_refused_with_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.extending.packages import install
+    from trimaran.errors import InputError
+
+    monkeypatch.syspath_prepend(install(tmp_path, {"trimaran.losses": {"mine": "nowhere:loss"}}))
+    with pytest.raises(InputError, match=r"trimaran\.losses: mine = nowhere:loss cannot be loaded"):
+        configure(loss="mine")
+
+
+def test_a_loss_that_is_none_ends_the_trainer_before_it_builds_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import asyncio
@@ -108,7 +123,8 @@ def test_a_broken_loss_ends_the_trainer_before_it_builds_anything(
     from tests.extending.packages import install
     from trimaran.errors import InputError
 
-    monkeypatch.syspath_prepend(install(tmp_path, {"trimaran.losses": {"mine": "nowhere:loss"}}))
+    place = "services.trainer.grpo.aggregations:TokenMean"
+    monkeypatch.syspath_prepend(install(tmp_path, {"trimaran.losses": {"mine": place}}))
     rank = TrainerRank(configure(loss="mine"), RunContext.in_folder(tmp_path / "run"), 0)
 
     async def start() -> None:
@@ -117,5 +133,5 @@ def test_a_broken_loss_ends_the_trainer_before_it_builds_anything(
         finally:
             await rank.close()
 
-    with pytest.raises(InputError, match=r"trimaran\.losses: mine = nowhere:loss cannot be loaded"):
+    with pytest.raises(InputError, match=r"algorithm\.loss: mine is a TokenMean, and no .*Loss"):
         asyncio.run(start())

@@ -17,8 +17,11 @@ TITLES = (
 )
 
 NAMES = {
-    "A loss": {"services/trainer/grpo/loss.py": "Loss LossSums TokenValues"},
-    "An advantage": {"services/trainer/grpo/advantages.py": "Advantage"},
+    "A loss": {
+        "services/trainer/grpo/kinds.py": "Loss Tokens TokenLosses",
+        "services/trainer/grpo/losses.py": "PpoClip",
+    },
+    "An advantage": {"services/trainer/grpo/kinds.py": "Advantage Rewards"},
     "A reward rule": {
         "trimaran/rewards.py": "Sample ReferenceUnusableError",
         "services/reward/rules/__init__.py": "RULES",
@@ -36,7 +39,7 @@ NAMES = {
     "A metric": {
         "trimaran/metrics.py": "METRICS",
         "services/controller/step_metrics.py": "describe_batch",
-        "services/trainer/learner.py": "_token_metrics",
+        "services/trainer/step_metrics.py": "token_metrics",
     },
     "An RPC": {
         "services/reward/server.py": "RewardServicer",
@@ -48,10 +51,11 @@ NAMES = {
         "tests/extending/memory_store.py": "MemoryStore",
     },
     "A model family": {
-        "trimaran/model_folder.py": "Family ModelFacts",
-        "services/trainer/megatron/architecture.py": "Architecture",
-        "services/trainer/megatron/tensors.py": "tensor_shapes",
-        "services/trainer/megatron/mapping.py": "rule_for",
+        "services/trainer/megatron/families/family.py": "Family attention mlp experts",
+        "services/trainer/megatron/families/llama.py": "LLAMA",
+        "services/trainer/megatron/rules.py": "MappingRule",
+        "trimaran/model_folder.py": "ModelFacts",
+        "trimaran/trainer_layout.py": "check_trainer_layout",
         "services/weight_sync/data/grid.py": "RULES",
     },
     "A dataset format": {"services/controller/datasets.py": "Read load_prompts"},

@@ -49,7 +49,7 @@ def serve_trainer(config_path: Path, run_folder: Path, index: int, door: Door) -
     trainer.build_policy = lambda config, meeting, device, rank: StandInPolicy(
         config, meeting, rank
     )
-    trainer_rank.train_step = lambda policy, batch, config: policy.advance(batch.step)
+    trainer_rank.train_step = lambda policy, batch, config, previous: policy.advance(batch.step)
     _announce(WeightSender, run_folder / f"trainer-{index}.relay", door)
     _wrap_hold(orders)
     _wrap_send(orders)

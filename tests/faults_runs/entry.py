@@ -85,7 +85,7 @@ def _stand_in(arguments: list[str], orders: Orders) -> None:
             config, folder, rank
         )
         module = rank
-        module.train_step = lambda policy, batch, config: policy.learn(batch)
+        module.train_step = lambda policy, batch, config, previous: policy.learn(batch)
     if arguments[:2] == ["serve", "rollout"]:
         from services.rollout import server as rollout
 

@@ -18,6 +18,7 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import holder_name
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.long_logs import LOG_BYTES
 from trimaran.launch.processes import Processes
 from trimaran.launch.service_process import ServiceDiedError, ServiceProcess
 from trimaran.launch.site import Site
@@ -139,6 +140,27 @@ def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("state", "starts", "takes_over"),
+    [
+        (RunState.RUNNING, 1, True),
+        (RunState.STARTING, 2, True),
+        (RunState.STARTING, 0, False),
+        (RunState.FAILED, 1, False),
+    ],
+)
+def test_what_an_earlier_launcher_left_under_way_is_taken_over(
+    tmp_path: Path, state: RunState, starts: int, takes_over: bool
+) -> None:
+    async def scenario(launched: Launched) -> None:
+        await launched.report(state, starts=starts)
+        (tmp_path / "controller-may-finish").touch()
+        await launched.launch({"controller": "finish"})
+        assert launched.processes and launched.processes.takes_over is takes_over
+
+    with_launcher(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
     ("goal", "state", "kind"),
     [
         (Goal.PAUSE, RunState.PAUSED, EventKind.STATE),
@@ -159,6 +181,27 @@ def test_a_run_that_still_starts_is_ended_at_once(
         assert (event.kind, event.run) == (kind, ended)
         assert not launched.told
         assert not any(map(is_alive, pids))
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimaran.launch.launch.LOOK_SECONDS", 0.05)
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "reward.log"
+
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        await launched.up("controller")
+        with log.open("wb") as file:
+            file.truncate(LOG_BYTES + 1)
+        while log.stat().st_size:
+            await asyncio.sleep(0.02)
+        assert (tmp_path / "logs" / "reward.log.1").stat().st_size == LOG_BYTES + 1
+        (tmp_path / "controller-may-finish").touch()
+        await task
 
     with_launcher(tmp_path, scenario)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
-from trimaran.launch.exits import TRY_AGAIN
+from trimaran.launch.exits import LEFT_BEHIND, TRY_AGAIN
 from trimaran.launch.processes import Processes
 from trimaran.launch.restarts import Restarts
 from trimaran.launch.service_process import ServiceDiedError, StopTimes
+from trimaran.shared_memory import FOLDER, SUFFIX, note_names
 
 QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
 NEVER = partial(Restarts, first_pause=3600.0, longest_pause=3600.0)
@@ -290,6 +292,38 @@ def test_a_dead_rank_takes_all_ranks_and_the_controller_along_and_nobody_else(
     }
 
 
+def test_a_rank_that_was_left_behind_takes_no_other_rank_along_also_at_the_start(
+    tmp_path: Path,
+) -> None:
+    """Its new rank 0 waits for it: to start that one anew as well would leave it behind again."""
+    names = {
+        "controller": "finish",
+        "trainer-0": "run",
+        "trainer-1": f"finish{LEFT_BEHIND}",
+        "trainer-2": "run",
+    }
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with start(tmp_path, names, SOON) as processes:
+            controller, *others = await until_up(tmp_path, names)
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            forget(tmp_path, "controller", "trainer-1")
+            (tmp_path / "trainer-1-may-finish").touch()
+            while not notes:
+                await asyncio.sleep(0.001)
+            (tmp_path / "trainer-1-may-finish").unlink()
+            assert controller not in await until_again(tmp_path, "controller", "trainer-1")
+            for name, pid in zip(("trainer-0", "trainer-2"), others[::2], strict=True):
+                assert pid_of(tmp_path / name) == pid and is_alive(pid)
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert notes[0].startswith(f"trainer-1 died (exit code {LEFT_BEHIND}); the run starts it again")
+    assert notes[0].endswith(" with controller in 0.01 s")
+
+
 def test_ranks_that_die_together_come_back_once(tmp_path: Path) -> None:
     names = {"controller": "finish", "trainer-0": "run", "trainer-1": "run"}
     notes: list[str] = []
@@ -361,18 +395,19 @@ def test_who_is_killed_at_the_first_start_is_started_again(tmp_path: Path) -> No
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_who_misses_another_at_the_start_is_started_again_if_that_one_was_killed(
-    is_killed: bool, tmp_path: Path
+@pytest.mark.parametrize("why", ["nothing", "a kill", "an earlier launcher"])
+def test_who_misses_another_at_the_start_is_started_again_if_that_one_was_or_may_have_been_killed(
+    why: str, tmp_path: Path
 ) -> None:
     names = {"controller": f"finish{TRY_AGAIN}", "weight-sync": "run"}
     notes: list[str] = []
 
     async def run() -> None:
         async with start(tmp_path, names, SOON) as processes:
+            processes.takes_over = why == "an earlier launcher"
             _, weight_sync = await until_up(tmp_path, names)
             waiting = asyncio.create_task(processes.wait(notes.append))
-            if is_killed:
+            if why == "a kill":
                 forget(tmp_path, "weight-sync")
                 os.kill(weight_sync, signal.SIGKILL)
                 await until_again(tmp_path, "weight-sync")
@@ -381,7 +416,7 @@ def test_who_misses_another_at_the_start_is_started_again_if_that_one_was_killed
                 await waiting  # also at last, after five times in a row
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    assert ("controller is started again" in notes) == is_killed
+    assert ("controller is started again" in notes) == (why != "nothing")
 
 
 def test_progress_forgives_the_deaths_of_those_that_made_it(tmp_path: Path) -> None:
@@ -445,3 +480,29 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -
     finally:
         launcher.kill()
         launcher.wait()
+
+
+def test_shared_memory_of_a_killed_service_is_removed_before_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    names = {"controller": "finish", "reward": "run"}
+    left = FOLDER / f"trimaran-test-{uuid.uuid4().hex}"
+
+    async def run() -> None:
+        async with start(tmp_path, names, SOON) as processes:
+            _, reward = await until_up(tmp_path, names)
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(print))
+            left.touch()
+            note_names((tmp_path / "reward.log").with_suffix(SUFFIX), [left.name])
+            forget(tmp_path, "reward")
+            os.kill(reward, signal.SIGKILL)
+            await until_again(tmp_path, "reward")
+            assert not left.exists()
+            (tmp_path / "controller-may-finish").touch()
+            await waiting
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    finally:
+        left.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from services.manager.manager import RENEW_SECONDS
-from services.manager.records import LEASE, Records
+from services.manager.records import LEASE, Managed, Records
 from services.manager.serve import Serving, launcher_environment, serving
 from services.manager.settings import ManagerSettings
 from tests.manager.fakes import (
@@ -146,6 +146,38 @@ async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
         assert other.run_id != runs[0].run_id
         with pytest.raises(AlreadyExistsError, match="once"):
             await served.runs.create(ANN, "once", text, ["run.seed=2"], 0)
+
+
+@asynchronous
+async def test_a_request_that_is_repeated_is_answered_also_where_it_would_be_refused_by_now(
+    tmp_path: Path,
+) -> None:
+    """The client did not hear the first answer; the manager was started again meanwhile."""
+    text = specification(tmp_path, rollout={"replicas": 2})
+    async with managing(tmp_path / "runs") as served:
+        asked = await served.runs.create(ANN, "once", text, ["run.steps=30"], 7)
+    limits = {"replicas": 1, "steps": 10, "priority": 5, "runs": 1, "kept": 1}
+    async with managing(tmp_path / "runs", limits=limits) as served:
+        (tmp_path / "train.jsonl").unlink()
+        again = await served.runs.create(ANN, "once", text, ["run.steps=30"], 7)
+        assert again.run_id == asked.run_id
+        for other in ((["run.steps=31"], 7), (["run.steps=30"], 6)):
+            with pytest.raises(AlreadyExistsError, match="another specification or priority"):
+                await served.runs.create(ANN, "once", text, *other)
+
+
+@asynchronous
+async def test_a_request_is_known_after_an_upgrade_that_adds_keys(tmp_path: Path) -> None:
+    text = specification(tmp_path)
+    async with managing(tmp_path / "runs") as served:
+        asked = await served.runs.create(ANN, "once", text, (), 0)
+
+        def older(run: Managed) -> Managed:
+            del (tree := dict(run.config))["network"]
+            return replace(run, config=tree)
+
+        await served.manager.records.change(asked.run_id, older)
+        assert (await served.runs.create(ANN, "once", text, (), 0)).run_id == asked.run_id
 
 
 @asynchronous
@@ -665,6 +697,25 @@ async def test_a_run_that_is_resumed_counts_among_its_owners(tmp_path: Path) -> 
         with pytest.raises(LimitError, match="ann has 1 runs"):
             await served.runs.resume(ANN, first)
         assert state_of(served, first) is RunState.FAILED
+
+
+@asynchronous
+async def test_a_run_that_has_ended_is_resumed_within_the_limits_of_now_and_a_paused_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    launcher = FakeLauncher(dies_at_once=True)
+    async with managing(tmp_path / "runs", launcher) as served:
+        failed = await create(served, tmp_path, "1", run={"steps": 30})
+        await until(lambda: state_of(served, failed) is RunState.FAILED)
+        launcher.dies_at_once = False
+        await create(served, tmp_path, "2", rollout={"tensor_parallel": 7})
+        paused = await create(served, tmp_path, "3", run={"steps": 30})
+        assert (await served.runs.pause(ANN, paused)).state is RunState.PAUSED
+    async with managing(tmp_path / "runs", FakeLauncher(), limits={"steps": 10}) as served:
+        with pytest.raises(LimitError, match="^run.steps: 30 is more than this owner's steps, 10"):
+            await served.runs.resume(ANN, failed)
+        assert state_of(served, failed) is RunState.FAILED
+        assert (await served.runs.resume(ANN, paused)).state is not RunState.PAUSED
 
 
 @asynchronous

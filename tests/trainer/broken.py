@@ -34,6 +34,6 @@ def bad_batch(step: int, logprob: float = float("nan")) -> TrainingBatch:
 
 
 def exploding_batch(step: int) -> TrainingBatch:
-    """Finite as it arrives, without `normalize_std`; the gradient of group 1 is not."""
+    """Finite as it arrives, without the deviation; the gradient of group 1 is not."""
     batch = random_batch(step)
     return change(batch, 1, with_rewards(batch.groups[1], 1e38, -1e38, 0.0))

@@ -1,14 +1,15 @@
-"""Tiny random models of both families, as Hugging Face folders."""
+"""Tiny random models of each family, as Hugging Face folders."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -29,23 +30,58 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+WIDE: dict[str, Any] = {"head_dim": 12}
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+FAMILIES = ("qwen2", "llama", "qwen3", "qwen2_moe", "qwen3_moe")
+TIED = ("qwen2",)
 
 
 def make_model(family: str) -> Any:
-    """qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3 rope."""
+    """qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3 rope; qwen3:
+    norms of queries and keys, heads that are not hidden_size / heads wide; with experts: qwen2_moe has
+    one that every token passes, qwen3_moe weighs the chosen ones to 1."""
     torch.manual_seed(0)
     if family == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, vocab_size=97, tie_word_embeddings=True))
-    else:
-        config = LlamaConfig(
+        config: Any = transformers.Qwen2Config(**SHAPE, vocab_size=97, tie_word_embeddings=True)
+        model: Any = transformers.Qwen2ForCausalLM(config)
+    elif family == "llama":
+        config = transformers.LlamaConfig(
             **SHAPE, vocab_size=96, tie_word_embeddings=False, rope_parameters=LLAMA3
         )
-        model = LlamaForCausalLM(config)
+        model = transformers.LlamaForCausalLM(config)
+    elif family == "qwen3":
+        config = transformers.Qwen3Config(**SHAPE, **WIDE, vocab_size=96, tie_word_embeddings=False)
+        model = transformers.Qwen3ForCausalLM(config)
+    elif family == "qwen2_moe":
+        config = transformers.Qwen2MoeConfig(
+            **SHAPE, **EXPERTS, vocab_size=96, shared_expert_intermediate_size=40
+        )
+        model = transformers.Qwen2MoeForCausalLM(config)
+    else:
+        config = transformers.Qwen3MoeConfig(
+            **SHAPE, **EXPERTS, **WIDE, vocab_size=96, norm_topk_prob=True
+        )
+        model = transformers.Qwen3MoeForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             # Norms and biases start at 1 and 0, which would hide a mistake in their mapping.
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else 0.05))
     return model
+
+
+def unfused(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As folders hold them: transformers keeps all experts of a layer in one tensor."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        prefix, _, last = name.rpartition(".")
+        if prefix.endswith(".experts") and last in ("gate_up_proj", "down_proj"):
+            for expert, own in enumerate(tensor):
+                names = ["gate_proj", "up_proj"] if last == "gate_up_proj" else [last]
+                for part, piece in zip(names, own.chunk(len(names)), strict=True):
+                    found[f"{prefix}.{expert}.{part}.weight"] = piece
+        else:
+            found[name] = tensor
+    return found
 
 
 def save_model(folder: Path, family: str) -> Path:

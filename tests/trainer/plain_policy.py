@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from services.trainer.batch import PackedBatch
+from services.trainer.outputs import TokenLoss, TokenOutputs
+
+
+def plain_distributions(
+    model: torch.nn.Module, packed: PackedBatch, temperature: float
+) -> torch.Tensor:
+    """Log-probabilities [M, V]: each completion with its own copy of the prompt, one sequence at a time."""
+    logits = torch.cat([_group_logits(model, part) for part in _split(packed)])
+    return (logits[packed.sources_M].float() / temperature).log_softmax(-1)
 
 
 def plain_logprobs(model: torch.nn.Module, packed: PackedBatch, temperature: float) -> torch.Tensor:
-    """Each completion with its own copy of the prompt, one sequence at a time."""
-    logits = torch.cat([_group_logits(model, part) for part in _split(packed)])
-    logprobs = (logits[packed.sources_M].float() / temperature).log_softmax(-1)
-    return logprobs.gather(-1, packed.targets_M[:, None])[:, 0]
+    """Of the trained tokens [M]."""
+    logprobs_MV = plain_distributions(model, packed, temperature)
+    return logprobs_MV.gather(-1, packed.targets_M[:, None])[:, 0]
 
 
 def _split(packed: PackedBatch) -> list[tuple[torch.Tensor, ...]]:
@@ -39,17 +49,30 @@ class PlainPolicy:
         self.events: list[str] = []
         self._temperature = temperature
 
-    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        self.events.append("logprobs" if torch.is_grad_enabled() else "old logprobs")
-        return self._logprobs(packed)
+    @torch.no_grad()
+    def forward(
+        self, micro_batches: Sequence[PackedBatch], entropy: bool = False
+    ) -> list[TokenOutputs]:
+        self.events += ["forward"] * len(micro_batches)
+        return [self._outputs(packed, entropy) for packed in micro_batches]
 
     @torch.no_grad()
-    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        self.events.append("reference")
-        return self._logprobs(packed)
+    def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        self.events += ["reference"] * len(micro_batches)
+        return [self._outputs(packed, False).logprobs_M for packed in micro_batches]
 
-    def _logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        return plain_logprobs(self.model, packed, self._temperature)
+    def forward_backward(
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
+    ) -> None:
+        for index, packed in enumerate(micro_batches):
+            self.events.append("backward")
+            loss(index, self._outputs(packed, entropy)).backward()
+
+    def _outputs(self, packed: PackedBatch, entropy: bool) -> TokenOutputs:
+        logprobs_MV = plain_distributions(self.model, packed, self._temperature)
+        chosen_M = logprobs_MV.gather(-1, packed.targets_M[:, None])[:, 0]
+        entropies_M = -(logprobs_MV.exp() * logprobs_MV).sum(-1) if entropy else None
+        return TokenOutputs(chosen_M, entropies_M)
 
     def zero_gradients(self) -> None:
         self.model.zero_grad()

@@ -31,7 +31,7 @@ def free_addresses(count: int) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def running_ranks(config: RunConfig, run_folder: Path) -> AsyncIterator[TrainerClient]:
-    await draw_epoch(run_folder)
+    epoch = await draw_epoch(run_folder)
     file = run_folder / "config.yaml"
     file.write_text(dump_config(config))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -45,7 +45,9 @@ async def running_ranks(config: RunConfig, run_folder: Path) -> AsyncIterator[Tr
     ]
     try:
         await rpc.wait_until_serving(config.endpoints.trainer[0], START_SECONDS)
-        async with TrainerClient(config.endpoints.trainer[0], Caller(run_folder.name, 1)) as client:
+        async with TrainerClient(
+            config.endpoints.trainer[0], Caller(run_folder.name, epoch)
+        ) as client:
             yield client
     finally:
         for process in processes:

@@ -18,11 +18,12 @@ from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, UnavailableError
 from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
 from trimaran.places import Place, open_place
 from trimaran.run_context import RunContext
 from trimaran.run_place import bucket_of
 
-LAYOUT = RankLayout(2, 1, "float32", 1)
+LAYOUT = RankLayout(Layout(tensor=2), "float32", 1)
 MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
 
 
@@ -96,7 +97,7 @@ def test_without_its_state_there_is_no_checkpoint(place: Place, tmp_path: Path) 
 def test_it_is_no_checkpoint_while_a_part_is_missing(place: Place, tmp_path: Path) -> None:
     digest = BucketCheckpoints(place, tmp_path).write_shard(5, 0, tensors(1.0, 0))
     state = TrainerState(5, 0, 5, "1.0", {}, "", LAYOUT, MODEL, (digest, "0" * 32))
-    with pytest.raises(UnavailableError, match="lacks checkpoints/step-00005/tensor-rank-1-0000"):
+    with pytest.raises(UnavailableError, match="lacks checkpoints/step-00005/shard-1-0000"):
         BucketCheckpoints(place, tmp_path).publish(state, 1)
     assert BucketCheckpoints(place, tmp_path).load(LAYOUT, MODEL, 0) is None
 
@@ -112,7 +113,7 @@ def test_a_damaged_copy_on_the_disk_is_fetched_anew(place: Place, tmp_path: Path
 def test_a_damaged_or_lost_part_of_the_bucket_is_named(place: Place, tmp_path: Path) -> None:
     hosts = [tmp_path / "a", tmp_path / "b"]
     saved(place, hosts, 5, 1.0)
-    name = next(name for name in place.sizes() if "tensor-rank-1" in name)
+    name = next(name for name in place.sizes() if "shard-1" in name)
     data = place.read(name)
     place.write(data[:-4] + b"!?!?", name)
     with pytest.raises(InputError, match=rf"{place.url}/{name}: is damaged.*remove step-00005"):

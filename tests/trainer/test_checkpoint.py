@@ -22,10 +22,11 @@ from services.trainer import checkpoint
 from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
 
-LAYOUT = RankLayout(2, 1, "float32", 1)
+LAYOUT = RankLayout(Layout(tensor=2), "float32", 1)
 MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
-SHARDS = [f"tensor-rank-{rank}.safetensors" for rank in range(2)]
+SHARDS = [f"shard-{rank}.safetensors" for rank in range(2)]
 
 
 def tensors(value: float, rank: int) -> dict[str, torch.Tensor]:
@@ -66,7 +67,7 @@ class Fuse:
         self.left, self.error, self.late = -1, OSError(28, "No space left on device"), False
         for name in OPERATIONS:
             monkeypatch.setattr(os, name, self._wrap(getattr(os, name)))
-        monkeypatch.setattr(checkpoint, "save_file", self._wrap(save_file))
+        monkeypatch.setattr(checkpoint, "write_tensors", self._wrap(checkpoint.write_tensors))
 
     def _wrap(self, operation: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **named: Any) -> Any:
@@ -244,7 +245,7 @@ def test_a_checkpoint_of_the_format_without_digests_is_refused(tmp_path: Path) -
     for key in ("format", "model", "shards", "nonfinite"):
         del tree[key]
     (folder / "state.json").write_text(json.dumps(tree))
-    with pytest.raises(InputError, match="of format 1, this Trimaran reads format 2.*start a new"):
+    with pytest.raises(InputError, match="of format 1, this Trimaran reads format 3.*start a new"):
         load(tmp_path)
 
 

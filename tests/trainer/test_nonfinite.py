@@ -11,6 +11,7 @@ import torch
 from services.trainer.batch import PackedBatch
 from services.trainer.finite import describe
 from services.trainer.learner import StepResult, train_step
+from services.trainer.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
 from tests.trainer.broken import bad_batch, change, exploding_batch, with_logprob, with_rewards
 from tests.trainer.models import make_model
@@ -21,7 +22,7 @@ from trimaran.types import TrainingBatch
 MakeConfig = Callable[..., RunConfig]
 NAN, INF = float("nan"), float("inf")
 FAST = {"learning_rate": 0.1}
-PLAIN = {"normalize_std": False}
+PLAIN = {"advantage": {"normalize_std": False}}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_rollout_logprob_that_is_not_finite_never_reaches_the_forward_pass(
     policy: PlainPolicy, make_config: MakeConfig, logprob: float
 ) -> None:
     result = check_left_out(policy, bad_batch(1, logprob), make_config(trainer=FAST))
-    assert not {"logprobs", "reference"} & set(policy.events)
+    assert not {"forward", "backward", "reference"} & set(policy.events)
     fault = f"group 1: completion 0: log-probability {logprob} of token 1, from r"
     assert result.nonfinite == fault
 
@@ -102,9 +103,9 @@ class Unsteady(PlainPolicy):
     value = NAN
     broken = -1
 
-    def _logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        logprobs = super()._logprobs(packed)
-        return torch.where(packed.targets_M == self.broken, self.value, logprobs)
+    def _outputs(self, packed: PackedBatch, entropy: bool) -> TokenOutputs:
+        logprobs_M = super()._outputs(packed, entropy).logprobs_M
+        return TokenOutputs(torch.where(packed.targets_M == self.broken, self.value, logprobs_M))
 
 
 @pytest.mark.parametrize("value", [NAN, -INF])
@@ -119,7 +120,7 @@ def test_a_logprob_of_the_trainer_that_is_not_finite_is_found_behind_every_limit
     # A token that only one group has.
     tokens = [{t for c in g.group.completions_G for t in c.token_ids_T[1:]} for g in batch.groups]
     policy.value, policy.broken = value, min(tokens[1] - tokens[0] - tokens[2] - tokens[3])
-    algorithm = {"kl_coefficient": kl, "updates_per_batch": updates}
+    algorithm = {"kl": {"coefficient": kl}, "updates_per_batch": updates}
     before = weights_of(policy)
     config = make_config(trainer=FAST, algorithm=algorithm)
     result = train_step(policy, batch, config)
@@ -134,7 +135,7 @@ def test_the_other_updates_of_a_step_are_made(make_config: MakeConfig) -> None:
     config = make_config(trainer=FAST, algorithm={"updates_per_batch": 2})
     policy = PlainPolicy(make_model("llama"))
     result = train_step(policy, bad_batch(1), config)
-    assert policy.events == ["old logprobs", "logprobs", "update", "reduce"]
+    assert policy.events == ["forward", "forward", "reduce", "backward", "update", "reduce"]
     assert result.metrics["trainer/nonfinite_updates"] == 1.0
     alone = PlainPolicy(make_model("llama"))
     half = TrainingBatch(1, random_batch(1).groups[2:])
@@ -184,3 +185,28 @@ def test_many_faults_are_told_in_one_line() -> None:
     faults = [f"group {number}: reward nan" for number in range(70)]
     assert describe(faults).endswith("group 3: reward nan; and 66 more")
     assert describe([]) == ""
+
+
+def test_a_group_beside_a_bad_one_is_looked_up_for_its_next_epoch(make_config: MakeConfig) -> None:
+    """Else it would be compared with log-probabilities of 0, which are finite and wrong."""
+    algorithm = {"updates_per_batch": 2, "epochs": 2, "shuffle": True, "kl": {"coefficient": 0.1}}
+    config = make_config(trainer={"learning_rate": 1e-30}, algorithm=algorithm)
+    for step in range(1, 6):
+        policy = PlainPolicy(make_model("llama"))
+        metrics = train_step(policy, bad_batch(step), config).metrics
+        assert metrics["trainer/kl"] == pytest.approx(0.0, abs=1e-5)
+        assert metrics["trainer/policy/clipped/share"] == 0.0
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_pp", {"type": "group", "whiten": True}])
+@pytest.mark.parametrize("kl", [{}, {"coefficient": 0.1, "place": "reward"}])
+def test_a_bad_group_does_not_spoil_the_statistics_of_the_batch(
+    make_config: MakeConfig, advantage: object, kl: dict[str, object]
+) -> None:
+    algorithm = {"updates_per_batch": 4, "advantage": advantage, "kl": kl}
+    config = make_config(trainer=FAST, algorithm=algorithm)
+    batch = random_batch(1)
+    batch = change(batch, 3, with_rewards(batch.groups[3], 1.0, NAN, 0.0))
+    result = train_step(PlainPolicy(make_model("llama")), batch, config)
+    assert result.nonfinite == "group 3: completion 1: reward nan"
+    assert result.metrics["trainer/nonfinite_updates"] == 1.0

@@ -88,7 +88,7 @@ def test_the_first_resumed_update_is_that_of_the_uninterrupted_run(
 
     async def scenario() -> None:
         async with started(config, tmp_path) as rank:
-            assert type(rank._policy._adam) is kind  # type: ignore[attr-defined]
+            assert type(rank._policy._adams[0]) is kind  # type: ignore[attr-defined]
             await rank.train(random_batch(1))
             await rank.train(random_batch(2))
             await save(rank, 2)

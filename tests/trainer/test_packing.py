@@ -82,6 +82,9 @@ def test_the_cost_of_attention_is_counted_by_hand() -> None:
     group = GroupLengths(4, (2, 6))
     # The prompt attends over half of itself, a completion over the prompt and half of itself.
     assert group.cost(0.5) == 12 + 0.5 * (4 * 2 + 2 * (4 + 1) + 6 * (4 + 3))
+    # One more completion brings its own pairs, and no further prompt.
+    more = GroupLengths(4, (2, 6, 2))
+    assert more.cost(0.5) - group.cost(0.5) == 2 + 0.5 * 2 * (4 + 1)
     assert GroupLengths(4, ()).cost(0.5) == 0
 
 

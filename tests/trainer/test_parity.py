@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.snapshot import Part, take_snapshot
 from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.models import TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from trimaran.clients import TrainerClient
@@ -26,7 +28,24 @@ from trimaran.types import Caller
 pytestmark = pytest.mark.e2e
 
 STEPS = 4
-LAYOUTS = [("qwen2", 2, 1), ("qwen2", 1, 2), ("llama", 2, 1)]
+SEQUENCE = {"sequence_parallel": True}
+LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("qwen2", {"tensor_parallel": 2}),
+    ("llama", {"tensor_parallel": 2} | SEQUENCE),
+    ("qwen3", {"tensor_parallel": 2}),
+    ("qwen2", {"tensor_parallel": 4}),
+    ("qwen3", {"tensor_parallel": 4} | SEQUENCE),
+    ("qwen2", {"data_parallel": 2}),
+    ("qwen2", {"pipeline_parallel": 2}),
+    ("llama", {"pipeline_parallel": 2, "data_parallel": 2}),
+    ("qwen2", {"tensor_parallel": 2, "data_parallel": 2} | SEQUENCE),
+    ("qwen3", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
+    ("qwen3_moe", {"data_parallel": 2}),
+    ("qwen2_moe", {"data_parallel": 4, "expert_parallel": 2}),
+    ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2, "pipeline_parallel": 2}),
+    ("qwen2_moe", {"tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 4} | SEQUENCE),
+    ("qwen3_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+]
 
 
 def whole_root(folder: Path, tied: bool) -> str:
@@ -55,32 +74,102 @@ async def check_offers(addresses: list[str], num_blocks: int) -> None:
     assert sorted(shares) == list(range(num_blocks))
 
 
-@pytest.mark.parametrize(("family", "tensor_parallel", "data_parallel"), LAYOUTS)
+async def train_once(client: TrainerClient, step: int, root: str) -> str:
+    """The root of the new version; `root`: of that which made the tokens."""
+    batch = random_batch(step)
+    proofs = proofs_for(batch, root)
+    return (await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)).version.root
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"pipeline_parallel": 2, "data_parallel": 2}, {"tensor_parallel": 4}]
+)
+def test_a_resumed_step_is_that_of_the_uninterrupted_run(
+    sizes: dict[str, int], make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    def make() -> RunConfig:
+        trainer = {**sizes, "micro_batch_tokens": 40}
+        return make_config("qwen2", trainer=trainer, endpoints={"trainer": free_addresses(4)})
+
+    async def scenario() -> None:
+        async with running_ranks(make(), tmp_path / "run") as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            second = [await train_once(client, step, start.root) for step in (1, 2)][-1]
+            await client.save_checkpoint(2, ANSWER_SECONDS)
+            third = await train_once(client, 3, start.root)
+        async with running_ranks(make(), tmp_path / "run") as client:
+            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert (resumed.version.step, resumed.root) == (2, second)
+            assert await train_once(client, 3, start.root) == third
+        assert len({start.root, second, third}) == 3
+
+    asyncio.run(scenario())
+
+
+SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/clipped/share")
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("qwen2", {"pipeline_parallel": 2}),
+        ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
+    ],
+    ids=lambda value: name_of(value),
+)
+def test_old_and_reference_logprobs_reach_all_ranks(
+    family: str, sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term."""
+
+    async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
+        trainer = {**split, "micro_batch_tokens": 40}
+        algorithm = {"updates_per_batch": 2, "kl_coefficient": 0.2}
+        count = make_config(family, trainer=trainer).num_trainer_ranks
+        endpoints = {"trainer": free_addresses(count)}
+        config = make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)
+        async with running_ranks(config, folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            found = []
+            for step in (1, 2):
+                batch = random_batch(step)
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                found.append([answer.metrics[key] for key in SAME])
+            return found
+
+    alone = asyncio.run(train(tmp_path / "alone", {}))
+    together = asyncio.run(train(tmp_path / "together", sizes))
+    assert together == [pytest.approx(row, rel=2e-4, abs=2e-6) for row in alone]
+    assert alone[1][SAME.index("trainer/kl")] > 1e-4
+
+
+def name_of(value: Any) -> str:
+    """Example: "tensor_parallel=2" """
+    if isinstance(value, str):
+        return value
+    return ",".join(f"{key}={size}" for key, size in value.items())
+
+
+@pytest.mark.parametrize(("family", "sizes"), LAYOUTS, ids=name_of)
 def test_logits_and_four_optimizer_steps_equal_plain_transformers(
     family: str,
-    tensor_parallel: int,
-    data_parallel: int,
+    sizes: dict[str, Any],
     make_config: Callable[..., RunConfig],
     model_folders: dict[str, Path],
     tmp_path: Path,
 ) -> None:
-    addresses = free_addresses(tensor_parallel * data_parallel)
-    config = make_config(
-        family,
-        trainer={
-            "tensor_parallel": tensor_parallel,
-            "data_parallel": data_parallel,
-            "micro_batch_tokens": 40,
-        },
-        endpoints={"trainer": addresses},
-    )
+    trainer = {**sizes, "micro_batch_tokens": 40}
+    addresses = free_addresses(make_config(family, trainer=trainer).num_trainer_ranks)
+    config = make_config(family, trainer=trainer, endpoints={"trainer": addresses})
+    senders = config.trainer.layout.senders
     model = AutoModelForCausalLM.from_pretrained(model_folders[family], dtype=torch.float32)
     reference = ReferenceTrainer(model, config)
 
     async def train() -> None:
         async with running_ranks(config, tmp_path / "run") as client:
             start, manifest = await client.get_policy_version(ANSWER_SECONDS)
-            assert start.root == whole_root(model_folders[family], tied=family == "qwen2")
+            assert start.root == whole_root(model_folders[family], tied=family in TIED)
             for step in range(1, STEPS + 1):
                 batch = with_rollout_logprobs(model, random_batch(step), 0.7)
                 with pytest.raises(UnprovenError, match=r"group 0: tokens of r at version 0\.0"):
@@ -97,16 +186,17 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
                 batch = random_batch(6)
                 proofs = proofs_for(batch, start.root)
                 await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            await check_offers(addresses[:tensor_parallel], manifest.num_blocks)
+            await check_offers([addresses[one.rank] for one in senders], manifest.num_blocks)
             await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
 
     asyncio.run(train())
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
-    assert shards[1:] == [f"tensor-rank-{rank}.safetensors" for rank in range(tensor_parallel)]
-    trained = load_tensors(tmp_path / "run" / "model", tied=family == "qwen2")
-    start = load_tensors(model_folders[family], tied=family == "qwen2")
+    assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(len(senders))]
+    trained = load_tensors(tmp_path / "run" / "model", tied=family in TIED)
+    start = load_tensors(model_folders[family], tied=family in TIED)
+    wanted = unfused(model.state_dict())
     for name, tensor in trained.items():
-        difference = (tensor - model.state_dict()[name]).abs().max().item()
+        difference = (tensor - wanted[name]).abs().max().item()
         moved = (tensor - start[name]).abs().max().item()
         assert difference < 2e-5 < 1e-3 < moved, name

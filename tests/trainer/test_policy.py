@@ -4,74 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.batch import PackedBatch, pack, prepare_mini_batch
+from services.trainer.batch import PackedBatch, StepBatch, pack
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
+from services.trainer.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
+from tests.trainer.models import FAMILIES, TIED, unfused
 from tests.trainer.plain_policy import plain_logprobs
-from trimaran.config import AlgorithmSection, RunConfig
+from trimaran.config import RunConfig
+from trimaran.parallel import Layout
+
+if TYPE_CHECKING:
+    from services.trainer.megatron.policy import MegatronPolicy
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 CPU = torch.device("cpu")
+WHOLE = Layout().place(0)
 
 
-def make_policy(config: RunConfig):
+def make_policy(config: RunConfig) -> MegatronPolicy:
     from services.trainer.megatron.policy import MegatronPolicy
 
     return MegatronPolicy(config, read_architecture(config.model.path), CPU)
 
 
+def logprobs_of(policy: MegatronPolicy, packed: PackedBatch) -> torch.Tensor:
+    return policy.forward([packed])[0].logprobs_M
+
+
+def add_up(_: int, outputs: TokenOutputs) -> torch.Tensor:
+    return outputs.logprobs_M.sum()
+
+
 def whole_batch() -> PackedBatch:
-    groups = prepare_mini_batch(random_batch(1).groups, AlgorithmSection(kl_coefficient=1.0))
-    return pack(groups, CPU)
+    step = StepBatch.of(random_batch(1).groups, mask_truncated=False)
+    return pack(step, list(enumerate(step.members)), CPU)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("explicit_max_length", [0, 12, 256])
+@pytest.mark.parametrize("pair_cost", [0.0, float("inf")])
 def test_logprobs_and_gradients_equal_plain_transformers(
     family: str,
     explicit_max_length: int,
+    pair_cost: float,
     make_config: Callable[..., RunConfig],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the fused attention, the explicit one, and both in one batch."""
-    from services.trainer.megatron import attention, mapping
+    """With the fused attention, the explicit one, and both in one batch; prompts where they stand,
+    and copied."""
+    from services.trainer.megatron import attention, sequences
+    from services.trainer.megatron.mapping import list_parts
 
-    monkeypatch.setattr(attention, "EXPLICIT_MAX_LENGTH", explicit_max_length)
+    monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
+    monkeypatch.setattr(sequences, "EXPLICIT_MAX_LENGTH", explicit_max_length)
     config = make_config(family)
     policy = make_policy(config)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
     packed = whole_batch()
     factors = torch.randn(len(packed.targets_M))
-    ours = policy.logprobs(packed)
+    ours = logprobs_of(policy, packed)
     plain = plain_logprobs(model, packed, 0.7)
     torch.testing.assert_close(ours, plain, rtol=0, atol=4e-6)
     assert (ours - plain_logprobs(model, packed, 1.0)).abs().max() > 0.1
     policy.zero_gradients()
-    (ours * factors).sum().backward()
+    policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
     (plain * factors).sum().backward()
-    model_parameters: Any = mapping.parameters(policy._model)
+    weights: Any = policy._model.named_weights()
+    mains = ((name, weight.main_grad) for name, weight in weights)
     gradients = {
-        hf_name: gradient
-        for name, parameter in model_parameters
-        for rule in [mapping.rule_for(name, read_architecture(config.model.path))]
-        for hf_name, gradient in zip(rule.names, rule.join([parameter.main_grad]), strict=True)
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
     }
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
+    named: Any = model.named_parameters()
+    wanted = unfused({name: parameter.grad for name, parameter in named})
+    assert gradients.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
+    family: str, make_config: Callable[..., RunConfig]
+) -> None:
+    packed = whole_batch()
+
+    def train(recompute: bool) -> tuple[int, dict[str, torch.Tensor]]:
+        """Numbers that autograd keeps when the forward pass is done, and the gradients."""
+        policy = make_policy(make_config(family, trainer={"recompute": recompute}))
+        kept: list[int] = []
+        when_done: list[int] = []
+
+        def loss(index: int, outputs: TokenOutputs) -> torch.Tensor:
+            when_done.append(sum(kept))
+            return add_up(index, outputs)
+
+        policy.zero_gradients()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
+            policy.forward_backward([packed], loss)
+        weights: Any = policy._model.named_weights()
+        return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
+
+    (kept, gradients), (kept_less, again) = train(False), train(True)
+    assert all(torch.equal(again[name], gradients[name]) for name in gradients)
+    assert kept_less < 0.5 * kept
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_export_gives_back_what_was_loaded(
     family: str, make_config: Callable[..., RunConfig], model_folders: dict[str, Path]
 ) -> None:
-    loaded = load_tensors(model_folders[family], tied=family == "qwen2")
+    loaded = load_tensors(model_folders[family], tied=family in TIED)
     exported = dict(make_policy(make_config(family)).export())
     assert exported.keys() == loaded.keys()
     assert all(torch.equal(exported[name], loaded[name]) for name in loaded)
@@ -95,13 +145,27 @@ def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConf
 
 
 def test_the_reference_stays_where_the_policy_began(make_config: Callable[..., RunConfig]) -> None:
-    policy = make_policy(make_config("qwen2", algorithm={"kl_coefficient": 0.1}))
+    policy = make_policy(make_config("qwen2", algorithm={"kl": {"coefficient": 0.1}}))
     packed = whole_batch()
-    before = policy.reference_logprobs(packed)
-    assert torch.equal(before, policy.logprobs(packed).detach())
+    [before] = policy.forward_reference([packed])
+    assert torch.equal(before, logprobs_of(policy, packed))
     policy.zero_gradients()
-    policy.logprobs(packed).sum().backward()
+    policy.forward_backward([packed], add_up)
     policy.sum_gradients()
     policy.update(1e-2)
-    assert torch.equal(policy.reference_logprobs(packed), before)
-    assert (policy.logprobs(packed) - before).abs().max() > 1e-3
+    assert torch.equal(policy.forward_reference([packed])[0], before)
+    assert (logprobs_of(policy, packed) - before).abs().max() > 1e-3
+
+
+def test_an_fp32_head_changes_what_a_bfloat16_model_answers(
+    make_config: Callable[..., RunConfig],
+) -> None:
+    packed, bf16 = whole_batch(), {"dtype": "bfloat16"}
+    plain, fp32 = (
+        make_policy(make_config("llama", model=bf16, trainer={"fp32_head": one}))
+        for one in (False, True)
+    )
+    outputs = [policy.forward([packed], entropy=True)[0] for policy in (plain, fp32)]
+    difference = (outputs[0].logprobs_M - outputs[1].logprobs_M).abs().max()
+    assert 0 < difference < 0.05
+    assert all(one.entropies_M is not None and one.entropies_M.min() > 0 for one in outputs)

@@ -22,14 +22,14 @@ from trimaran.types import TrainingBatch, VersionId
 pytestmark = pytest.mark.e2e
 
 MakeConfig = Callable[..., RunConfig]
-PLAIN = {"normalize_std": False}
+PLAIN = {"advantage": {"normalize_std": False}}
 WARM_UP = {"warmup_steps": 4}
 
 
 def state_of(rank: TrainerRank) -> dict[str, torch.Tensor]:
     """Weights, moments and the optimizer's counts of updates."""
     state = {name: tensor.clone() for name, tensor in rank._policy.state().items()}
-    return state | counts_of(rank._policy._adam)  # type: ignore[attr-defined]
+    return state | counts_of(rank._policy._adams[0])  # type: ignore[attr-defined]
 
 
 def counts_of(adam: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -107,22 +107,27 @@ def test_weights_that_are_not_finite_are_neither_answered_nor_saved(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("tensor_parallel", "data_parallel"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("family", "split"),
+    [
+        ("qwen2", {"tensor_parallel": 2}),
+        ("qwen2", {"pipeline_parallel": 2}),
+        ("qwen2", {"data_parallel": 2}),
+        ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
+    ],
+)
 def test_all_ranks_leave_the_same_update_out(
-    make_config: MakeConfig, tmp_path: Path, tensor_parallel: int, data_parallel: int
+    make_config: MakeConfig, tmp_path: Path, family: str, split: dict[str, int]
 ) -> None:
     """Found by every rank in what arrives, or by the one that computes the group. The run with such
     steps between ends with the weights of the run without them."""
 
     def layout() -> RunConfig:
         return make_config(
+            family,
             algorithm=PLAIN,
-            trainer={
-                "tensor_parallel": tensor_parallel,
-                "data_parallel": data_parallel,
-                "micro_batch_tokens": 40,
-            },
-            endpoints={"trainer": free_addresses(tensor_parallel * data_parallel)},
+            trainer={**split, "micro_batch_tokens": 40},
+            endpoints={"trainer": free_addresses(2)},
         )
 
     async def train(folder: Path, *batches: TrainingBatch) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ async def restarted_at(config: RunConfig, run_folder: Path) -> VersionId:
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("operation", ["save_file", "sync", "publish"])
+@pytest.mark.parametrize("operation", ["write_tensors", "sync", "publish"])
 def test_a_save_that_hangs_is_given_up_and_training_goes_on(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("operation", ["save_file", "sync"])
+@pytest.mark.parametrize("operation", ["write_tensors", "sync"])
 def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_step_does_not_change_weights_that_are_being_saved(
         async with started(config, tmp_path) as rank:
             save = service(rank, config)
             await rank.train(random_batch(1))
-            disk = Disk(monkeypatch, "save_file")
+            disk = Disk(monkeypatch, "write_tensors")
             disk.hangs = True
             saving = asyncio.create_task(save(1))
             assert await asyncio.to_thread(disk.reached.wait, LONG)
@@ -199,7 +199,7 @@ def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
                 await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 if step == 2:
                     # A folder where rank 1 is about to write its file.
-                    (folder / "step-00002.tmp" / "tensor-rank-1.safetensors").mkdir(parents=True)
+                    (folder / "step-00002.tmp" / "shard-1.safetensors").mkdir(parents=True)
                     with pytest.raises(InternalError):
                         await client.save_checkpoint(step, ANSWER_SECONDS)
                 else:
@@ -208,7 +208,7 @@ def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
 
     asyncio.run(scenario())
     assert {path.name for path in (folder / "step-00003").iterdir()} == {
-        *("state.json", "tensor-rank-0.safetensors", "tensor-rank-1.safetensors")
+        *("state.json", "shard-0.safetensors", "shard-1.safetensors")
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,15 +11,16 @@ import pytest
 import torch
 
 from services.trainer.megatron.architecture import Architecture, read_architecture
-from services.trainer.megatron.mapping import list_parts, rule_for
-from services.trainer.megatron.tensors import tensor_shapes
+from services.trainer.megatron.mapping import list_parts, model_rules, tensor_shapes
 from services.trainer.model_files import load_tensors
 from services.trainer.shard import blocks_of, share_digests
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of, to_ranges
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
+from tests.trainer.models import FAMILIES, TIED
 from trimaran.choices import DIGESTS
 from trimaran.errors import InternalError
+from trimaran.parallel import Layout, RankPlace
 from trimaran.types import Manifest, TensorInfo
 
 Tensors = dict[str, torch.Tensor]
@@ -33,46 +35,47 @@ def cut(architecture: Architecture) -> tuple[TensorInfo, ...]:
 def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Iterator[str]:
     """Names of the parameters that a pipeline stage would hold, as the whole model numbers them."""
     layers = architecture.facts.num_layers // stages
-    if stage == 0:
-        yield "embedding.word_embeddings.weight"
-    for layer in range(stage * layers, (stage + 1) * layers):
-        for name in (
-            "input_layernorm.weight",
-            "pre_mlp_layernorm.weight",
-            "self_attention.linear_qkv.weight",
-            *(["self_attention.linear_qkv.bias"] if architecture.qkv_bias else []),
-            "self_attention.linear_proj.weight",
-            "mlp.linear_fc1.weight",
-            "mlp.linear_fc2.weight",
-        ):
-            yield f"decoder.layers.{layer}.{name}"
-    if stage == stages - 1:
-        yield "decoder.final_layernorm.weight"
-        if not architecture.facts.tied:
-            yield "output_layer.weight"
+    last = stage == stages - 1
+    for name in model_rules(architecture):
+        if match := re.match(r"decoder\.layers\.(\d+)\.", name):
+            if int(match[1]) // layers == stage:
+                yield name
+        elif name.startswith("embedding"):
+            if stage == 0:
+                yield name
+        elif last and (stages > 1 or not architecture.facts.tied or "output" not in name):
+            yield name
 
 
-def parts_of(
-    architecture: Architecture, loaded: Tensors, rank: int, size: int, stage: int, stages: int
-) -> list[Part]:
+def has_expert(name: str, architecture: Architecture, place: RankPlace) -> bool:
+    found = re.search(r"local_experts\.(\d+)\.", name)
+    share = architecture.facts.num_experts // place.layout.expert
+    return found is None or int(found[1]) // share == place.expert
+
+
+def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[Part]:
+    rules = model_rules(architecture)
+    shards: list[torch.Tensor] = []
+    """Of all tensor-parallel ranks, of the parameter at hand."""
+
     def named() -> Iterator[tuple[str, torch.Tensor]]:
-        for name in names_of_stage(architecture, stage, stages):
-            rule = rule_for(name, architecture)
-            yield name, rule.shard([loaded[hf_name] for hf_name in rule.names], rank, size)
+        for name in names_of_stage(architecture, place.pipeline, place.layout.pipeline):
+            if not has_expert(name, architecture, place):
+                continue
+            whole = [loaded[hf_name] for hf_name in rules[name].names]
+            number, size = rules[name].at(place)
+            shards[:] = [rules[name].shard(whole, rank, size) for rank in range(size)]
+            yield name, shards[number]
 
-    return list(list_parts(named(), architecture, rank, size))
+    return list(list_parts(named(), rules, place, lambda _: torch.cat(shards)))
 
 
 def snapshots(
-    architecture: Architecture, loaded: Tensors, size: int, stages: int, digest: str = "xxh3-128"
+    architecture: Architecture, loaded: Tensors, layout: Layout, digest: str = "xxh3-128"
 ) -> list[Snapshot]:
     """Of all ranks, with the digests that they would exchange."""
     tensors = cut(architecture)
-    all_parts = [
-        parts_of(architecture, loaded, rank, size, stage, stages)
-        for stage in range(stages)
-        for rank in range(size)
-    ]
+    all_parts = [parts_of(architecture, loaded, place) for place in layout.senders]
     words: list[torch.Tensor] = []
 
     def collect(own: dict[int, str]) -> dict[int, str]:
@@ -91,7 +94,7 @@ def snapshots(
     ]
 
 
-@pytest.fixture(params=["qwen2", "llama"])
+@pytest.fixture(params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -103,7 +106,7 @@ def architecture(family: str, model_folders: dict[str, Path]) -> Architecture:
 
 @pytest.fixture
 def loaded(family: str, model_folders: dict[str, Path]) -> Tensors:
-    return load_tensors(model_folders[family], tied=family == "qwen2")
+    return load_tensors(model_folders[family], tied=family in TIED)
 
 
 def test_the_architecture_names_every_tensor_of_the_model(
@@ -112,17 +115,36 @@ def test_the_architecture_names_every_tensor_of_the_model(
     assert dict(tensor_shapes(architecture)) == {n: tuple(t.shape) for n, t in loaded.items()}
 
 
-@pytest.mark.parametrize(("size", "stages"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+LAYOUTS = (
+    Layout(),
+    Layout(tensor=2),
+    Layout(pipeline=2),
+    Layout(tensor=2, pipeline=2, data=2),
+    Layout(tensor=4, pipeline=2),
+)
+EXPERT_LAYOUTS = (
+    Layout(data=2, expert=2),
+    Layout(tensor=2, expert=2),
+    Layout(tensor=2, data=2, expert=4),
+    Layout(tensor=2, pipeline=2, data=4, expert=2),
+)
+
+
+def layouts_for(architecture: Architecture) -> tuple[Layout, ...]:
+    return LAYOUTS + (EXPERT_LAYOUTS if architecture.facts.num_experts else ())
+
+
 def test_the_ranks_together_hold_every_block_once(
-    size: int, stages: int, architecture: Architecture, loaded: Tensors
+    architecture: Architecture, loaded: Tensors
 ) -> None:
-    held = [
-        number
-        for snapshot in snapshots(architecture, loaded, size, stages)
-        for number in numbers_of(snapshot.layout.ranges)
-    ]
     num_blocks = sum(tensor.num_blocks for tensor in cut(architecture))
-    assert sorted(held) == list(range(num_blocks))
+    for layout in layouts_for(architecture):
+        held = [
+            number
+            for snapshot in snapshots(architecture, loaded, layout)
+            for number in numbers_of(snapshot.layout.ranges)
+        ]
+        assert sorted(held) == list(range(num_blocks)), layout
 
 
 @pytest.mark.parametrize("digest", DIGESTS.built_in)
@@ -131,14 +153,14 @@ def test_every_rank_of_every_layout_has_the_same_manifest(
 ) -> None:
     manifests: list[Manifest] = [
         snapshot.manifest
-        for size, stages in ((1, 1), (2, 1), (1, 2), (2, 2))
-        for snapshot in snapshots(architecture, loaded, size, stages, digest)
+        for layout in layouts_for(architecture)
+        for snapshot in snapshots(architecture, loaded, layout, digest)
     ]
-    assert len(manifests) == 1 + 2 + 2 + 4
+    assert len(manifests) == sum(layout.num_shards for layout in layouts_for(architecture))
     assert all(one == other for one, other in pairwise(manifests))
     first = next(iter(loaded))
     changed = {**loaded, first: loaded[first] + 1}
-    assert snapshots(architecture, changed, 2, 1)[0].manifest.root != manifests[0].root
+    assert snapshots(architecture, changed, Layout(tensor=2))[0].manifest.root != manifests[0].root
 
 
 def test_a_part_that_cuts_a_block_is_named(architecture: Architecture) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,9 +12,17 @@ import pytest
 from tests.extending.packages import install
 from trimaran import choices
 from trimaran.choices import Choices
-from trimaran.config import ModelSection, PluginSection, RunConfig, TransportName, parse_config
+from trimaran.config import (
+    ModelSection,
+    PluginSection,
+    RunConfig,
+    TransportName,
+    config_to_tree,
+    parse_config,
+)
 from trimaran.device import BACKENDS, VISIBLE_DEVICES, DeviceName
 from trimaran.errors import InputError
+from trimaran.section import Options
 from trimaran.types import Transport
 
 Add = Callable[..., None]
@@ -25,6 +33,7 @@ CONFIGURED = {
     ("algorithm", "aggregation"): choices.AGGREGATIONS,
     ("weight_sync", "digest"): choices.DIGESTS,
 }
+NEEDED_OPTIONS = {"fixed": {"type": "fixed", "tokens": 8}}
 ALL = [value for value in vars(choices).values() if isinstance(value, Choices)]
 
 
@@ -38,8 +47,13 @@ class ToyEngine:
         self.config, self.device = config, device
 
 
-def first_only(num_tokens_B: Sequence[int]) -> list[float]:
-    return [1.0, *(0.0 for _ in num_tokens_B[1:])]
+class FirstOnly(Options):
+    weight: float = 1.0
+
+    def __call__(self, lengths_B: Any) -> Any:
+        weights_B = lengths_B.new_zeros(lengths_B.shape).double()
+        weights_B[0] = self.weight
+        return weights_B
 
 
 def count_bytes(piece: Any) -> str:
@@ -62,7 +76,9 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
 def test_what_is_built_in_may_be_named_and_nothing_else(section: str, key: str) -> None:
     table = CONFIGURED[section, key]
     for name in table.built_in:
-        assert getattr(getattr(config_of(**{section: {key: name}}), section), key) == name
+        given = NEEDED_OPTIONS.get(name, name)
+        found = getattr(getattr(config_of(**{section: {key: given}}), section), key)
+        assert (found.type if isinstance(found, Options) else found) == name
     near, names = next(iter(table.built_in)), ", ".join(table.built_in)
     told = (
         f"configuration: {section}.{key}: {near + 'x'!r} is unknown; did you mean {near}? (known"
@@ -95,15 +111,33 @@ def test_an_engine_of_an_installed_package(add: Add) -> None:
 
 
 def test_an_aggregation_of_an_installed_package(add: Add) -> None:
-    pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
-    from services.trainer.batch import prepare_mini_batch
-    from tests.trainer.batches import random_batch
+    torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
+    add("trimaran.aggregations", "toy", f"{__name__}:FirstOnly")
+    config = config_of(algorithm={"aggregation": {"type": "toy", "weight": 2}})
+    found: Any = config.algorithm.aggregation
+    assert found(torch.tensor([3, 4])).tolist() == [2.0, 0.0]
+    assert parse_config(config_to_tree(config)) == config
+    told = r"algorithm\.aggregation: toy: wieght: unknown key; did you mean weight\?"
+    with pytest.raises(InputError, match=told):
+        config_of(algorithm={"aggregation": {"type": "toy", "wieght": 2}})
 
-    add("trimaran.aggregations", "toy", f"{__name__}:first_only")
-    config = config_of(algorithm={"aggregation": "toy", "kl_coefficient": 1})
-    (first, *others) = prepare_mini_batch(random_batch(1).groups, config.algorithm)
-    assert [sample.weight for sample in first] == [1.0, *(0.0 for _ in first[1:])]
-    assert not any(sample.weight for group in others for sample in group)
+
+def test_what_a_package_names_must_be_a_class_of_options(add: Add) -> None:
+    add("trimaran.losses", "toy", f"{__name__}:count_bytes")
+    with pytest.raises(InputError, match=r"algorithm\.loss: toy: <function .* is no class of opt"):
+        config_of(algorithm={"loss": "toy"})
+
+
+def test_options_without_a_type_are_those_of_the_default() -> None:
+    config = config_of(algorithm={"loss": {"clip_high": 0.28}})
+    found: Any = config.algorithm.loss
+    assert (found.type, found.clip_high) == ("ppo_clip", 0.28)
+    with pytest.raises(InputError, match=r"algorithm\.loss: gspo: dual_clip: unknown key"):
+        config_of(algorithm={"loss": {"type": "gspo", "dual_clip": 3.0}})
+    with pytest.raises(
+        InputError, match=r"algorithm\.loss: must be a name, or a section with type"
+    ):
+        config_of(algorithm={"loss": 3})
 
 
 def test_a_digest_of_an_installed_package(add: Add) -> None:
@@ -118,10 +152,11 @@ def test_a_digest_of_an_installed_package(add: Add) -> None:
 def test_what_is_not_named_is_not_imported(add: Add) -> None:
     add("trimaran.losses", "other", "explosive:loss", explosive="raise SystemExit")
     assert choices.LOSSES.check("other") == "other"
-    assert callable(choices.LOSSES.load("grpo"))
+    assert callable(choices.LOSSES.load("ppo_clip"))
+    config_of()
 
 
-@pytest.mark.parametrize("name", ["grpo", "mine"])
+@pytest.mark.parametrize("name", ["ppo_clip", "mine"])
 def test_a_name_that_two_have_is_refused_and_both_are_told(name: str, add: Add) -> None:
     add("trimaran.losses", name, "one:loss", package="first")
     add("trimaran.losses", name, "two:loss", package="second")
@@ -130,8 +165,8 @@ def test_a_name_that_two_have_is_refused_and_both_are_told(name: str, add: Add) 
     with pytest.raises(InputError, match=r"algorithm\.loss: '\w+' is the name of ") as refused:
         config_of(algorithm={"loss": name})
     assert first in str(refused.value) and second in str(refused.value)
-    assert ("the built-in services.trainer.grpo.loss:grpo_loss" in str(refused.value)) is (
-        name == "grpo"
+    assert ("the built-in services.trainer.grpo.losses:PpoClip" in str(refused.value)) is (
+        name == "ppo_clip"
     )
     assert str(refused.value).endswith("rename the package's entry point, or uninstall the package")
 

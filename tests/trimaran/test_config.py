@@ -100,7 +100,32 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ),
         ("reward", {"rules": {}}, "reward.rules"),
         ("reward", {"rules": "exact"}, "reward.rules: must be a mapping, name: value"),
-        ("trainer", {"data_parallel": 3}, "must be a multiple"),
+        ("algorithm", {"updates_per_batch": 9}, "must not be more than run.groups_per_step"),
+        (
+            "algorithm",
+            {"advantage": "gdpo", "kl": {"coefficient": 0.1, "place": "reward"}},
+            "advantage: gdpo looks at scores",
+        ),
+        (
+            "algorithm",
+            {"advantage": "remax", "dynamic_sampling": {}},
+            "with advantage remax a group of equal rewards may teach something",
+        ),
+        (
+            "algorithm",
+            {"advantage": {"whiten": True}, "dynamic_sampling": {}},
+            "with advantage group, whiten: true a group",
+        ),
+        ("algorithm", {"dynamic_sampling": {"term": "style"}}, "style is none of reward.rules"),
+        (
+            "algorithm",
+            {"correction": {"old": "rollout", "token_bounds": [0.5, 2]}},
+            "nothing differs",
+        ),
+        ("rollout", {"group_size": 1}, "group compares the completions of a group"),
+        ("trainer", {"min_learning_rate": 1}, "must not be more than trainer.learning_rate"),
+        ("algorithm", {"kl": {"adaptive": {"target": 1}}}, "adaptive starts from coefficient"),
+        ("algorithm", {"correction": {"token_bounds": [2, 3]}}, "must be [low, high] with 1"),
         ("endpoints", {"rollout": ["127.0.0.1:1", "127.0.0.1:2"]}, "endpoints.rollout names 2"),
         ("endpoints", {"reward": "somewhere"}, "endpoints.reward"),
         (

@@ -43,7 +43,7 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
             _check_data(config, run)
         if kind in ("controller", "rollout", "trainer"):
             await _agree(kind, who, config, run)
-        if kind == "trainer" and index < config.trainer.tensor_parallel:
+        if kind == "trainer" and any(one.rank == index for one in config.trainer.layout.senders):
             _check_room(config, run, index)
         if kind == "controller" and config.run.payloads is not None:
             _check_writable(config.run.payloads, "run.payloads", who)
@@ -99,15 +99,16 @@ def _check_writable(url: str, key: str, who: str) -> None:
 
 
 def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
-    """For what a rank of the first data-parallel group writes; the others write nothing."""
+    """For what a rank writes that saves its shard of the model; the others write nothing."""
     url = place_url(config, run.run_id) if config.run.checkpoints else None
     # Beside a bucket lie the newest part and the one that is being written.
     folder = run.folder if url is None or is_bucket(url) else Path(url)
     kept = 2 if is_bucket(url) else config.run.keep_checkpoints + 1
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
     facts = read_model_folder(config.model.path)
-    share = STATE_BYTES * facts.num_parameters // config.trainer.tensor_parallel
-    have = sum(map(_size, folder.glob(f"checkpoints/*/tensor-rank-{rank}*.safetensors")))
+    share = STATE_BYTES * facts.num_parameters // config.trainer.layout.num_shards
+    shard = config.trainer.layout.place(rank).shard
+    have = sum(map(_size, folder.glob(f"checkpoints/*/shard-{shard}[-.]*safetensors")))
     needed = kept * share + (weights if rank == 0 else 0) - have
     if (free := shutil.disk_usage(folder).free) < needed:
         raise InputError(

@@ -75,6 +75,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         return up(options)
     if options.command == "doctor":
         return _doctor(options)
+    if options.command == "plan":
+        from trimaran.cli.plan import plan
+
+        return plan(options.config, options.overrides, options.device_memory)
     if options.command in RUN_COMMANDS:
         from trimaran.cli.runs import dispatch
 

@@ -70,6 +70,15 @@ examples:
 exit codes: 1 when there is an error among the findings, 2 for bad input
 """
 
+PLAN_EXAMPLES = """\
+Parameters, gradients, optimizer, activations, logits, host copies, keys and values, and the largest
+micro-batch that fits; docs/parallelism.md says what is exact and what is estimated.
+examples:
+  trimaran plan run.yaml
+  trimaran plan run.yaml trainer.tensor_parallel=4 --device-memory 80
+exit codes: 0 where all of it fits or nobody knows the room, 2 where it does not or for bad input
+"""
+
 UP_EXAMPLES = """\
 examples:
   trimaran up                                        this machine, on loopback
@@ -84,7 +93,8 @@ examples:
   trimaran serve rollout --index 1 --run-folder runs/addition-20260101-120000
   trimaran serve rollout --index auto --run-folder /var/lib/trimaran \\
       --store-file /run/secrets/store --token-file /run/secrets/token   what a container runs
-exit codes: 0 at its end, 75 for what may pass, 2 for bad input, 1 for any other failure
+exit codes: 0 at its end, 75 for what may pass, 76 of a trainer rank that has to meet the others anew,
+2 for bad input, 1 for any other failure
 """
 
 LEDGER_EXAMPLES = """\
@@ -239,6 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     add_run_commands(commands)
     _add_up(commands)
     _add_doctor(commands)
+    _add_plan(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
@@ -351,6 +362,25 @@ def _add_doctor(commands: Any) -> None:
     add_trust_options(doctor)
     add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
     add("--json", action="store_true", help="for machines")
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser(
+        "plan",
+        help="what a run takes of devices and hosts, and whether it fits, before anything starts",
+        epilog=PLAN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    plan.add_argument("config", metavar="CONFIG", help="a run's YAML file")
+    plan.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+    )
+    plan.add_argument(
+        "--device-memory",
+        type=float,
+        metavar="GIB",
+        help="of each device; of the host, where all computes on a CPU (default: what this machine has)",
+    )
 
 
 def _add_weights(commands: Any) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
+from trimaran.cli.plan import check_memory
 from trimaran.config import RunConfig
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Severity
@@ -21,6 +22,7 @@ from trimaran.errors import InputError
 from trimaran.launch.devices import place
 from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
+from trimaran.trainer_layout import check_trainer_layout
 from trimaran.trust import NO_TRUST
 
 
@@ -37,7 +39,9 @@ def refuse_password(store: str | None) -> None:
 def check_run(config: RunConfig) -> None:
     """Of a run whose processes all start on this machine."""
     check_inputs(config)
-    place(config, read_machine(os.environ))
+    machine = read_machine(os.environ)
+    place(config, machine)
+    check_memory(config, machine)
 
 
 def check_inputs(config: RunConfig) -> None:
@@ -53,7 +57,7 @@ def check_inputs(config: RunConfig) -> None:
 def check_model(config: RunConfig, folder: Path) -> None:
     facts = read_model_folder(folder)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
-    check_tensor_parallel(facts, config.trainer.tensor_parallel, "trainer.tensor_parallel")
+    check_trainer_layout(facts, config.trainer)
     check_lengths(config, facts)
 
 

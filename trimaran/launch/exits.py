@@ -6,6 +6,7 @@ from trimaran.errors import (
     DeadlineError,
     InputError,
     InternalError,
+    LeftBehindError,
     TransferError,
     UnavailableError,
 )
@@ -17,6 +18,10 @@ BAD_INPUT = 2
 """What the user gave is wrong; its last lines say what."""
 TRY_AGAIN = 75
 """What it met may pass, so another start may help. The number is EX_TEMPFAIL of sysexits.h."""
+
+LEFT_BEHIND = 76
+"""Of a trainer rank: another that it had met was replaced, and the new one waits for it. It has done
+nothing wrong, and nobody has to be started with it but the controller."""
 
 NOT_STARTED = 127
 """What was not started has this one, as a shell says it."""
@@ -32,6 +37,8 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, InputError):
         return BAD_INPUT
+    if isinstance(error, LeftBehindError):
+        return LEFT_BEHIND
     # A store that is damaged needs a person.
     may_pass = isinstance(error, MAY_PASS) and not isinstance(error, StoreError)
     return TRY_AGAIN if may_pass else FAILED

@@ -15,6 +15,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError, UnavailableError, first_error
 from trimaran.launch.health import HealthWatch
 from trimaran.launch.lease import held_lease
+from trimaran.launch.long_logs import LOOK_SECONDS, shorten_logs
 from trimaran.launch.processes import Processes
 from trimaran.launch.reports import Reports
 from trimaran.launch.scaling import Scaling
@@ -51,10 +52,11 @@ async def launch(
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await forget_model(store, run.run_id)
-        await reports.starting(config)
+        takes_over = await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
         processes = Processes(site.services, children=site.children)
+        processes.takes_over = takes_over
         await reports.endpoints(processes.addresses)
         on_start(processes)
         try:
@@ -98,7 +100,10 @@ class _Watch:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [
                     tasks.create_task(work)
-                    for work in (self._health.run(), self._reports.tell(), self._scale())
+                    for work in (
+                        *(self._health.run(), self._reports.tell(), self._scale()),
+                        self._shorten_logs(),
+                    )
                 ]
                 waiting = tasks.create_task(self._processes.wait(self._reports.note))
                 ending = tasks.create_task(self._follow())
@@ -166,6 +171,11 @@ class _Watch:
             except UnavailableError as error:
                 logger.warning("the run's store is away: %s", error)
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _shorten_logs(self) -> None:
+        while True:
+            await asyncio.to_thread(shorten_logs, self._run.folder / "logs")
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _tell_rest(self) -> None:
         try:

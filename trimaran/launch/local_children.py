@@ -20,6 +20,7 @@ from pathlib import Path
 from trimaran.launch import guardian
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.service_process import Exit, ServiceProcess
+from trimaran.shared_memory import SUFFIX, remove_left
 
 KILLED_SECONDS = 15.0
 """For a process to be gone that was killed, or that has nothing left to do."""
@@ -145,6 +146,7 @@ class LocalChildren:
         pid = child.process.pid
         code = await child.process.wait()
         kill_group(pid)  # what the service itself started and did not end
+        await asyncio.to_thread(remove_left, child.service.log.with_suffix(SUFFIX))
         self._tell_guardian("-", pid)
         del self.alive[child.service.name], self._watchers[pid]
         if pid in self._ended:

@@ -2,7 +2,8 @@
 
 A replica, the reward service, weight sync and the controller are started again alone. A trainer
 rank takes the other ranks and the controller along: the ranks no longer agree, and the controller
-brings them back to where the run stood, from its ledger. The run ends when a service says that its
+brings them back to where the run stood, from its ledger. A rank that ends because another was
+replaced (`LEFT_BEHIND`) takes the controller alone along. The run ends when a service says that its
 input is wrong (exit code 2), when the controller has decided that the run has failed (1), and when
 one that the run needs dies again and again.
 """
@@ -15,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from trimaran.launch.children import Child, Children
-from trimaran.launch.exits import BAD_INPUT, FAILED, NOT_STARTED, TRY_AGAIN
+from trimaran.launch.exits import BAD_INPUT, FAILED, LEFT_BEHIND, NOT_STARTED, TRY_AGAIN
 from trimaran.launch.local_children import LocalChildren
 from trimaran.launch.restarts import Restarts
 from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
@@ -23,7 +24,8 @@ from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProce
 DEFAULT_STOP_TIMES = StopTimes()
 SETTLE_SECONDS = 1.0
 """After a death: time for the others that it takes down, so that the first cause is found."""
-KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+ACCIDENTS = (-signal.SIGKILL, -signal.SIGTERM, LEFT_BEHIND)
+"""Also at the start."""
 
 Note = Callable[[str], None]
 
@@ -54,6 +56,9 @@ class Processes:
         """Each with the names that it starts again."""
         self.running = False
         """Set it once the run is under way: from then on any service may die."""
+        self.takes_over = False
+        """Set it where the run had a launcher before this one: services may miss others whose deaths
+        were before our time."""
 
     @property
     def alive(self) -> dict[str, Child]:
@@ -153,13 +158,14 @@ class Processes:
         has_decided = ended.code == BAD_INPUT or (service.leads and ended.code == FAILED)
         # At the start only a kill is an accident, and who did not find the one that was killed; anything
         # else would happen again.
-        is_accident = ended.code in KILLED or (ended.code == TRY_AGAIN and self._restarts)
+        has_lost = bool(self._restarts) or self.takes_over
+        is_accident = ended.code in ACCIDENTS or (ended.code == TRY_AGAIN and has_lost)
         if has_decided or not (self.running or is_accident):
             return False
         restarts = self._restarts[service.name]
         pause = restarts.next_pause(ended.lived_seconds)
         if pause is not None:
-            names = [service.name, *sorted(service.takes_along & self._services.keys())]
+            names = [service.name, *sorted(self._taken_along(ended))]
             others = f" with {', '.join(names[1:])}" if names[1:] else ""
             note(
                 f"{service.name} died ({ended.how}); the run starts it again{others} in {pause:g} s"
@@ -175,6 +181,23 @@ class Processes:
             f" started again and the run goes on without it; see {ended.log}"
         )
         return True
+
+    def _taken_along(self, ended: Exit) -> set[str]:
+        """Whom this death ends as well.
+
+        A rank that was left behind (services/trainer/meeting.py) ends no other rank: who was started
+        anew waits for it, and who has to go as well sees so for itself. If it took them along, there
+        might be no end: on one machine and on Ray the dead are gone before anybody is started, but an
+        engine starts a rank again at once, while a rank 0 that was asked to end may take
+        `trimaran.cli.serve.STOP_SECONDS` for it. The rank may then meet that one and be left behind
+        once more; it must not cost the next rank 0 its life. Each announcement of a rank 0 ends each
+        other rank at most once, and such an end alone makes no new announcement.
+
+        The controller has worked with the ranks before, whose newest steps are gone.
+        """
+        ends_ranks = ended.code != LEFT_BEHIND
+        names = ended.service.takes_along & self._services.keys()
+        return {name for name in names if ends_ranks or self._services[name].leads}
 
     def _begin_revival(self, names: frozenset[str], pause: float, note: Note) -> None:
         """What is to be started already joins this one."""

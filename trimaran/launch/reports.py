@@ -54,8 +54,10 @@ class Reports:
         record = await self._store.get(goal_key(self._context.run_id))
         return Goal(record.value["goal"]) if record else Goal.RUN
 
-    async def starting(self, config: RunConfig) -> None:
-        """Also puts the configuration where services find it that have no file of it."""
+    async def starting(self, config: RunConfig) -> bool:
+        """Also puts the configuration where services find it that have no file of it.
+
+        Whether an earlier launcher has gone and left the run under way."""
         before = await self.run()
         run = before or Run(self._context.run_id, RunState.STARTING, 0, 0, created_at=time.time())
         run = replace(
@@ -77,6 +79,7 @@ class Reports:
         await self._put(
             {run_key(run.run_id): run_to_tree(run), config_key(run.run_id): config_to_tree(config)}
         )
+        return before is not None and before.starts > 0 and before.state.has_processes
 
     async def endpoints(self, addresses: Mapping[str, str]) -> None:
         await self._put({endpoints_key(self._context.run_id): dict(addresses)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ class Exit:
 
     def _own_log(self) -> str:
         with self.service.log.open("rb") as log:
-            log.seek(self.log_start)
+            # It may have been shortened since.
+            log.seek(self.log_start if self.log_start < log.seek(0, os.SEEK_END) else 0)
             return log.read().decode(errors="replace")
 
 

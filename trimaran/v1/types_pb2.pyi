@@ -145,12 +145,14 @@ class Verdict(_message.Message):
     def __init__(self, score: _Optional[_Union[Score, _Mapping]] = ..., faulted: _Optional[_Union[Faulted, _Mapping]] = ...) -> None: ...
 
 class ScoredGroup(_message.Message):
-    __slots__ = ("group", "verdicts")
+    __slots__ = ("group", "verdicts", "greedy_reward")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    GREEDY_REWARD_FIELD_NUMBER: _ClassVar[int]
     group: Group
     verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
-    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ...) -> None: ...
+    greedy_reward: float
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., greedy_reward: _Optional[float] = ...) -> None: ...
 
 class TrainingBatch(_message.Message):
     __slots__ = ("step", "groups")

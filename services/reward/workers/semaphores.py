@@ -1,8 +1,8 @@
 """The locks that the workers' pools share with their workers.
 
-multiprocessing keeps each as a named semaphore, a file in /dev/shm. A helper process removes them
-when the service ends; a kill of the whole process group takes that one along, and they would stay
-for ever. So those of a run's reward service bear its name, and its next life removes them.
+multiprocessing keeps each as a named semaphore, a file in /dev/shm. A worker that is started again has
+new ones, so those of a run's reward service bear its name, and that is what it notes
+(trimaran/shared_memory.py).
 """
 
 from __future__ import annotations
@@ -12,23 +12,29 @@ from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path("/dev/shm")
+from trimaran.shared_memory import FOLDER, note_names, note_of, remove_left
 
 
-def claim_semaphores(run_folder: Path, folder: Path = FOLDER) -> None:
+def claim_semaphores(run_folder: Path) -> None:
     """From now on this process's are named after the run; those of an earlier life are removed.
 
     Call it once, before a pool is made, and while no other reward service of the run lives.
     """
-    for path in find_semaphores(run_folder, folder):
-        path.unlink(missing_ok=True)
+    note = note_of(run_folder, "reward")
+    note_names(note, [_pattern(run_folder)])
+    remove_left(note)
+    note_names(note, [_pattern(run_folder)])
     current: Any = process.current_process()
     current._config["semprefix"] = f"/{_prefix(run_folder)}"  # there is no other way to name them
 
 
 def find_semaphores(run_folder: Path, folder: Path = FOLDER) -> list[Path]:
     """The run's, whoever made them."""
-    return list(folder.glob(f"sem.{_prefix(run_folder)}-*"))
+    return list(folder.glob(_pattern(run_folder)))
+
+
+def _pattern(run_folder: Path) -> str:
+    return f"sem.{_prefix(run_folder)}-*"
 
 
 def _prefix(run_folder: Path) -> str:

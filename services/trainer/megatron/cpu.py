@@ -4,6 +4,10 @@ megatron-core asks `torch.cuda` for its device, streams and random state. On the
 CPU each of its modules therefore sees a proxy of `torch` whose `cuda` namespace
 is the CPU; the real `torch` is untouched for everybody else. Two methods of
 tensors (`type`, `cuda`) cannot be scoped by module and look at who calls them.
+Three functions of megatron-core (`FUNCTIONS`) reach past `torch.cuda` or ask a
+tensor where it is, and are replaced.
+
+tests/trainer/test_cpu.py pins the whole list.
 """
 
 from __future__ import annotations
@@ -26,8 +30,24 @@ MODULES = (
     "models.gpt.gpt_layer_specs",
     "optimizer",
     "parallel_state",
+    "pipeline_parallel",
     "tensor_parallel",
+    "transformer.moe.moe_layer",
 )
+
+
+def _on_host(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
+    """megatron-core converts what it moves from a device, and forgets what is on the host already."""
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+
+FUNCTIONS: dict[str, dict[str, Callable[..., Any]]] = {
+    "tensor_parallel.random": {
+        "_get_cuda_rng_state": lambda *_, **__: torch.get_rng_state(),
+        "_set_cuda_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
+    },
+    "transformer.moe.token_dispatcher": {"maybe_move_tensor_to_cpu": _on_host},
+}
 
 
 class _Stream:
@@ -38,6 +58,14 @@ class _Stream:
     def wait_stream(self, stream: Any) -> None: ...
 
     def synchronize(self) -> None: ...
+
+    def record_event(self) -> _Stream:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream)
+
+    __hash__ = object.__hash__
 
 
 class _CpuNamespace(ModuleType):
@@ -62,6 +90,12 @@ class _CpuNamespace(ModuleType):
     def synchronize(self, *_: Any) -> None: ...
 
     empty_cache = set_device = synchronize
+
+    def get_rng_state(self, *_: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
@@ -94,6 +128,8 @@ def let_megatron_run_on_cpu() -> None:
     with _without_compilers():
         for name in MODULES:
             importlib.import_module(f"megatron.core.{name}")
+    for name, functions in FUNCTIONS.items():
+        vars(sys.modules[f"megatron.core.{name}"]).update(functions)
     proxy = _TorchProxy()
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and vars(module).get("torch") is torch:

@@ -1,26 +1,90 @@
-"""Log-probabilities of chosen tokens from hidden states, over a vocabulary split by TP.
+"""Log-probabilities and entropies from hidden states, over a vocabulary split by tensor parallelism.
 
 Axes: M tokens, V entries of the vocabulary on this rank, C channels.
+
+With l the logits over the temperature, n = log sum exp(l), p = exp(l - n), H = -sum p log p:
+
+    d log p(target) / dl = 1[target] - p          dH / dl = -p (log p + H)
+
+Of parts of the vocabulary with normalizers n_i and entropies H_i of their own:
+
+    n = log sum exp(n_i)                          H = sum exp(n_i - n) (H_i + n - n_i)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from services.trainer.outputs import TokenOutputs
+
+ALL = slice(None)
+NOTHING = -1e30
+"""A normalizer of no entries; less would give no number in the first sum."""
 CHUNK_ROWS = 128
 """Rows whose fp32 logits exist at a time."""
+CHUNK_ENTRIES = 8192
+"""With an fp32 head: entries of the vocabulary whose logits exist at a time."""
 
 
-class _VocabParallelLogprobs(torch.autograd.Function):
-    """log softmax(hidden @ weight^T / temperature)[target].
+@dataclass(frozen=True, slots=True)
+class OutputHead:
+    """How logits are computed, and with whom."""
 
-    Keeps the logits in the model's dtype [M, V] for the backward pass, where
-    they turn in place into their own gradient; fp32 exists by chunks only.
+    temperature: float = 1.0
+    group: dist.ProcessGroup | None = None
+    """The tensor-parallel group, or None for one rank."""
+    fp32: bool = False
+    """Products in float32 whatever the model's dtype, computed twice instead of kept."""
+
+    def scale(self, logits: torch.Tensor) -> torch.Tensor:
+        """In fp32; at temperature 1 without another pass over the vocabulary."""
+        logits = logits.float()
+        return logits if self.temperature == 1.0 else logits / self.temperature
+
+    def combine(
+        self, normalizers: torch.Tensor, chosen: torch.Tensor, entropies: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """From those of the ranks' parts to those of the whole vocabulary; no entropies stay none."""
+        if self.group is None:
+            return normalizers, chosen, entropies
+        largest = normalizers.clone()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
+        parts = [(normalizers - largest).exp(), chosen]
+        if len(entropies):
+            parts.append(parts[0] * (entropies + largest - normalizers))
+        sums = torch.stack(parts)
+        dist.all_reduce(sums, group=self.group)
+        logs = sums[0].log()
+        if len(entropies):
+            entropies = sums[2] / sums[0] + logs
+        return largest + logs, sums[1], entropies
+
+
+def vocab_parallel_outputs(
+    hidden_MC: torch.Tensor,
+    weight_VC: torch.Tensor,
+    targets_M: torch.Tensor,
+    head: OutputHead,
+    entropy: bool = False,
+) -> TokenOutputs:
+    """The same on every rank of the group.
+
+    `targets_M`: rows of this rank's weight; what lies outside is another rank's.
+    The gradient of `hidden_MC` is this rank's part only; the caller sums it over the group.
     """
+    kind = _Fp32Head if head.fp32 and weight_VC.dtype != torch.float32 else _KeptLogits
+    logprobs, entropies = kind.apply(hidden_MC, weight_VC, targets_M, head, entropy)
+    return TokenOutputs(logprobs, entropies if entropy else None)
+
+
+class _KeptLogits(torch.autograd.Function):
+    """Keeps the logits in the model's dtype [M, V] for the backward pass, where they turn in place
+    into their own gradient; fp32 exists by chunks of rows only."""
 
     @staticmethod
     def forward(
@@ -28,72 +92,147 @@ class _VocabParallelLogprobs(torch.autograd.Function):
         hidden_MC: torch.Tensor,
         weight_VC: torch.Tensor,
         targets_M: torch.Tensor,
-        first_entry: int,
-        temperature: float,
-        group: dist.ProcessGroup | None,
-    ) -> torch.Tensor:
+        head: OutputHead,
+        entropy: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logits = F.linear(hidden_MC, weight_VC)
-        num_entries = weight_VC.shape[0]
-        local = targets_M - first_entry
-        here = (local >= 0) & (local < num_entries)
-        local = local.clamp(0, num_entries - 1)
-        normalizers = torch.empty(len(targets_M), dtype=torch.float32, device=logits.device)
-        for rows in _chunks(len(targets_M)):
-            normalizers[rows] = _scaled(logits[rows], temperature).logsumexp(dim=-1)
-        chosen = _scaled(logits.gather(-1, local[:, None]).squeeze(-1), temperature)
-        chosen = torch.where(here, chosen, 0.0)
-        if group is not None:
-            normalizers, chosen = _combine(normalizers, chosen, group)
-        ctx.save_for_backward(hidden_MC, weight_VC, logits, normalizers, local, here)
-        ctx.temperature = temperature
-        return chosen - normalizers
+        local, here = _find(targets_M, weight_VC)
+        normalizers = logits.new_empty(len(targets_M), dtype=torch.float32)
+        entropies = torch.empty_like(normalizers[: len(targets_M) if entropy else 0])
+        for rows in _chunks(len(targets_M), CHUNK_ROWS):
+            scaled = head.scale(logits[rows])
+            normalizers[rows] = scaled.logsumexp(dim=-1)
+            if entropy:
+                entropies[rows] = _entropy(scaled, normalizers[rows])
+        chosen = head.scale(logits.gather(-1, local[:, None]).squeeze(-1))
+        normalizers, chosen, entropies = head.combine(
+            normalizers, torch.where(here, chosen, 0.0), entropies
+        )
+        ctx.save_for_backward(hidden_MC, weight_VC, logits, normalizers, entropies, local, here)
+        ctx.head = head
+        ctx.set_materialize_grads(False)
+        return chosen - normalizers, entropies
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, logits, normalizers, local, here = ctx.saved_tensors
-        scaled = (gradients[0] / ctx.temperature)[:, None]
-        for rows in _chunks(len(normalizers)):
-            probs = _scaled(logits[rows], ctx.temperature).sub_(normalizers[rows, None]).exp_()
-            probs.mul_(-scaled[rows])
-            probs.scatter_add_(-1, local[rows, None], scaled[rows] * here[rows, None])
-            logits[rows] = probs.to(logits.dtype)
-        return logits @ weight, logits.t() @ hidden, None, None, None, None
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, logits, normalizers, entropies, local, here = ctx.saved_tensors
+        outer = _Outer.of(gradients, normalizers, entropies, ctx.head.temperature)
+        for rows in _chunks(len(normalizers), CHUNK_ROWS):
+            gradient = outer.of_logits(ctx.head.scale(logits[rows]), rows)
+            gradient.scatter_add_(
+                -1, local[rows, None], (outer.logprobs[rows] * here[rows])[:, None]
+            )
+            logits[rows] = gradient.to(logits.dtype)
+        return logits @ weight, logits.t() @ hidden, None, None, None
 
 
-def _scaled(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """In fp32; at temperature 1 without another pass over the vocabulary."""
-    logits = logits.float()
-    return logits if temperature == 1.0 else logits / temperature
+class _Fp32Head(torch.autograd.Function):
+    """Hidden states and weight in float32, by chunks of the vocabulary; logits are computed again in
+    the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_MC: torch.Tensor,
+        weight_VC: torch.Tensor,
+        targets_M: torch.Tensor,
+        head: OutputHead,
+        entropy: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = hidden_MC.float()
+        local, here = _find(targets_M, weight_VC)
+        normalizers = torch.full_like(targets_M, NOTHING, dtype=torch.float32)
+        chosen = torch.zeros_like(normalizers)
+        entropies = torch.zeros_like(normalizers[: len(targets_M) if entropy else 0])
+        for entries in _chunks(weight_VC.shape[0], CHUNK_ENTRIES):
+            scaled = head.scale(F.linear(hidden, weight_VC[entries].float()))
+            own = scaled.logsumexp(dim=-1)
+            both = torch.logaddexp(normalizers, own)
+            if entropy:
+                before = (normalizers - both).exp() * (entropies + both - normalizers)
+                entropies = before + (own - both).exp() * (_entropy(scaled, own) + both - own)
+            normalizers = both
+            inside, place = _inside(local, here, entries)
+            chosen += torch.where(inside, scaled.gather(-1, place[:, None])[:, 0], 0.0)
+        normalizers, chosen, entropies = head.combine(normalizers, chosen, entropies)
+        ctx.save_for_backward(hidden_MC, weight_VC, normalizers, entropies, local, here)
+        ctx.head = head
+        ctx.set_materialize_grads(False)
+        return chosen - normalizers, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden_MC, weight, normalizers, entropies, local, here = ctx.saved_tensors
+        outer = _Outer.of(gradients, normalizers, entropies, ctx.head.temperature)
+        hidden = hidden_MC.float()
+        of_hidden, of_weight = torch.zeros_like(hidden), torch.empty_like(weight)
+        for entries in _chunks(weight.shape[0], CHUNK_ENTRIES):
+            rows = weight[entries].float()
+            gradient = outer.of_logits(ctx.head.scale(F.linear(hidden, rows)))
+            inside, place = _inside(local, here, entries)
+            gradient.scatter_add_(-1, place[:, None], (outer.logprobs * inside)[:, None])
+            of_hidden += gradient @ rows
+            of_weight[entries] = (gradient.t() @ hidden).to(weight.dtype)
+        return of_hidden.to(hidden_MC.dtype), of_weight, None, None, None
 
 
-def _chunks(num_rows: int) -> list[slice]:
-    return [slice(start, start + CHUNK_ROWS) for start in range(0, num_rows, CHUNK_ROWS)]
+@dataclass(frozen=True, slots=True)
+class _Outer:
+    """The gradients that arrive, of logits before the temperature; float32 [M]."""
+
+    logprobs: torch.Tensor
+    entropies: torch.Tensor | None
+    normalizers: torch.Tensor
+    values: torch.Tensor
+    """The entropies themselves."""
+
+    @staticmethod
+    def of(
+        gradients: tuple[torch.Tensor | None, ...],
+        normalizers: torch.Tensor,
+        values: torch.Tensor,
+        temperature: float,
+    ) -> _Outer:
+        logprobs, entropies = gradients
+        if logprobs is None:
+            logprobs = torch.zeros_like(normalizers)
+        if not len(values):
+            entropies = None
+        return _Outer(
+            logprobs / temperature,
+            None if entropies is None else entropies / temperature,
+            normalizers,
+            values,
+        )
+
+    def of_logits(self, scaled: torch.Tensor, rows: slice = ALL) -> torch.Tensor:
+        """Without the targets' own part; in place of `scaled` or a copy."""
+        logs = scaled.sub_(self.normalizers[rows, None])
+        if self.entropies is None:
+            return logs.exp_().mul_(-self.logprobs[rows, None])
+        factors = (logs + self.values[rows, None]).mul_(self.entropies[rows, None])
+        return logs.exp_().mul_(factors.add_(self.logprobs[rows, None]).neg_())
 
 
-def _combine(
-    normalizers: torch.Tensor, chosen: torch.Tensor, group: dist.ProcessGroup
+def _entropy(scaled: torch.Tensor, normalizers: torch.Tensor) -> torch.Tensor:
+    logs = scaled - normalizers[:, None]
+    return logs.exp().mul_(logs).sum(dim=-1).neg_()
+
+
+def _find(targets_M: torch.Tensor, weight_VC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each target's row, or any, and whether it is here."""
+    num_entries = weight_VC.shape[0]
+    here = (targets_M >= 0) & (targets_M < num_entries)
+    return targets_M.clamp(0, num_entries - 1), here
+
+
+def _inside(
+    local: torch.Tensor, here: torch.Tensor, entries: slice
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    largest = normalizers.clone()
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    sums = torch.stack([(normalizers - largest).exp(), chosen])
-    dist.all_reduce(sums, group=group)
-    return largest + sums[0].log(), sums[1]
+    """Which targets lie among these entries, and where."""
+    inside = here & (local >= entries.start) & (local < entries.stop)
+    return inside, torch.where(inside, local - entries.start, 0)
 
 
-def vocab_parallel_logprobs(
-    hidden_MC: torch.Tensor,
-    weight_VC: torch.Tensor,
-    targets_M: torch.Tensor,
-    first_entry: int,
-    temperature: float,
-    group: dist.ProcessGroup | None,
-) -> torch.Tensor:
-    """float32 [M], the same on every rank of `group`.
-
-    `first_entry`: the vocabulary entry of row 0 of this rank's weight. `group`:
-    the tensor-parallel group, or None for one rank. The gradient of `hidden_MC`
-    is this rank's part only; the caller sums it over the group.
-    """
-    return _VocabParallelLogprobs.apply(  # type: ignore[no-any-return]
-        hidden_MC, weight_VC, targets_M, first_entry, temperature, group
-    )
+def _chunks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

@@ -1,239 +1,147 @@
-"""Hugging Face weights <-> this rank's megatron-core parameters, for Llama and Qwen2.
+"""Hugging Face weights <-> the parameters that a rank holds, by the rules of the model's family.
 
-    megatron-core                      Hugging Face                          split over TP
-    linear_qkv  [K * (R + 2) * D, C]   q_proj, k_proj, v_proj                by key/value head
-    linear_fc1  [2 * F, C]             gate_proj, up_proj                    each by row
-    linear_proj, linear_fc2            o_proj, down_proj                     by column
-    word_embeddings, output_layer      embed_tokens, lm_head                 by row, padded
-    norms                              norms                                 on every rank
-
-K key/value heads, R query heads a key, D channels of a head, C of the model, F of the MLP.
+Every rank knows by them what the others hold, without asking.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
-import torch.distributed as dist
 
 from services.trainer.megatron.architecture import Architecture
+from services.trainer.megatron.rules import MappingRule, Rules, Shape, rows, whole
 from services.trainer.model_files import EMBEDDING, HEAD
 from services.weight_sync.data.snapshot import Part
-from trimaran.errors import InputError
+from trimaran.errors import InputError, InternalError
+from trimaran.parallel import RankPlace
 
-WHOLE = {
-    "embedding.word_embeddings.weight": (EMBEDDING, 0),
-    "output_layer.weight": (HEAD, 0),
-    "decoder.final_layernorm.weight": ("model.norm.weight", None),
-}
-IN_LAYER = {
-    "input_layernorm.weight": ("input_layernorm.weight", None),
-    "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight", None),
-    "self_attention.linear_proj.weight": ("self_attn.o_proj.weight", 1),
-    "mlp.linear_fc2.weight": ("mlp.down_proj.weight", 1),
-}
-LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+LAYER = re.compile(r"((?:module\.)*)decoder\.layers\.(\d+)\.")
+EXPERT = re.compile(r"local_experts\.(\d+)\.")
+NOT_WEIGHTS = re.compile(r".*\.rotary_emb\.inv_freq")
+"""Computed from config.json; older folders hold them all the same."""
 
 
-class Share(NamedTuple):
-    """Elements start..stop of a Hugging Face tensor, along the dimension that is split.
-
-    Example:
-        Share(0, 288, weight)  # rank 0 of 2 holds the first 288 of 576 rows
-    """
-
-    start: int
-    stop: int
-    tensor: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class MappingRule:
-    """How one parameter is made of Hugging Face tensors, and how it goes back.
-
-    `shard(tensors, rank, size)` gives the rank's parameter; `shares(parameter, rank, size)` the
-    rank's share of each Hugging Face tensor, `join(shards)` all of them whole, both in the order
-    of `names`.
-
-    Example: rule_for("decoder.layers.0.mlp.linear_fc1.weight", architecture).names ==
-    ("model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight")
-    """
-
-    names: tuple[str, ...]
-    shard: Callable[[Sequence[torch.Tensor], int, int], torch.Tensor]
-    shares: Callable[[torch.Tensor, int, int], Sequence[Share]]
-    join: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-    replicated: bool = False
-    """Every rank holds the whole tensor."""
+def model_rules(architecture: Architecture) -> Rules:
+    """Of all parameters of the whole model: the embedding, layer by layer, the last norm, the output
+    layer."""
+    facts = architecture.facts
+    table = (facts.vocab_size, facts.hidden_size)
+    rules = {"embedding.word_embeddings.weight": rows(EMBEDDING, table)}
+    layer_rules = architecture.family.layer(facts)
+    for layer in range(facts.num_layers):
+        for name, rule in layer_rules.items():
+            rules[f"decoder.layers.{layer}.{name}"] = rule.inside(f"model.layers.{layer}.")
+    rules["decoder.final_layernorm.weight"] = whole("model.norm.weight", (facts.hidden_size,))
+    # A tied model has an output layer of its own where it is on another stage than the embedding.
+    head = rows(EMBEDDING if facts.tied else HEAD, table)
+    rules["output_layer.weight"] = replace(head, is_copy=facts.tied)
+    return rules
 
 
-def rule_for(name: str, architecture: Architecture) -> MappingRule:
-    """The rule of a parameter of our GPT model, by its megatron-core name."""
-    if name in WHOLE:
-        hf_name, dim = WHOLE[name]
-        rows = architecture.facts.vocab_size if dim == 0 else None
-        return _split_rule(hf_name, dim, rows)
-    match = LAYER.fullmatch(name)
-    assert match, name
-    prefix, rest = f"model.layers.{match[1]}.", match[2]
-    if rest in IN_LAYER:
-        hf_name, dim = IN_LAYER[rest]
-        return _split_rule(prefix + hf_name, dim, None)
-    module, _, kind = rest.rpartition(".")
-    if module == "self_attention.linear_qkv":
-        return _qkv_rule([f"{prefix}self_attn.{x}_proj.{kind}" for x in "qkv"], architecture)
-    assert module == "mlp.linear_fc1", name
-    return _gated_rule([f"{prefix}mlp.{x}_proj.{kind}" for x in ("gate", "up")])
+def rule_for(name: str, rules: Rules) -> MappingRule:
+    """Raises InternalError for a parameter that the family does not list."""
+    if name not in rules:
+        raise InternalError(
+            f"{name}: a parameter of megatron-core's model for which the model's family has no rule;"
+            " add one to its file in services/trainer/megatron/families"
+        )
+    return rules[name]
 
 
-def _split_rule(hf_name: str, dim: int | None, rows: int | None) -> MappingRule:
-    """`rows`: the real rows of a tensor that is padded to a multiple of the ranks."""
-
-    def shard(tensors: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
-        (whole,) = tensors
-        if dim is None:
-            return whole
-        if missing := -whole.shape[dim] % size:
-            assert dim == 0
-            whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
-        return whole.chunk(size, dim)[rank]
-
-    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
-        if dim is None:
-            return [Share(0, len(parameter), parameter)]
-        length = parameter.shape[dim]
-        end = length * size if rows is None else rows
-        start, stop = min(rank * length, end), min((rank + 1) * length, end)
-        return [Share(start, stop, parameter.narrow(dim, 0, stop - start))]
-
-    def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        whole = shards[0] if dim is None or len(shards) == 1 else torch.cat(list(shards), dim)
-        return [whole if rows is None else whole[:rows]]
-
-    return MappingRule((hf_name,), shard, shares, join, replicated=dim is None)
+def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, Shape]]:
+    """(name, shape) of the Hugging Face tensors of the whole model, in one order on every rank."""
+    for rule in model_rules(architecture).values():
+        if not rule.is_copy:
+            yield from zip(rule.names, rule.shapes, strict=True)
 
 
-def _gated_rule(names: Sequence[str]) -> MappingRule:
-    def shard(tensors: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
-        return torch.cat([tensor.chunk(size)[rank] for tensor in tensors])
-
-    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
-        return [_rows(half, rank) for half in parameter.chunk(2)]
-
-    def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        halves = [one.chunk(2) for one in shards]
-        if len(halves) == 1:
-            return halves[0]
-        return [torch.cat([half[i] for half in halves]) for i in range(2)]
-
-    return MappingRule(tuple(names), shard, shares, join)
-
-
-def _qkv_rule(names: Sequence[str], architecture: Architecture) -> MappingRule:
-    """megatron-core keeps each key/value head together with the query heads that read it."""
-    kv_heads, dim = architecture.facts.num_kv_heads, architecture.facts.head_dim
-    queries = architecture.facts.num_heads // kv_heads
-
-    def shard(tensors: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
-        blocks = torch.cat([tensor.unflatten(0, (kv_heads, -1)) for tensor in tensors], dim=1)
-        return blocks.chunk(size)[rank].flatten(0, 1)
-
-    def separate(parameter: torch.Tensor) -> Sequence[torch.Tensor]:
-        blocks = parameter.unflatten(0, (-1, (queries + 2) * dim))
-        return [x.flatten(0, 1) for x in blocks.split([queries * dim, dim, dim], dim=1)]
-
-    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
-        return [_rows(tensor, rank) for tensor in separate(parameter)]
-
-    def join(shards: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return separate(shards[0] if len(shards) == 1 else torch.cat(list(shards)))
-
-    return MappingRule(tuple(names), shard, shares, join)
-
-
-def _rows(tensor: torch.Tensor, rank: int) -> Share:
-    """Of a tensor of which every rank has equally many rows."""
-    return Share(rank * len(tensor), (rank + 1) * len(tensor), tensor)
-
-
-def parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """By megatron-core name, without the prefixes of wrappers."""
+def parameters(
+    model: torch.nn.Module, first_layer: int, first_expert: int = 0
+) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """By megatron-core's name with numbers of the whole model. `first_layer` and `first_expert`: those
+    of this rank."""
     for name, parameter in model.named_parameters():
-        yield re.sub(r"^(module\.)+", "", name), parameter
+        name = LAYER.sub(lambda m: f"decoder.layers.{int(m[2]) + first_layer}.", name)
+        yield EXPERT.sub(lambda m: f"local_experts.{int(m[1]) + first_expert}.", name), parameter
 
 
-def mark_shards(model: torch.nn.Module, architecture: Architecture) -> None:
+def mark_shards(named: Iterable[tuple[str, torch.nn.Parameter]], rules: Rules) -> None:
     """Say which parameters are shards: else the gradient's norm counts only those of rank 0.
 
     megatron-core does so itself only while it initialises weights, which we load instead.
     """
-    for name, parameter in parameters(model):
-        parameter.tensor_model_parallel = not rule_for(name, architecture).replicated  # type: ignore[attr-defined]
+    for name, parameter in named:
+        # Experts count everywhere: tensor-parallel ranks hold different ones.
+        parameter.tensor_model_parallel = not rule_for(name, rules).replicated  # type: ignore[attr-defined]
 
 
 def load_weights(
-    model: torch.nn.Module,
-    architecture: Architecture,
+    named: Iterable[tuple[str, torch.nn.Parameter]],
+    rules: Rules,
     tensors: Mapping[str, torch.Tensor],
-    rank: int,
-    size: int,
+    place: RankPlace,
 ) -> None:
     """Fill this rank's parameters, and their fp32 main copies where the optimizer made them."""
-    for name, parameter in parameters(model):
-        rule = rule_for(name, architecture)
-        try:
-            shard = rule.shard([tensors[hf_name] for hf_name in rule.names], rank, size)
-        except KeyError as missing:
-            raise InputError(f"{missing.args[0]}: missing from the model's safetensors") from None
-        if shard.shape != parameter.shape:
-            raise InputError(
-                f"{rule.names[0]}: shape does not fit config.json"
-                f" (have {tuple(shard.shape)}, need {tuple(parameter.shape)})"
-            )
+    for name, parameter in named:
+        rule = rule_for(name, rules)
+        whole_tensors = [
+            _checked(tensors, *one) for one in zip(rule.names, rule.shapes, strict=True)
+        ]
+        shard = rule.shard(whole_tensors, *rule.at(place))
         with torch.no_grad():
             parameter.copy_(shard)
             if (main := getattr(parameter, "main_param", None)) is not None:
                 main.copy_(shard)
 
 
-def list_parts(
-    named_parameters: Iterable[tuple[str, torch.Tensor]],
-    architecture: Architecture,
-    rank: int,
-    size: int,
-) -> Iterator[Part]:
-    """What this tensor-parallel rank has of each Hugging Face tensor.
+def _checked(tensors: Mapping[str, torch.Tensor], name: str, shape: Shape) -> torch.Tensor:
+    if name not in tensors:
+        raise InputError(f"{name}: missing from the model's safetensors")
+    if (found := tuple(tensors[name].shape)) != shape:
+        raise InputError(f"{name}: shape does not fit config.json (have {found}, need {shape})")
+    return tensors[name]
 
-    What every rank has whole is rank 0's, so that the parts of all ranks hold each element once.
-    Tensors may be views of live parameters.
+
+def check_names(names: Iterable[str], architecture: Architecture) -> None:
+    """Of the tensors in a folder. Raises InputError for one that the family does not have: trained
+    without it the model would be another."""
+    known = {name for name, _ in tensor_shapes(architecture)}
+    unknown = [name for name in names if name not in known and not NOT_WEIGHTS.fullmatch(name)]
+    if architecture.facts.tied:
+        unknown = [name for name in unknown if name != HEAD]  # a copy of the embedding
+    if unknown:
+        more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise InputError(
+            f"model.path: {unknown[0]}{more}: no tensor of the family {architecture.facts.family}, so"
+            " the trained model would not be the one in the folder; docs/extending.md says how a"
+            " family is added"
+        )
+
+
+def list_parts(
+    named: Iterable[tuple[str, torch.Tensor]],
+    rules: Rules,
+    place: RankPlace,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> Iterator[Part]:
+    """What this rank sends of each Hugging Face tensor.
+
+    What several ranks hold is sent by the first of them, so that the parts of all ranks have each
+    element once. Tensors may be views of live parameters. `gather`: a parameter of all
+    tensor-parallel ranks, one after the other; with it, all of these ranks must iterate to the end.
     """
-    for name, parameter in named_parameters:
-        rule = rule_for(name, architecture)
-        if rule.replicated and rank:
+    for name, parameter in named:
+        rule = rule_for(name, rules)
+        sends = place.sends_experts if rule.of_expert else place.sends_dense
+        if rule.is_copy or not sends or (rule.replicated and place.tensor):
             continue
-        for hf_name, share in zip(rule.names, rule.shares(parameter, rank, size), strict=True):
+        rank, size = rule.at(place)
+        if size > rule.most_ranks:
+            parameter = gather(parameter)
+        shares = rule.shares(parameter, rank, size)
+        for hf_name, share in zip(rule.names, shares, strict=True):
             if share.start < share.stop:  # else all of it is padding
                 yield Part(hf_name, *share)
-
-
-def export_weights(
-    model: torch.nn.Module,
-    architecture: Architecture,
-    group: dist.ProcessGroup | None,
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """(Hugging Face name, whole tensor), one parameter at a time.
-
-    `group`: the tensor-parallel group, whose ranks must all iterate; None for one rank.
-    Tensors may be views of live parameters: copy them before the next update.
-    """
-    for name, parameter in parameters(model):
-        rule = rule_for(name, architecture)
-        shards = [parameter.detach()]
-        if group is not None and not rule.replicated:
-            shards = [torch.empty_like(parameter) for _ in range(dist.get_world_size(group))]
-            dist.all_gather(shards, parameter.detach().contiguous(), group=group)
-        yield from zip(rule.names, rule.join(shards), strict=True)

@@ -2,110 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from megatron.core import parallel_state, tensor_parallel
+from megatron.core import tensor_parallel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
 
-from services.trainer.megatron.architecture import Architecture, inverse_frequencies
+from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
-from services.trainer.megatron.logprobs import vocab_parallel_logprobs
-from services.trainer.megatron.mapping import mark_shards
+from services.trainer.megatron.groups import tensor_group
+from services.trainer.megatron.lean import SwiGLU, rms_norm
+from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
+from services.trainer.megatron.mapping import mark_shards, parameters
+from services.trainer.megatron.rope import inverse_frequencies
+from services.trainer.megatron.rules import Rules
+from services.trainer.megatron.tokens import Tokens
+from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import GroupLengths
+from trimaran.config import RunConfig
+from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout, RankPlace
+
+RECOMPUTE = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
 
 
 class RMSNorm(torch.nn.RMSNorm):
     def __init__(self, config: Any, hidden_size: int, eps: float, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        # With sequence parallelism a rank sees its share of the tokens only: finalize_model_grads
+        # sums what is marked so.
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.eps is not None
+        return rms_norm(x, self.weight, self.eps)
 
 
 class PackedGPT(GPTModel):
-    """GPTModel that reads packed sequences and answers with log-probabilities."""
+    """One pipeline stage of a GPTModel that reads packed sequences; the last one answers with
+    log-probabilities."""
 
-    def __init__(self, architecture: Architecture, dtype: torch.dtype, device: torch.device):
-        config = _transformer_config(architecture, dtype)
-        parallel = config.tensor_model_parallel_size
-        spec: Any = _block_spec(architecture.facts.num_layers)
+    def __init__(
+        self,
+        architecture: Architecture,
+        rules: Rules,
+        config: TransformerConfig,
+        run: RunConfig,
+        place: RankPlace,
+        device: torch.device,
+    ) -> None:
+        size = place.layout.tensor
+        spec: Any = _block_spec(config)
         super().__init__(
             config=config,
             transformer_layer_spec=spec,
-            vocab_size=-(-architecture.facts.vocab_size // parallel) * parallel,
+            vocab_size=-(-architecture.facts.vocab_size // size) * size,
             max_sequence_length=architecture.facts.max_positions,
+            pre_process=place.pipeline == 0,
+            post_process=place.is_last_stage,
             share_embeddings_and_output_weights=architecture.facts.tied,
             position_embedding_type="none",
         )
-        self.architecture = architecture
-        self._dtype = dtype
+        layers: Any = self.decoder.layers
+        self.first_layer: int = layers[0].layer_number - 1
+        """Of this stage, as the whole model counts."""
+        self._tensor_rank = place.tensor
+        self._padding = size if config.sequence_parallel else 1
+        self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
+        self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
+        # More ranks than key/value heads share one each.
+        self._num_key_heads = max(1, architecture.facts.num_kv_heads // size)
         frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
         self._inverse_frequencies = frequencies.to(device)
-        mark_shards(self, architecture)
+        self.first_expert = place.expert * (architecture.facts.num_experts // place.layout.expert)
+        mark_shards(self.named_weights(), rules)
         self.to(device)
 
-    def logprobs(
-        self,
-        token_ids_N: torch.Tensor,
-        groups: Sequence[GroupLengths],
-        sources_M: torch.Tensor,
-        targets_M: torch.Tensor,
-        temperature: float,
-    ) -> torch.Tensor:
-        """Log-probabilities, float32 [M], of `targets_M` after the tokens at `sources_M`.
+    def named_weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """By megatron-core's names, with numbers of the whole model."""
+        return parameters(self, self.first_layer, self.first_expert)
 
-        `token_ids_N`: `groups` one after the other, each its prompt and then its completions.
+    def outputs(self, packed: Tokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
+        """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
+
+        With sequence parallelism N is this rank's share of the tokens.
         """
-        layout = build_layout(groups, self._inverse_frequencies, self._dtype)
-        hidden = self.embedding(input_ids=token_ids_N[None], position_ids=None)
-        hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
-        hidden = hidden.squeeze(1).index_select(0, sources_M)
-        hidden = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
-        weight, first_entry = self._output_weight()
-        return vocab_parallel_logprobs(
-            hidden, weight, targets_M, first_entry, temperature, tensor_group()
+        token_ids, groups = _pad(packed, self._padding)
+        layout = build_layout(
+            groups,
+            self._inverse_frequencies,
+            self.config.params_dtype,
+            self._num_key_heads,
+            self._rope.attention_factor,
         )
+        hidden = None  # what the stage before has sent is set by megatron-core's schedule
+        if self.pre_process:
+            hidden = self.embedding(input_ids=token_ids[None], position_ids=None)
+        hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
+        if not self.post_process:
+            return hidden
+        if self.config.sequence_parallel:
+            hidden = tensor_parallel.gather_from_sequence_parallel_region(hidden)
+            hidden = hidden.squeeze(1).index_select(0, packed.sources_M)
+        else:
+            hidden = hidden.squeeze(1).index_select(0, packed.sources_M)
+            hidden = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
+        weight, first = self._output_weight()
+        return vocab_parallel_outputs(hidden, weight, packed.targets_M - first, self._head, entropy)
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""
         weight: Any = (
             self.shared_embedding_or_output_weight()
-            if self.architecture.facts.tied
+            if self.share_embeddings_and_output_weights
             else self.output_layer.weight
         )
-        first = parallel_state.get_tensor_model_parallel_rank() * weight.shape[0]
-        real = min(weight.shape[0], self.architecture.facts.vocab_size - first)
-        return (weight if real == weight.shape[0] else weight[:real]), first
+        first = self._tensor_rank * weight.shape[0]
+        real = min(weight.shape[0], self._vocab_size - first)
+        return weight if real == weight.shape[0] else weight[:real], first
 
 
-def tensor_group() -> dist.ProcessGroup | None:
-    """None where there is nobody to share with."""
-    if parallel_state.get_tensor_model_parallel_world_size() == 1:
-        return None
-    return cast(dist.ProcessGroup, parallel_state.get_tensor_model_parallel_group())
+def _pad(packed: Tokens, multiple: int) -> tuple[torch.Tensor, tuple[GroupLengths, ...]]:
+    """Tokens up to a multiple: a prompt of its own, to which nothing attends."""
+    missing = -len(packed.token_ids_N) % multiple
+    if not missing:
+        return packed.token_ids_N, packed.groups
+    padding = GroupLengths(missing, (0,))
+    return F.pad(packed.token_ids_N, (0, missing)), (*packed.groups, padding)
 
 
-def _transformer_config(architecture: Architecture, dtype: torch.dtype) -> TransformerConfig:
+def transformer_config(
+    architecture: Architecture, run: RunConfig, dtype: torch.dtype
+) -> TransformerConfig:
+    facts, layout = architecture.facts, run.trainer.layout
     return TransformerConfig(
-        num_layers=architecture.facts.num_layers,
-        hidden_size=architecture.facts.hidden_size,
-        ffn_hidden_size=architecture.facts.intermediate_size,
-        num_attention_heads=architecture.facts.num_heads,
-        num_query_groups=architecture.facts.num_kv_heads,
-        kv_channels=architecture.facts.head_dim,
+        num_layers=facts.num_layers,
+        hidden_size=facts.hidden_size,
+        ffn_hidden_size=facts.intermediate_size,
+        num_attention_heads=facts.num_heads,
+        num_query_groups=facts.num_kv_heads,
+        kv_channels=facts.head_dim,
         normalization="RMSNorm",
         layernorm_epsilon=architecture.norm_epsilon,
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
-        add_qkv_bias=architecture.qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        sequence_parallel=run.trainer.sequence_parallel,
+        # Micro-batches have as many tokens as they have.
+        variable_seq_lengths=layout.pipeline > 1,
+        # The only one that takes them; also looked at where there are no experts.
+        moe_token_dispatcher_type="alltoall",
+        pipeline_dtype=dtype,
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
         use_cpu_initialization=True,
@@ -115,16 +179,54 @@ def _transformer_config(architecture: Architecture, dtype: torch.dtype) -> Trans
         calculate_per_token_loss=True,
         masked_softmax_fusion=False,
         bias_activation_fusion=False,
+        # That the MLP takes the spec's activation, which is our own (lean.py).
+        use_te_activation_func=True,
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
+        **(RECOMPUTE if run.trainer.recompute else {}),
+        **_expert_config(facts, layout),
+        **architecture.keywords,
     )
 
 
-def _block_spec(num_layers: int) -> TransformerBlockSubmodules:
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm")
+def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
+    if not facts.num_experts:
+        return {}
+    _mend_router()
+    return {
+        "num_moe_experts": facts.num_experts,
+        "moe_router_topk": facts.experts_per_token,
+        "moe_ffn_hidden_size": facts.expert_size,
+        "moe_shared_expert_intermediate_size": facts.shared_expert_size or None,
+        "expert_model_parallel_size": layout.expert,
+        "expert_tensor_parallel_size": 1,
+    }
+
+
+def _mend_router() -> None:
+    """megatron-core 0.16 looks for a function of TransformerEngine by a name that it does not define
+    where that is not installed."""
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+
+def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
+    layer = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts,
+        normalization="RMSNorm",
+        qk_layernorm=bool(config.qk_layernorm),
+    )
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    parts.self_attention.submodules.core_attention = PackedAttention
+    mlp = parts.mlp.submodules
+    for one in (mlp.experts, mlp.shared_experts) if config.num_moe_experts else (parts.mlp,):
+        one.submodules.activation_func = SwiGLU
+    attention = parts.self_attention.submodules
+    attention.core_attention = PackedAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
     norm: Any = RMSNorm
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+    return TransformerBlockSubmodules(
+        layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=norm
+    )

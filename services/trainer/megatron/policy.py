@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
+from services.trainer.megatron import schedule
 from services.trainer.megatron.architecture import Architecture, attention_cost
-from services.trainer.megatron.mapping import export_weights, list_parts, load_weights, parameters
-from services.trainer.megatron.model import PackedGPT, tensor_group
-from services.trainer.megatron.tensors import tensor_shapes
+from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
+from services.trainer.megatron.mapping import (
+    check_names,
+    list_parts,
+    load_weights,
+    model_rules,
+    tensor_shapes,
+)
+from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.model_files import load_tensors
+from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
@@ -34,56 +46,75 @@ class MegatronPolicy:
 
     def __init__(self, config: RunConfig, architecture: Architecture, device: torch.device) -> None:
         self.device = device
-        self.data_rank = parallel_state.get_data_parallel_rank()
-        self._config = config
-        self._architecture = architecture
+        self._place = config.trainer.layout.place(dist.get_rank())
+        self.data_rank = self._place.data
+        self.attention_cost = attention_cost(architecture.facts)
+        self._config, self._architecture = config, architecture
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
-        self._model = PackedGPT(architecture, self._dtype, device)
+        self._rules = model_rules(architecture)
+        self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
+        self._model = self._make_model()
         self._data_parallel = DistributedDataParallel(
             self._model.config,
             DistributedDataParallelConfig(grad_reduce_in_fp32=True),
             self._model,
         )
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
+        # One for experts, where they are spread over ranks, and one for the rest.
+        self._adams: list[torch.optim.Optimizer]
+        self._adams = [one.optimizer for one in _parts(self._optimizer)]
+        self._adam_of = {
+            id(main): adam
+            for adam in self._adams
+            for group in adam.param_groups
+            for main in group["params"]
+        }
         tensors = load_tensors(config.model.path, architecture.facts.tied)
-        place = _tensor_place()
-        load_weights(self._model, architecture, tensors, *place)
-        self.attention_cost = attention_cost(architecture.facts)
+        check_names(tensors, architecture)
+        self._load(self._model, tensors)
         self._gradient_norm = 0.0
         self.num_updates = 0
         self._reference: PackedGPT | None = None
-        if config.algorithm.kl_coefficient:
-            self._reference = PackedGPT(architecture, self._dtype, device).requires_grad_(False)
-            load_weights(self._reference, architecture, tensors, *place)
+        if config.algorithm.kl.coefficient:
+            self._reference = self._make_model().requires_grad_(False)
+            self._load(self._reference, tensors)
 
-    def logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        return self._logprobs(self._model, packed)
-
-    @torch.no_grad()
-    def reference_logprobs(self, packed: PackedBatch) -> torch.Tensor:
-        assert self._reference is not None, "a reference exists only with a KL coefficient"
-        return self._logprobs(self._reference, packed)
-
-    def _logprobs(self, model: PackedGPT, packed: PackedBatch) -> torch.Tensor:
-        return model.logprobs(
-            packed.token_ids_N,
-            packed.groups,
-            packed.sources_M,
-            packed.targets_M,
-            self._config.rollout.temperature,
+    def _make_model(self) -> PackedGPT:
+        config = transformer_config(self._architecture, self._config, self._dtype)
+        return PackedGPT(
+            self._architecture, self._rules, config, self._config, self._place, self.device
         )
+
+    def _load(self, model: PackedGPT, tensors: dict[str, torch.Tensor]) -> None:
+        load_weights(model.named_weights(), self._rules, tensors, self._place)
+
+    def forward(
+        self, micro_batches: Sequence[PackedBatch], entropy: bool = False
+    ) -> list[TokenOutputs]:
+        return schedule.infer([self._model], micro_batches, entropy)
+
+    def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        assert self._reference is not None, "a reference exists only with a KL coefficient"
+        outputs = schedule.infer([self._reference], micro_batches, entropy=False)
+        return [one.logprobs_M for one in outputs]
+
+    def forward_backward(
+        self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
+    ) -> None:
+        schedule.train([self._data_parallel], micro_batches, loss, entropy)
 
     def zero_gradients(self) -> None:
         self._data_parallel.zero_grad_buffer()
         self._optimizer.zero_grad()
 
     def own_gradient_norm(self) -> float:
-        weights: list[Any] = [parameter for _, parameter in parameters(self._model)]
+        weights: list[Any] = [weight for _, weight in self._model.named_weights()]
         return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
 
     def sum_gradients(self) -> float:
-        if self._config.trainer.data_parallel > 1:
-            self._data_parallel.finish_grad_sync()
+        if self._place.layout.num_ranks > 1:
+            # Without a number of tokens: nothing is divided.
+            finalize_model_grads([self._data_parallel])
         self._optimizer.prepare_grads()
         self._gradient_norm = float(self._optimizer.get_grad_norm())
         return self._gradient_norm
@@ -92,11 +123,10 @@ class MegatronPolicy:
         """As megatron-core's own `step`, which would not let us look at the norm in between."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        clip_grad_by_total_norm_fp32(
-            self._optimizer.get_parameters(),
-            self._config.trainer.clip_grad,
-            self._gradient_norm,
-        )
+        for one in _parts(self._optimizer):
+            clip_grad_by_total_norm_fp32(
+                one.get_parameters(), self._config.trainer.clip_grad, self._gradient_norm
+            )
         self._optimizer.step_with_ready_grads()
         self.num_updates += 1
 
@@ -104,6 +134,9 @@ class MegatronPolicy:
         group = parallel_state.get_data_parallel_group()
         dist.all_reduce(sums, group=group)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+        if stages := stage_group():
+            for tensor in (sums, largest):
+                from_last(tensor, stages)
 
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
         total = flags.to(self.device, torch.int32)
@@ -119,23 +152,41 @@ class MegatronPolicy:
         return cut_tensors(specs, self._architecture.facts)
 
     def parts(self) -> Iterator[Part]:
-        """This rank's parts of the tensors, as views of live parameters where that is possible."""
-        named = ((name, parameter.detach()) for name, parameter in parameters(self._model))
-        return list_parts(named, self._architecture, *_tensor_place())
+        """This rank's parts of the tensors, as views of live parameters where that is possible.
+
+        All tensor-parallel ranks of a stage must iterate together, to the end.
+        """
+        named = ((name, weight.detach()) for name, weight in self._model.named_weights())
+        return list_parts(named, self._rules, self._place, gather_rows)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over the tensor-parallel ranks, which must all call."""
+        """The sum over the ranks that send weights, which must all call."""
         total = values.to(self.device)
-        if (group := tensor_group()) is not None:
-            dist.all_reduce(total, group=group)
+        if self._senders is not None:
+            dist.all_reduce(total, group=self._senders)
         return total.cpu()
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(Hugging Face name, whole tensor in the model's dtype).
+        """(Hugging Face name, whole tensor in the model's dtype), right on rank 0.
 
-        All tensor-parallel ranks of data-parallel rank 0 must iterate together.
+        All ranks that send weights must iterate together. Each adds its parts into zeros, as bytes:
+        exactly one rank has each element, so the sum is that element, bit for bit.
         """
-        return export_weights(self._model, self._architecture, tensor_group())
+        axes = {tensor.name: tensor.axis for tensor in self.tensors}
+        held = {name: weight.detach() for name, weight in self._model.named_weights()}
+        for name, rule in self._rules.items():
+            own = [(name, held[name])] if name in held else []
+            parts = {
+                part.name: part for part in list_parts(own, self._rules, self._place, gather_rows)
+            }
+            for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
+                whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
+                if part := parts.get(hf_name):
+                    share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)
+                    share.copy_(part.tensor)
+                if self._senders is not None:
+                    dist.reduce(whole.view(torch.int8), 0, group=self._senders)
+                yield hf_name, whole
 
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's fp32 main weights and AdamW moments, live; before the first update no moments.
@@ -146,9 +197,10 @@ class MegatronPolicy:
         for name, main, _ in self._main_weights():
             state[f"main.{name}"] = main.detach()
             for key in MOMENTS if self.num_updates else ():
-                if key not in self._adam.state[main]:
-                    raise InternalError(f"{type(self._adam).__name__} holds no {key} of {name}")
-                state[f"{key}.{name}"] = self._adam.state[main][key]
+                adam = self._adam_of[id(main)]
+                if key not in adam.state[main]:
+                    raise InternalError(f"{type(adam).__name__} holds no {key} of {name}")
+                state[f"{key}.{name}"] = adam.state[main][key]
         return state
 
     def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
@@ -168,8 +220,8 @@ class MegatronPolicy:
                 }
                 for key in MOMENTS:
                     entry[key] = state[f"{key}.{name}"].to(self.device).clone()
-                self._adam.state[main] = entry
-        for group in self._adam.param_groups:
+                self._adam_of[id(main)].state[main] = entry
+        for group in self._optimizer.param_groups:
             # Where MindSpeed's AdamW and the FusedAdam of TransformerEngine and apex count.
             group["step"] = num_updates
         self.num_updates = num_updates
@@ -190,20 +242,13 @@ class MegatronPolicy:
 
     def _main_weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Name, fp32 main weight and parameter, which are one tensor where fp32 computes."""
-        for name, parameter in parameters(self._model):
+        for name, parameter in self._model.named_weights():
             yield name, getattr(parameter, "main_param", parameter), parameter
 
-    @property
-    def _adam(self) -> torch.optim.Optimizer:
-        return self._optimizer.optimizer
 
-
-def _tensor_place() -> tuple[int, int]:
-    """Tensor-parallel rank and size."""
-    return (
-        parallel_state.get_tensor_model_parallel_rank(),
-        parallel_state.get_tensor_model_parallel_world_size(),
-    )
+def _parts(optimizer: Any) -> list[Any]:
+    """megatron-core chains the optimizers of a model, also where it is one."""
+    return optimizer.chained_optimizers
 
 
 def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:
@@ -223,10 +268,11 @@ def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDat
         [model],
         use_gloo_process_groups=False,
     )
-    for group in optimizer.param_groups:
-        # megatron-core leaves this to its scheduler, which we do without.
-        group["weight_decay"] = section.weight_decay * group["wd_mult"]
-        # torch's fused AdamW takes a tenth of the loop's time; megatron-core does not ask for it.
-        if type(optimizer.optimizer) is torch.optim.AdamW:
-            group["fused"], group["foreach"] = True, False
+    for one in _parts(optimizer):
+        for group in one.param_groups:
+            # megatron-core leaves this to its scheduler, which we do without.
+            group["weight_decay"] = section.weight_decay * group["wd_mult"]
+            # torch's fused AdamW takes a tenth of the loop's time; megatron-core does not ask for it.
+            if type(one.optimizer) is torch.optim.AdamW:
+                group["fused"], group["foreach"] = True, False
     return optimizer

@@ -44,12 +44,14 @@ def permitted_sizes(facts: ModelFacts) -> tuple[int, ...]:
 
     Where there are more ranks than key/value heads, a head is held by several ranks.
     """
+    # Of a model with experts only the one that every token passes is split, where there is one.
+    inner = facts.shared_expert_size if facts.num_experts else facts.intermediate_size
     return tuple(
         size
         for size in range(1, MAX_TENSOR_PARALLEL + 1)
         if facts.num_heads % size == 0
         and (facts.num_kv_heads % size == 0 or size % facts.num_kv_heads == 0)
-        and facts.intermediate_size % size == 0
+        and inner % size == 0
     )
 
 

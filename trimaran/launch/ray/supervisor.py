@@ -20,6 +20,7 @@ from typing import Any
 from trimaran.device import VISIBLE_DEVICES, Kind
 from trimaran.launch.devices import PLACED
 from trimaran.launch.local_children import LocalChildren
+from trimaran.launch.long_logs import shorten_logs
 from trimaran.launch.ray.cluster import RAY_NAMES, assigned_devices, own_node
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.trust import write_private
@@ -132,7 +133,7 @@ class Supervisor:
             self._exit = self._children.exits.get_nowait()
         if position < 0:
             position = child.log_start if child else self._exit.log_start if self._exit else 0
-        log = b"" if self._shares_log else self._read(position)
+        position, log = (position, b"") if self._shares_log else self._read(position)
         return {
             "pid": child.process.pid if child else 0,
             "code": self._exit.code if self._exit else None,
@@ -163,15 +164,18 @@ class Supervisor:
         devices = self._find_devices(order.device)
         return placed | {VISIBLE_DEVICES[order.device]: ",".join(devices)}
 
-    def _read(self, position: int) -> bytes:
+    def _read(self, position: int) -> tuple[int, bytes]:
+        """Where it was read: at the start where the log was shortened."""
         assert self._service
         with self._service.log.open("rb") as log:
-            log.seek(position)
-            return log.read(LOG_BYTES)
+            position = log.seek(position if position <= log.seek(0, os.SEEK_END) else 0)
+            return position, log.read(LOG_BYTES)
 
     async def _watch(self) -> None:
-        while time.monotonic() - self._asked < self._lapse_seconds:  # noqa: ASYNC110 - set elsewhere
+        while time.monotonic() - self._asked < self._lapse_seconds:
             await asyncio.sleep(WATCH_SECONDS)
+            if self._service and not self._shares_log:  # which the launcher does
+                await asyncio.to_thread(shorten_logs, self._service.log.parent)
         if self._service:
             await self._children.end([self._service.name], WATCH_SECONDS)
         await self._children.close()

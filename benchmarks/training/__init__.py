@@ -1,0 +1,1 @@
+"""What the trainer costs, in shapes from short answers to long prompts."""

@@ -1,0 +1,21 @@
+"""`python -m benchmarks.training`: the trainer's numbers; `make bench-trainer`."""
+
+from __future__ import annotations
+
+from benchmarks.parts import Parts
+
+PARTS = Parts(
+    "benchmarks.training",
+    "training",
+    {
+        "shapes": "shapes:measure_shapes",
+        "long_tail": "long_tail:measure_long_tail",
+        "ranks": "ranks:measure_ranks",
+        "memory": "memory:measure_memory",
+        "prepare": "prepare:measure_prepare",
+    },
+    seconds=1800,
+)
+
+if __name__ == "__main__":
+    PARTS.main()

@@ -1,0 +1,89 @@
+"""From a step's groups, as they arrive, to the tensors of one rank of eight."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.results_file import Row
+from benchmarks.training.work import make_batch, make_config
+from trimaran.config import RunConfig
+from trimaran.packed import Logprobs, TokenIds
+from trimaran.types import Completion, ScoredGroup
+
+if TYPE_CHECKING:
+    from services.trainer.updates import Update
+
+GROUPS, GROUP_SIZE, PROMPT = 64, 16, 512
+SHORTEST, LONGEST, QUICK_LONGEST = 500, 8192, 1000
+ROUNDS = 5
+RANKS = 8
+
+
+def measure_prepare(work: Path, quick: bool) -> tuple[list[Row], str]:
+    import torch
+
+    torch.set_num_threads(1)
+    longest, dice = QUICK_LONGEST if quick else LONGEST, random.Random(5)
+    lengths = [[dice.randint(SHORTEST, longest) for _ in range(GROUP_SIZE)] for _ in range(GROUPS)]
+    config = make_config(GROUPS, data_parallel=RANKS, micro_batch_tokens=16384)
+    groups = [
+        replace(
+            scored,
+            group=replace(
+                scored.group, completions_G=tuple(map(_as_bytes, scored.group.completions_G))
+            ),
+        )
+        for scored in make_batch(PROMPT, lengths).groups
+    ]
+    seconds: list[float] = []
+    update = _prepare(groups, config)  # warms up
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        _prepare(groups, config)
+        seconds.append(time.perf_counter() - start)
+    rows = [
+        Row("seconds", median(seconds), "s", None, False),
+        Row("trained_tokens", update.step.num_tokens, "tokens", None, True),
+        Row("micro_batches_of_a_rank", len(update.micro_batches), "micro-batches", None, False),
+    ]
+    return rows, (
+        f"{GROUPS} x {GROUP_SIZE} answers of {SHORTEST} to {longest} tokens behind prompts of {PROMPT},"
+        f" {RANKS} data-parallel ranks, one thread; median of {ROUNDS}"
+    )
+
+
+def _prepare(groups: Sequence[ScoredGroup], config: RunConfig) -> Update:
+    """As `train_step` does before the first pass, with every completion computed."""
+    import torch
+
+    from services.trainer.batch import StepBatch
+    from services.trainer.finite import find_input_faults
+    from services.trainer.objective import token_weights
+    from services.trainer.updates import plan_updates
+    from services.trainer.values import early_advantages
+
+    step = StepBatch.of(groups, mask_truncated=False)
+    logprobs_M, advantages_M = step.rollout_logprobs(), early_advantages(step, config)
+    computed = frozenset(range(len(step.completions_B)))
+    faults = find_input_faults(step, computed, logprobs_M, advantages_M)
+    (update,) = plan_updates(step, computed, faults, config, 1, 0, 1e-4)
+    token_weights(update, config.algorithm, torch.device("cpu"))
+    update.pack(torch.device("cpu"))
+    return update
+
+
+def _as_bytes(completion: Completion) -> Completion:
+    """As it comes off the wire."""
+    return replace(
+        completion,
+        token_ids_T=TokenIds(np.asarray(completion.token_ids_T, "<i4").tobytes()),
+        logprobs_T=Logprobs(np.asarray(completion.logprobs_T, "<f4").tobytes()),
+    )

@@ -1,0 +1,1 @@
+"""One file a model family; `trimaran.choices.FAMILIES` names them."""

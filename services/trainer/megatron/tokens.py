@@ -1,0 +1,42 @@
+"""What the model reads of a micro-batch.
+
+Axes: N packed tokens, M trained tokens among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from services.trainer.packing import GroupLengths
+
+
+class Tokens(Protocol):
+    """`services.trainer.batch.PackedBatch` has them, and what the loss needs beside them."""
+
+    @property
+    def token_ids_N(self) -> torch.Tensor: ...
+    @property
+    def groups(self) -> tuple[GroupLengths, ...]: ...
+    @property
+    def sources_M(self) -> torch.Tensor: ...
+    @property
+    def targets_M(self) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneToken:
+    """Of which nothing is learnt: for a rank that must only send others' tokens through its experts."""
+
+    token_ids_N: torch.Tensor
+    groups: tuple[GroupLengths, ...]
+    sources_M: torch.Tensor
+    targets_M: torch.Tensor
+
+    @staticmethod
+    def on(device: torch.device) -> OneToken:
+        nothing = torch.zeros(0, dtype=torch.int64, device=device)
+        token = torch.zeros(1, dtype=torch.int64, device=device)
+        return OneToken(token, (GroupLengths(1, (0,)),), nothing, nothing)

@@ -1,0 +1,50 @@
+"""The events of a long run: the newest are kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.controller import events
+from services.controller.events import RunLog
+from tests.extending.memory_store import MemoryStore
+from trimaran.runs import EventKind, Run, RunState, events_stream
+from trimaran.store import TrimmedError, entries
+
+STREAM = events_stream("run")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEPT_EVENTS", 10)
+    monkeypatch.setattr(events, "TRIM_EVERY", 3)
+
+
+async def emit(store: MemoryStore, count: int) -> None:
+    """As one controller does, an event at a time."""
+    run = Run("run", RunState.RUNNING, 0, 100)
+    log = RunLog(store, run, await store.next_epoch("run"), patience=1.0)
+    async with log.writing():
+        for _ in range(count):
+            log.emit(EventKind.SKIPPED)
+            await log.written()
+
+
+async def kept(store: MemoryStore) -> list[int]:
+    return [number async for number, _ in entries(store, STREAM)]
+
+
+def test_the_newest_events_are_kept_and_who_asks_for_older_ones_is_told() -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        await emit(store, 12)
+        assert await kept(store) == list(range(1, 13))
+        await emit(store, 10)  # a controller that came after
+        numbers = await kept(store)
+        assert numbers[-1] == 22 and 10 <= len(numbers) < 10 + 3
+        with pytest.raises(TrimmedError) as told:
+            await store.read(STREAM, 1)
+        assert told.value.through == numbers[0] - 1
+
+    asyncio.run(body())

@@ -1,0 +1,144 @@
+"""Groups without a signal are replaced, and greedy answers stand beside groups."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from services.controller.greedy import FIRST_NUMBER
+from tests.controller.fakes import World, make_config
+from trimaran.errors import PromptTooLongError
+from trimaran.types import Faulted, Group, Prompt, Score, Verdict
+from trimaran.wire import parse_scored_group, serialize_scored_group
+
+GROUPS, STEPS = 4, 6
+
+
+def run(world: World) -> World:
+    try:
+        asyncio.run(asyncio.wait_for(world.run(), 30))
+    finally:
+        world.close()
+    return world
+
+
+def rewarding(world: World, equal: set[int] | None = None) -> None:
+    """Groups of these numbers have equal rewards; None: all of them."""
+
+    async def faults(group: Group) -> tuple[Verdict, ...]:
+        if equal is None or group.number in equal:
+            return (Score(1.0),) * len(group.completions_G)
+        return tuple(Score(float(place)) for place in range(len(group.completions_G)))
+
+    world.reward.faults = faults
+
+
+def test_groups_without_a_signal_are_replaced_by_further_prompts(tmp_path: Path) -> None:
+    config = make_config(algorithm={"dynamic_sampling": {"max_replaced": 3}}, run={"max_lag": 1})
+    world = World(tmp_path, config)
+    rewarding(world, {1, 2, 9})
+    run(world)
+    wanted = [number for number in range(GROUPS * STEPS + 3) if number not in {1, 2, 9}]
+    assert world.trained_numbers() == wanted
+    assert {number: one.reason for number, one in world.filtered().items()} == dict.fromkeys(
+        (1, 2, 9), "all its rewards are equal (algorithm.dynamic_sampling)"
+    )
+    assert world.events.count(("replaced",)) == world.ledger.state.totals.filtered == 3
+    assert not world.skipped()
+
+
+def test_without_the_key_they_train(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config())
+    rewarding(world, {1, 2, 9})
+    run(world)
+    assert world.trained_numbers() == list(range(GROUPS * STEPS))
+    assert not world.filtered()
+
+
+def test_where_nothing_has_a_signal_the_run_goes_on_all_the_same(tmp_path: Path) -> None:
+    """Six groups are replaced for each step, and then what comes trains."""
+    config = make_config(algorithm={"dynamic_sampling": {"max_replaced": 1.5}})
+    world = World(tmp_path, config)
+    rewarding(world)
+    run(world)
+    assert world.ledger.state.step == STEPS
+    assert len(world.filtered()) == STEPS * 6
+    assert len(world.trained_numbers()) == STEPS * GROUPS
+
+
+def test_groups_may_be_told_by_one_term(tmp_path: Path) -> None:
+    """All right, and one of them a little long: nothing to learn but brevity."""
+    algorithm = {"dynamic_sampling": {"term": "exact_match"}}
+    world = World(tmp_path, make_config(algorithm=algorithm))
+
+    async def faults(group: Group) -> tuple[Verdict, ...]:
+        equal = group.number == 2
+        return (
+            Score(1.0, {"exact_match": 1.0}),
+            Score(0.9, {"exact_match": 1.0 if equal else 0.0}),
+        )
+
+    world.reward.faults = faults
+    run(world)
+    assert list(world.filtered()) == [2]
+
+
+def test_replaced_groups_stand_between_skipped_prompts(tmp_path: Path) -> None:
+    """A run ends where nothing but skipped prompts comes; here others come, without a signal."""
+    config = make_config(algorithm={"dynamic_sampling": {"max_replaced": 10}})
+    world = World(tmp_path, config)
+    rewarding(world)
+
+    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
+        if number % 2:
+            raise PromptTooLongError("2000 tokens; rollout.max_prompt_tokens is 1024")
+
+    world.faults = faults
+    run(world)
+    assert world.ledger.state.step == STEPS
+
+
+def test_a_faulted_completion_is_no_signal(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config(algorithm={"dynamic_sampling": {}}))
+
+    async def faults(group: Group) -> tuple[Verdict, ...]:
+        return (Score(0.0), Faulted("lost")) if group.number == 3 else (Score(0.0), Score(1.0))
+
+    world.reward.faults = faults
+    run(world)
+    assert list(world.filtered()) == [3]
+
+
+def test_each_group_has_the_reward_of_a_greedy_answer_where_the_advantage_wants_it(
+    tmp_path: Path,
+) -> None:
+    world = run(World(tmp_path, make_config(algorithm={"advantage": "remax"})))
+    trained = [scored for batch in world.trainer.batches for scored in batch.groups]
+    # The fake's token at temperature 0 is odd, and odd ones are right.
+    assert [scored.greedy_reward for scored in trained] == [1.0] * (GROUPS * STEPS)
+    asked = sorted({event[1] for event in world.events if event[0] == "generate"})
+    numbers = range(GROUPS * STEPS)
+    assert asked == [*numbers, *(FIRST_NUMBER + number for number in numbers)]
+    again = parse_scored_group(trained[0].payload)
+    assert again == trained[0] and again.greedy_reward == 1.0
+    assert serialize_scored_group(trained[0]) == trained[0].payload
+
+
+def test_a_group_whose_greedy_answer_cannot_be_scored_is_left_out(tmp_path: Path) -> None:
+    config = make_config(algorithm={"advantage": "remax"}, run={"max_attempts": 2})
+    world = World(tmp_path, config)
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        return (Faulted("lost"),) if group.number == FIRST_NUMBER + 5 else None
+
+    world.reward.faults = faults
+    run(world)
+    assert list(world.filtered()) == [5]
+    assert "lost" in world.filtered()[5].reason
+    assert world.trained_numbers() == [n for n in range(GROUPS * STEPS + 1) if n != 5]
+
+
+def test_others_ask_for_no_greedy_answer(tmp_path: Path) -> None:
+    world = run(World(tmp_path, make_config()))
+    assert max(event[1] for event in world.events if event[0] == "generate") < FIRST_NUMBER
+    assert world.trainer.batches[0].groups[0].greedy_reward is None

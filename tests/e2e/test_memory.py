@@ -1,0 +1,135 @@
+"""What real trainer ranks take on the CPU, against what `trimaran.memory` foretells."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny_model import write_tiny_model
+from trimaran.config import RunConfig, dump_config, parse_config
+from trimaran.memory.model import Model
+from trimaran.memory.plan import RUNTIME, Plan, make_plan
+from trimaran.model_folder import read_model_folder
+
+BASE: dict[str, Any] = {
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+LLAMA = BASE | {
+    "vocab_size": 8192,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+QWEN3 = BASE | {
+    "vocab_size": 24576,
+    "hidden_size": 320,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 48,
+}
+SHORT = {"max_prompt_tokens": 40, "max_tokens": 25, "group_size": 8}
+LONG = {"max_prompt_tokens": 160, "max_tokens": 201, "group_size": 4}
+GROUPS = {25: 16, 201: 4}
+TOLERANCE = 0.15
+SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Case:
+    family: str = "llama"
+    dtype: str = "bfloat16"
+    lengths: dict[str, int] = field(default_factory=lambda: SHORT)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    kl: float = 0.0
+
+    def __str__(self) -> str:
+        length = "short" if self.lengths is SHORT else "long"
+        layout = "-".join(f"{key}={value}" for key, value in self.trainer.items())
+        return f"{self.family}-{self.dtype}-{length}-{layout}-{self.kl:g}"
+
+
+CASES = (
+    Case(),
+    Case(lengths=LONG, dtype="float32", kl=0.1),
+    Case("qwen3", trainer={"data_parallel": 2}),
+    Case("qwen3", "float32", trainer={"tensor_parallel": 2}),
+    Case(lengths=LONG, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
+    Case(trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
+    Case("qwen3", trainer={"fp32_head": True}),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
+    plan = foretell(config := make_config(tmp_path, case))
+    for rank, (foretold, measured) in enumerate(
+        zip(plan.ranks, measure(config, tmp_path), strict=True)
+    ):
+        wanted = {
+            "fixed": foretold.sure,
+            "passing": foretold.passing(plan.tokens),
+            "process": RUNTIME + foretold.peak(plan.tokens),
+            "snapshot": foretold.snapshot,
+        }
+        shown = {key: f"{wanted[key] >> 20} and {measured[key] >> 20} MiB" for key in wanted}
+        print(f"{case} rank {rank}, foretold and measured: {shown}")
+        for key, size in wanted.items():
+            assert measured[key] == pytest.approx(size, rel=TOLERANCE), (rank, key, shown)
+
+
+def foretell(config: RunConfig) -> Plan:
+    model = Model(read_model_folder(config.model.path), config.model.dtype)
+    return make_plan(config, model, trains_on_host=True, rolls_on_host=True)
+
+
+def make_config(folder: Path, case: Case) -> RunConfig:
+    shape = {"llama": LLAMA, "qwen3": QWEN3}[case.family]
+    tied = case.family == "qwen3"
+    model = write_tiny_model(folder / "model", case.family, tied, case.dtype, shape=shape)
+    return parse_config(
+        {
+            "run": {"groups_per_step": GROUPS[case.lengths["max_tokens"]]},
+            "model": {"path": str(model), "dtype": case.dtype},
+            "data": {"train": "unused"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": case.lengths,
+            "algorithm": {"kl": {"coefficient": case.kl}},
+            "trainer": {"device": "cpu", "micro_batch_tokens": 100_000, **case.trainer},
+        }
+    )
+
+
+def measure(config: RunConfig, folder: Path) -> list[dict[str, int]]:
+    """Of each rank; bytes."""
+    file = folder / "config.yaml"
+    file.write_text(dump_config(config))
+    # What is freed goes back at once, whatever its size: else the peak is also the allocator's.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.trainer.measured_rank"]
+    processes = [
+        subprocess.Popen([*command, str(file), str(folder), str(rank)], env=environment)
+        for rank in range(config.num_trainer_ranks)
+    ]
+    try:
+        assert [process.wait(SECONDS) for process in processes] == [0] * len(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    found = (folder / f"{rank}.json" for rank in range(config.num_trainer_ranks))
+    return [json.loads(path.read_text()) for path in found]

@@ -1,0 +1,40 @@
+"""What vLLM's ranks share under names in /dev/shm is gone after a kill of all that belongs to a replica."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from tests.rollout import replicas
+from tests.rollout.test_vllm_pulse import SERVE
+from trimaran.shared_memory import FOLDER, note_of, remove_left
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, tmp_path):
+    replica = replicas.start_replica("vllm", model, tmp_path, SERVE, tensor_parallel=2)
+    note = note_of(tmp_path / replicas.CALLER.run_id, "rollout-0")
+    kinds = ("psm_", "-cpushm")
+    noted = {path.name for path in FOLDER.iterdir() if path.name in unescaped(note)}
+    assert all(any(kind in name for name in noted) for kind in kinds), noted
+    try:
+        assert remove_left(note, 0.0) == []
+        tree = [psutil.Process(replica.process.pid)]
+        tree += tree[0].children(recursive=True)
+        for process in tree:  # none of them sees the end of another
+            process.suspend()
+        for process in tree:
+            process.kill()
+        replica.process.wait(replicas.TIMEOUT)
+        left = {name for name in noted if (FOLDER / name).exists()}
+        assert any("psm_" in name for name in left), "vLLM removes them by itself"
+        assert set(remove_left(note)) == left
+        assert not any((FOLDER / name).exists() for name in noted)
+    finally:
+        replicas.stop(replica)
+        remove_left(note)
+
+
+def unescaped(note) -> list[str]:
+    return note.read_text().replace("[[]", "[").splitlines()

@@ -1,0 +1,491 @@
+"""Advantages by hand, and against plain loops over completions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from random import Random
+from statistics import fmean, pstdev, stdev, variance
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from services.trainer.grpo.advantages import (
+    BestOfGroup,
+    Gdpo,
+    GroupAdvantage,
+    Opo,
+    PassAtK,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReMax,
+    Rloo,
+)
+from services.trainer.grpo.groups import group_mean, group_std, whiten
+from services.trainer.grpo.kinds import Advantage, Rewards
+from trimaran.errors import InputError
+
+
+def batch(
+    groups: Sequence[Sequence[float]],
+    lengths: Sequence[int] | None = None,
+    terms: dict[str, list[float]] | None = None,
+    term_weights: dict[str, float] | None = None,
+    greedy: list[float] | None = None,
+    penalties: list[float] | None = None,
+) -> Rewards:
+    """Of the total rewards of each group; one token a completion where nothing else is said."""
+    totals = [reward for group in groups for reward in group]
+    places = [place for place, group in enumerate(groups) for _ in group]
+
+    def tensor(numbers: Sequence[float]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    return Rewards(
+        totals_B=tensor(totals),
+        terms={name: tensor(numbers) for name, numbers in (terms or {}).items()},
+        term_weights=term_weights or {},
+        groups_B=torch.tensor(places, dtype=torch.int64),
+        lengths_B=torch.tensor([1] * len(totals) if lengths is None else lengths).long(),
+        sampled_B=torch.tensor([1] * len(totals) if lengths is None else lengths).long(),
+        greedy_P=None if greedy is None else tensor(greedy),
+        penalties_M=None if penalties is None else tensor(penalties),
+    )
+
+
+def values(advantage: Advantage, rewards: Rewards) -> list[float]:
+    answer = advantage(rewards)
+    assert answer.dtype == torch.float64
+    return answer.tolist()
+
+
+# Statistics
+
+
+def test_the_mean_of_equal_values_is_exactly_that_value() -> None:
+    # (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary.
+    tenths = torch.tensor([0.1, 0.1, 0.1, 2.0]).double()
+    groups = torch.tensor([0, 0, 0, 2])
+    assert group_mean(tenths, groups).tolist() == [tenths[0].item(), 0.0, 2.0]
+    assert group_std(tenths, groups).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_value_counts_as_often_as_it_says() -> None:
+    # 3 once and 1 three times: mean 1.5, variance (2.25 + 3 * 0.25) / 3 = 1
+    threes, groups = torch.tensor([3.0, 1.0]).double(), torch.tensor([0, 0])
+    counts = torch.tensor([1, 3])
+    assert group_mean(threes, groups, counts).tolist() == [1.5]
+    assert group_std(threes, groups, counts).tolist() == [1.0]
+    assert whiten(threes, counts).tolist() == pytest.approx([1.5, -0.5], abs=1e-7)
+
+
+def test_a_value_that_does_not_count_changes_nothing() -> None:
+    numbers = torch.tensor([-1e3 / 3, 0.1, 0.1, 0.1], dtype=torch.float64)
+    groups = torch.zeros(4).long()
+    counts = torch.tensor([0, 1, 1, 1])
+    assert group_mean(numbers, groups, counts).tolist() == [numbers[1].item()]
+    assert group_std(numbers, groups, counts).tolist() == [0.0]
+    assert whiten(numbers, counts).tolist() == [0.0] * 4
+
+
+# By hand
+
+
+def test_group_mean_and_sample_standard_deviation() -> None:
+    # mean 2, deviations -1 0 1, sample variance (1 + 0 + 1) / 2 = 1; the second group by itself
+    got = values(GroupAdvantage(), batch([[1, 2, 3], [0, 1]]))
+    half = 0.5 / (math.sqrt(0.5) + 1e-4)
+    assert got == pytest.approx([-1 / 1.0001, 0.0, 1 / 1.0001, -half, half], abs=1e-12)
+
+
+def test_group_without_normalisation_only_takes_the_mean_off() -> None:
+    assert values(GroupAdvantage(normalize_std=False), batch([[0, 0, 3]])) == [-1, -1, 2]
+
+
+def test_whitening_is_over_the_tokens_of_the_batch() -> None:
+    # Without it 1 and -1, with 3 tokens and 1: mean 0.5, variance (3 * 0.25 + 2.25) / 3 = 1
+    rewards = batch([[2, 0]], lengths=[3, 1])
+    got = values(GroupAdvantage(normalize_std=False, whiten=True), rewards)
+    assert got == pytest.approx([0.5, -1.5], abs=1e-7)
+
+
+def test_rloo_takes_off_the_mean_of_the_others() -> None:
+    # 1 - (0 + 0.5) / 2, 0 - (1 + 0.5) / 2, 0.5 - (1 + 0) / 2
+    assert values(Rloo(), batch([[1, 0, 0.5]])) == pytest.approx([0.75, -0.75, 0.0])
+
+
+def test_reinforce_plus_plus_pays_the_penalties_that_are_to_come() -> None:
+    # Rewards 1 and 0 less penalties: totals 0.7 and -0.4. To come: 1 - 0.3, 1 - 0.2; 0 - 0.4.
+    rewards = batch([[0.7], [-0.4]], lengths=[2, 1], penalties=[0.1, 0.2, 0.4])
+    returns = [0.7, 0.8, -0.4]
+    mean = 1.1 / 3
+    spread = math.sqrt(sum((one - mean) ** 2 for one in returns) / 2 + 1e-8)
+    want = [(one - mean) / spread for one in returns]
+    assert values(ReinforcePlusPlus(), rewards) == pytest.approx(want, abs=1e-12)
+
+
+def test_reinforce_plus_plus_without_penalties_whitens_rewards() -> None:
+    # 3 once, 1 three times, of different groups
+    got = values(ReinforcePlusPlus(), batch([[3], [1]], lengths=[1, 3]))
+    assert got == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-7)
+
+
+def test_reinforce_plus_plus_with_baseline() -> None:
+    # Off the groups' means 1 and 5: 1 -1 0 0; over tokens 1 1 -1 -1 0 0: variance 4 / 5
+    got = values(ReinforcePlusPlusBaseline(), batch([[2, 0], [5, 5]], lengths=[2, 2, 1, 1]))
+    assert got == pytest.approx([1 / math.sqrt(0.8), -1 / math.sqrt(0.8), 0, 0], abs=1e-7)
+
+
+def test_opo_weighs_the_baseline_by_length() -> None:
+    # (1 * 1 + 3 * 0) / 4 = 0.25
+    assert values(Opo(), batch([[1, 0]], lengths=[1, 3])) == [0.75, -0.25]
+
+
+def test_opo_counts_the_tokens_of_a_completion_that_does_not_train() -> None:
+    masked = replace(batch([[1, 0]], lengths=[1, 3]), lengths_B=torch.tensor([1, 0]))
+    assert values(Opo(), masked) == [0.75, -0.25]
+
+
+def test_remax_takes_off_the_reward_of_the_greedy_answer() -> None:
+    assert ReMax().needs_greedy and not GroupAdvantage().needs_greedy
+    assert values(ReMax(), batch([[1, 0], [1]], greedy=[0.25, 1])) == [0.75, -0.25, 0]
+
+
+def test_remax_without_greedy_answers_is_refused() -> None:
+    with pytest.raises(InputError, match="greedy answer"):
+        ReMax()(batch([[1, 0]]))
+
+
+def test_pass_at_k_by_its_analytic_form() -> None:
+    # n = 3, w = 2 wrong, k = 2: rho = 1 - 1 / 3, sigma = sqrt(2) / 3
+    # correct: (1/3) / sigma = 1 / sqrt(2); wrong: (1/3 - C(1, 1) / C(2, 1)) / sigma = (-1/6) / sigma
+    got = values(PassAtK(k=2), batch([[1, 0, 0]]))
+    assert got == pytest.approx([math.sqrt(0.5), -math.sqrt(0.125), -math.sqrt(0.125)])
+
+
+def test_pass_at_k_teaches_nothing_where_every_set_is_alike() -> None:
+    # Of the second group one is wrong, so every pair has a correct one.
+    assert values(PassAtK(k=2), batch([[0, 0, 0], [1, 1, 0], [1, 1, 1]])) == [0.0] * 9
+
+
+def test_pass_at_k_says_what_is_correct_by_its_threshold() -> None:
+    rewards = batch([[0.9, 0.6, 0.1]])
+    got = values(PassAtK(k=1, threshold=0.7), rewards)
+    assert got == values(PassAtK(k=1, threshold=0.9), rewards)
+    # k = 1 is the reward's own deviation: rho = 1/3, sigma = sqrt(2) / 3
+    assert got == pytest.approx([math.sqrt(2), -math.sqrt(0.5), -math.sqrt(0.5)])
+
+
+def test_the_best_of_the_group_has_its_lead() -> None:
+    assert values(BestOfGroup(), batch([[1, 0.25, 0], [1, 1, 0], [3]])) == [0.75] + [0] * 6
+    # deviations of 2 and 0: sample deviation sqrt(2)
+    got = values(BestOfGroup(normalize_std=True), batch([[0, 2]]))
+    assert got == pytest.approx([0, 2 / (math.sqrt(2) + 1e-4)])
+
+
+def test_gdpo_normalises_each_term_by_itself() -> None:
+    rewards = batch(
+        [[1, 0]], terms={"right": [1, 0], "short": [0, 10]}, term_weights={"right": 2, "short": 1}
+    )
+    # Each term by itself: +-0.5 / sqrt(0.5) and -+5 / sqrt(50), both sqrt(0.5) but for the 1e-4
+    right, short = 0.5 / (math.sqrt(0.5) + 1e-4), 5 / (math.sqrt(50) + 1e-4)
+    value = 2 * right - short
+    want = value / math.sqrt(2 * value**2 + 1e-8)
+    assert values(Gdpo(), rewards) == pytest.approx([want, -want], abs=1e-12)
+
+
+def test_gdpo_leaves_out_a_term_that_does_not_apply() -> None:
+    nan = math.nan
+    rewards = batch(
+        [[0] * 3],
+        lengths=[5, 1, 1],
+        terms={"right": [1, 0, nan], "rare": [nan, nan, 4]},
+        term_weights={"right": 1, "rare": 1},
+    )
+    # right of the first two only; rare is alone in its group. Then whitened: mean 0, variance a^2
+    a = 0.5 / (math.sqrt(0.5) + 1e-4)
+    want = a / math.sqrt(a**2 + 1e-8)
+    assert values(Gdpo(), rewards) == pytest.approx([want, -want, 0], abs=1e-12)
+
+
+@pytest.mark.parametrize("advantage", [Gdpo(), PassAtK()])
+def test_scores_alone_cannot_take_a_penalty(advantage: Advantage) -> None:
+    with pytest.raises(InputError, match=r"set algorithm\.kl\.place: loss"):
+        advantage(batch([[1, 0]], penalties=[0.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(PassAtK, {"k": 0}), (GroupAdvantage, {"normalise": True}), (Gdpo, {"whiten": True})],
+)
+def test_wrong_options_are_refused(kind: type[Advantage], options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        kind.model_validate(options)
+
+
+# Nothing to learn
+
+UNWHITENED = [
+    GroupAdvantage(),
+    GroupAdvantage(normalize_std=False),
+    Rloo(),
+    Opo(),
+    PassAtK(k=2),
+    BestOfGroup(normalize_std=True),
+]
+WHITENED = [
+    ReinforcePlusPlus(),
+    ReinforcePlusPlusBaseline(),
+    Gdpo(),
+    *(kind(whiten=True) for kind in (GroupAdvantage, Rloo, Opo, PassAtK, BestOfGroup)),
+]
+
+
+@pytest.mark.parametrize("advantage", UNWHITENED)
+def test_a_group_with_equal_rewards_or_one_has_exactly_zero(advantage: Advantage) -> None:
+    rewards = batch([[0.1] * 3, [0.7], [1, 0, 0]], lengths=[7, 3, 11, 2, 1, 1, 1])
+    got = values(advantage, rewards)
+    assert got[:4] == [0.0] * 4
+    assert got[4] != 0
+
+
+@pytest.mark.parametrize("advantage", [*UNWHITENED, *WHITENED])
+@pytest.mark.parametrize(
+    ("groups", "lengths"),
+    [
+        ([], []),
+        ([[0.1]], [1]),
+        ([[0.3]], [4]),
+        ([[0.1] * 3], [2, 3, 1]),
+        ([[0.1, 0.1], [], [0.1]], [2, 1, 1]),
+    ],
+)
+def test_a_batch_without_differences_teaches_nothing(
+    advantage: Advantage, groups: list[list[float]], lengths: list[int]
+) -> None:
+    totals = [reward for group in groups for reward in group]
+    rewards = batch(groups, lengths, {"rule": totals}, {"rule": 0.7})
+    num = sum(lengths) if advantage.per_token else len(totals)
+    assert values(advantage, rewards) == [0.0] * num
+
+
+@pytest.mark.parametrize("advantage", WHITENED)
+def test_a_completion_without_tokens_is_in_no_statistic_of_the_batch(advantage: Advantage) -> None:
+    rewards = batch([[0.1], [0.1], [9.0]], [2, 1, 0], {"rule": [0.1, 0.1, 9.0]}, {"rule": 1})
+    assert values(advantage, rewards) == [0.0] * 3
+
+
+def test_nothing_to_learn_with_penalties() -> None:
+    empty = batch([], [], penalties=[])
+    assert values(ReinforcePlusPlus(), empty) == []
+    one = batch([[0.5, 0.5]], [1, 0], penalties=[0.0])
+    assert values(ReinforcePlusPlus(), one) == [0.0]
+    # A completion without tokens, at the end and in between, has no value.
+    gaps = batch([[0.5, 9, 0.5, 9]], [1, 0, 2, 0], penalties=[0.0, 0.0, 0.0])
+    assert values(ReinforcePlusPlus(), gaps) == [0.0] * 3
+
+
+# Against plain loops
+
+
+@dataclass
+class Completion:
+    score: float
+    terms: tuple[float, float]
+    penalties: list[float]
+
+    @property
+    def total(self) -> float:
+        return self.score - sum(self.penalties)
+
+
+Groups = list[list[Completion]]
+TERM_WEIGHTS = {"a": 0.5, "b": -2.0}
+
+
+@st.composite
+def random_groups(draw: st.DrawFn, penalties: bool = False) -> Groups:
+    """Some with equal scores, some of one completion, some completions without tokens."""
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    random = Random(draw(st.integers(0, 1 << 32)))
+
+    def completion() -> Completion:
+        length = random.choice([0, 1, 2, 5])
+        score = random.choice([0.0, 1.0, 0.1, random.gauss(0, 2)])
+        terms = (random.choice([0.0, 1.0, math.nan]), random.choice([math.nan, random.gauss(0, 3)]))
+        costs = [random.gauss(0, 0.1) * penalties for _ in range(length)]
+        return Completion(score, terms, costs)
+
+    return [[completion() for _ in range(size)] for size in sizes]
+
+
+def as_rewards(groups: Groups, penalties: bool = False) -> Rewards:
+    flat = [one for group in groups for one in group]
+    return batch(
+        [[one.total for one in group] for group in groups],
+        [len(one.penalties) for one in flat],
+        {"a": [one.terms[0] for one in flat], "b": [one.terms[1] for one in flat]},
+        TERM_WEIGHTS,
+        [float(place) for place, _ in enumerate(groups)],
+        [cost for one in flat for cost in one.penalties] if penalties else None,
+    )
+
+
+def plain_group(group: list[Completion]) -> list[float]:
+    totals = [one.total for one in group]
+    spread = stdev(totals) if len(totals) > 1 else 0.0
+    return [(total - fmean(totals)) / (spread + 1e-4) for total in totals]
+
+
+def plain_rloo(group: list[Completion]) -> list[float]:
+    answer = []
+    for place, one in enumerate(group):
+        others = [other.total for other in group[:place] + group[place + 1 :]]
+        answer.append(one.total - fmean(others) if others else 0.0)
+    return answer
+
+
+def plain_opo(group: list[Completion]) -> list[float]:
+    by_token = [one.total for one in group for _ in one.penalties]
+    baseline = fmean(by_token) if by_token else 0.0
+    return [one.total - baseline for one in group]
+
+
+def plain_pass_at_k(group: list[Completion]) -> list[float]:
+    """The paper's first form: form every set of k, and average over those that hold a completion."""
+    places = range(len(group))
+    sets = list(combinations(places, min(2, len(group))))
+    rewards = [float(max(group[place].score >= 0.5 for place in one)) for one in sets]
+    spread = pstdev(rewards)
+    if spread == 0:
+        return [0.0] * len(group)
+    of_sets = [(reward - fmean(rewards)) / spread for reward in rewards]
+    return [
+        fmean(value for one, value in zip(sets, of_sets, strict=True) if place in one)
+        for place in places
+    ]
+
+
+def plain_best(group: list[Completion]) -> list[float]:
+    """What the best reward of all loses without each."""
+    totals = [one.total for one in group]
+    return [
+        max(totals) - max(totals[:place] + totals[place + 1 :]) if len(totals) > 1 else 0.0
+        for place in range(len(totals))
+    ]
+
+
+def plain_whitened(numbers: Sequence[float], lengths: Sequence[int]) -> list[float]:
+    tokens = [one for one, length in zip(numbers, lengths, strict=True) for _ in range(length)]
+    if not tokens:
+        return [0.0] * len(numbers)
+    spread = math.sqrt((variance(tokens) if len(tokens) > 1 else 0.0) + 1e-8)
+    return [(one - fmean(tokens)) / spread for one in numbers]
+
+
+PLAIN: list[tuple[type[Any], dict[str, Any], Callable[[list[Completion]], list[float]]]] = [
+    (GroupAdvantage, {}, plain_group),
+    (Rloo, {}, plain_rloo),
+    (Opo, {}, plain_opo),
+    (PassAtK, {"k": 2}, plain_pass_at_k),
+    (BestOfGroup, {}, plain_best),
+]
+
+
+def near(want: Sequence[float]) -> Any:
+    return pytest.approx(want, rel=1e-7, abs=1e-8)
+
+
+def trained(numbers: Sequence[float], rewards: Rewards) -> list[float]:
+    """Of completions with tokens: only these have an advantage that anybody uses."""
+    assert len(numbers) == len(rewards.lengths_B)
+    return [
+        one for one, length in zip(numbers, rewards.lengths_B.tolist(), strict=True) if length > 0
+    ]
+
+
+@pytest.mark.parametrize(("kind", "options", "plain"), PLAIN)
+@given(groups=random_groups())
+def test_group_by_group_it_is_the_plain_formula(
+    kind: type[Any],
+    options: dict[str, Any],
+    plain: Callable[[list[Completion]], list[float]],
+    groups: Groups,
+) -> None:
+    rewards = as_rewards(groups)
+    want = [value for group in groups for value in plain(group)]
+    if kind is Opo:
+        got = kind(**options)(rewards).tolist()
+        assert trained(got, rewards) == near(trained(want, rewards))
+        return
+    assert kind(**options)(rewards).tolist() == near(want)
+    lengths = rewards.lengths_B.tolist()
+    whitened = kind(**options, whiten=True)(rewards).tolist()
+    assert trained(whitened, rewards) == near(trained(plain_whitened(want, lengths), rewards))
+
+
+@given(random_groups())
+def test_remax_and_the_baseline_of_reinforce_plus_plus_are_the_plain_formulas(
+    groups: Groups,
+) -> None:
+    rewards = as_rewards(groups)
+    want = [one.total - place for place, group in enumerate(groups) for one in group]
+    assert ReMax()(rewards).tolist() == near(want)
+    centred = [
+        one.total - fmean(other.total for other in group) for group in groups for one in group
+    ]
+    want = plain_whitened(centred, rewards.lengths_B.tolist())
+    got = ReinforcePlusPlusBaseline()(rewards).tolist()
+    assert trained(got, rewards) == near(trained(want, rewards))
+
+
+@given(random_groups(penalties=True))
+def test_reinforce_plus_plus_is_a_loop_over_tokens_from_the_last(groups: Groups) -> None:
+    returns: list[float] = []
+    for group in groups:
+        for one in group:
+            backwards: list[float] = []
+            for place, cost in enumerate(reversed(one.penalties)):
+                later = backwards[-1] if backwards else 0.0
+                backwards.append((one.score if place == 0 else 0.0) - cost + later)
+            returns += reversed(backwards)
+    want = plain_whitened(returns, [1] * len(returns))
+    assert ReinforcePlusPlus()(as_rewards(groups, penalties=True)).tolist() == near(want)
+
+
+@given(random_groups())
+def test_gdpo_is_the_plain_formula(groups: Groups) -> None:
+    sums: list[float] = []
+    for group in groups:
+        for one in group:
+            value = 0.0
+            for place, weight in enumerate(TERM_WEIGHTS.values()):
+                known = [other.terms[place] for other in group]
+                known = [term for term in known if not math.isnan(term)]
+                if not math.isnan(one.terms[place]):
+                    spread = stdev(known) if len(known) > 1 else 0.0
+                    value += weight * (one.terms[place] - fmean(known)) / (spread + 1e-4)
+            sums.append(value)
+    assert Gdpo()(as_rewards(groups)).tolist() == near(plain_whitened(sums, [1] * len(sums)))
+
+
+@pytest.mark.parametrize(
+    "advantage", [a for a in [*UNWHITENED, *WHITENED] if not isinstance(a, PassAtK | Gdpo)]
+)
+@given(groups=random_groups(), shift=st.floats(-5, 5))
+def test_a_reward_for_all_changes_nothing(
+    advantage: Advantage, groups: Groups, shift: float
+) -> None:
+    rewards = as_rewards(groups)
+    before = advantage(rewards).tolist()
+    rewards.totals_B.add_(shift)
+    after = advantage(rewards).tolist()
+    if not advantage.per_token:
+        before, after = trained(before, rewards), trained(after, rewards)
+    assert after == pytest.approx(before, abs=1e-6)

@@ -1,0 +1,94 @@
+"""One trainer rank as a process that says what it takes:
+
+    python -m tests.trainer.measured_rank CONFIG FOLDER RANK
+
+It trains two steps and writes FOLDER/RANK.json: bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trainer import Work, make_batch
+from services.trainer.held import HeldShard
+from trimaran.config import RunConfig, load_config
+from trimaran.device import pick
+
+KIB = 1 << 10
+
+
+class FileMeeting:
+    """As services.trainer.meeting.Meeting, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def announce(self, place: dict[str, Any]) -> None:
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(place))
+        partial.rename(self._path)
+
+    def find(self) -> dict[str, Any] | None:
+        return json.loads(self._path.read_text()) if self._path.is_file() else None
+
+
+def status(key: str) -> int:
+    """Bytes of a line of /proc/self/status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * KIB for line in lines if line.startswith(f"{key}:"))
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def live_tensors() -> int:
+    """Bytes of all tensors that there are; a storage counts once."""
+    import torch
+
+    gc.collect()
+    tensors = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
+    from services.trainer.backend import build_policy
+    from services.trainer.learner import train_step
+
+    meeting: Any = FileMeeting(folder / "meeting.json")
+    policy = build_policy(config, meeting, pick("cpu"), rank)
+    rollout = config.rollout
+    work = Work(
+        groups=config.run.groups_per_step,
+        group_size=rollout.group_size,
+        prompt_tokens=rollout.max_prompt_tokens,
+        completion_tokens=rollout.max_tokens,
+        vocabulary=policy.tensors[0].shape[0],
+    )
+    batch = make_batch(work)
+    train_step(policy, batch, config)
+    fixed, before = live_tensors(), status("VmRSS")
+    forget_peak()
+    train_step(policy, batch, config)
+    peak = status("VmHWM")
+    held = None
+    if config.trainer.layout.place(rank).sends:
+        held = HeldShard(config.weight_sync, policy, lambda snapshot: None)
+        held.adopt(held.take())
+    return {
+        "fixed": fixed,
+        "passing": peak - before,
+        "process": peak,
+        "snapshot": len(held.snapshot.buffer) if held else 0,
+    }
+
+
+if __name__ == "__main__":
+    run_folder, number = Path(sys.argv[2]), int(sys.argv[3])
+    found = measure(load_config(sys.argv[1]), run_folder, number)
+    (run_folder / f"{number}.json").write_text(json.dumps(found))

@@ -1,0 +1,58 @@
+"""Parameters, against the counts that the models' makers publish and against hand-made sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trimaran.memory.model import Model, dense_parameters, expert_parameters
+from trimaran.memory.models import EXAMPLES
+from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
+
+FACTS = ModelFacts("llama", 4, 8, 24, 4, 2, 2, 11, False, 64)
+ATTENTION = 8 * (8 + 4 + 4) + 8 * 8  # q, k and v, then the output
+MLP = 3 * 8 * 24
+PUBLISHED = {
+    "Qwen2.5-7B": 7.61e9,
+    "Qwen2.5-32B": 32.5e9,
+    "Qwen3-30B-A3B": 30.5e9,
+    "Qwen3-235B-A22B": 235e9,
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_public_models_have_as_many_parameters_as_their_makers_say(example) -> None:
+    assert example.model.matrices == pytest.approx(PUBLISHED[example.name], rel=0.01)
+
+
+def test_one_rank_has_all_of_it() -> None:
+    whole = 4 * (ATTENTION + MLP) + 2 * 11 * 8
+    assert dense_parameters(Model(FACTS), Layout().place(0)) == whole == Model(FACTS).matrices
+
+
+def test_tensor_ranks_share_matrices_and_a_padded_vocabulary() -> None:
+    place = Layout(tensor=2).place(1)
+    assert dense_parameters(Model(FACTS), place) == 4 * (ATTENTION + MLP) // 2 + 2 * 6 * 8
+
+
+def test_the_first_stage_has_the_embedding_and_the_last_the_head() -> None:
+    layout, stage = Layout(pipeline=4), ATTENTION + MLP
+    counts = [dense_parameters(Model(FACTS), layout.place(rank)) for rank in range(4)]
+    assert counts == [stage + 88, stage, stage, stage + 88]
+
+
+def test_a_tied_head_is_there_once_with_one_stage_and_twice_with_several() -> None:
+    facts = ModelFacts("llama", 4, 8, 24, 4, 2, 2, 11, True, 64)
+    assert dense_parameters(Model(facts), Layout().place(0)) == 4 * (ATTENTION + MLP) + 88
+    last = Layout(pipeline=2).place(1)
+    assert dense_parameters(Model(facts), last) == 2 * (ATTENTION + MLP) + 88
+
+
+def test_experts_are_shared_among_expert_ranks_and_the_router_is_everywhere() -> None:
+    model = Model(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
+    place = Layout(tensor=2, data=4, expert=4).place(3)
+    assert expert_parameters(model, place) == 4 * 8 * (3 * 8 * 6) // 4
+    router = 8 * 8
+    assert dense_parameters(model, place) == 4 * (ATTENTION // 2 + router) + 2 * 6 * 8

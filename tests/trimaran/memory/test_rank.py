@@ -1,0 +1,146 @@
+"""One trainer rank, by hand: 2 layers of 8 channels, 4 heads of 2, 2 of them for keys, an MLP of 24."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran.memory.layer import layer_bytes
+from trimaran.memory.model import Model
+from trimaran.memory.rank import Choices, rank_memory
+from trimaran.memory.work import Work
+from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
+
+FACTS = ModelFacts("llama", 2, 8, 24, 4, 2, 2, 16, False, 64)
+MODEL = Model(FACTS)
+COUNT = 2 * (8 * 16 + 8 * 8 + 3 * 8 * 24) + 2 * 16 * 8
+WORK = Work(prompt=4, completion=7, group=2, groups=4)  # groups of 4 + 2 x 6 packed tokens
+ONE = Layout()
+
+
+def test_work_counts_packed_tokens_rows_and_trained_tokens() -> None:
+    assert (WORK.group_tokens, WORK.batch_tokens, WORK.sequence) == (16, 64, 10)
+    assert (WORK.rows, WORK.trained) == (20 / 16, 14 / 16)
+
+
+@pytest.mark.parametrize(("limit", "tokens"), [(1, 10), (40, 40), (1000, 64)])
+def test_a_micro_batch_holds_a_completion_at_least_and_an_update_at_most(limit, tokens) -> None:
+    assert WORK.tokens_of(limit) == tokens
+
+
+def test_a_micro_batch_may_be_twice_its_prompt() -> None:
+    assert Work(prompt=100, completion=11, group=8).tokens_of(1) == 180  # all of the group
+    assert Work(prompt=100, completion=21, group=8).tokens_of(1) == 200
+
+
+def test_bfloat16_takes_18_bytes_a_parameter_and_float32_16() -> None:
+    half = rank_memory(MODEL, ONE.place(0), WORK)
+    assert (half.weights, half.gradients) == (2 * COUNT, 4 * COUNT)
+    assert (half.main_weights, half.moments, half.sure) == (4 * COUNT, 8 * COUNT, 18 * COUNT)
+    whole = rank_memory(Model(FACTS, "float32"), ONE.place(0), WORK)
+    assert (whole.weights, whole.main_weights, whole.sure) == (4 * COUNT, 0, 16 * COUNT)
+
+
+def test_a_reference_is_the_weights_once_more() -> None:
+    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True))
+    assert rank.reference == 2 * COUNT
+    assert rank.sure == 20 * COUNT
+
+
+def test_a_layer_keeps_what_the_formula_says() -> None:
+    layer = layer_bytes(MODEL, ONE, WORK)
+    assert layer.norms == 2 * 2 * 8
+    assert layer.inputs == 2 * (2 * 8 + 8)
+    assert layer.mlp == 3 * 2 * 24
+    assert layer.attention == 20 / 16 * (2 * (8 + 2 * 4) + 4 * 10 * 6)
+
+
+def test_long_sequences_keep_no_attention_weights() -> None:
+    work = Work(prompt=200, completion=57, group=1)  # 256 tokens
+    short = 2 * (8 + 2 * 4) + 4 * 256 * 6
+    assert layer_bytes(MODEL, ONE, work).attention == pytest.approx(short)
+    longer = layer_bytes(MODEL, ONE, replace(work, completion=58)).attention
+    assert longer == pytest.approx(2 * 2 * (8 + 4) + 4 * 4)
+
+
+def test_each_of_many_ranks_has_one_key_head_at_least() -> None:
+    rows = layer_bytes(MODEL, Layout(tensor=4), WORK).attention / (20 / 16)
+    assert rows == 2 * (2 + 2 * 2) + 10 * 6
+
+
+def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None:
+    layout = Layout(tensor=2)
+    apart = layer_bytes(MODEL, layout, WORK, sequence_parallel=True)
+    together = layer_bytes(MODEL, layout, WORK)
+    assert (together.norms, apart.norms) == (32, 16)
+    assert (together.inputs, apart.inputs) == (2 * (16 + 4), 2 * (8 + 4))
+    assert together.mlp == apart.mlp == 3 * 24
+
+
+def test_head_norms_and_experts_add_theirs() -> None:
+    facts = replace(FACTS, family="qwen3")
+    norms = layer_bytes(Model(facts), ONE, WORK).norms
+    assert norms == 2 * (16 + 8 + 4)
+    model = Model(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
+    assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 4 * 2 * 6) + 8 * 8
+
+
+def test_the_peak_is_where_the_backward_pass_begins() -> None:
+    rank = rank_memory(MODEL, ONE.place(0), WORK)
+    layer = layer_bytes(MODEL, ONE, WORK).total
+    assert rank.activations(16) == round(16 * (2 * layer + 2 * 8))
+    assert rank.logits(16) == 14 * 2 * (2 * 8 + 16)
+    assert rank.head == 2 * 4 * 128 * 16 + 2 * 16 * 8
+    assert rank.peak(16) == rank.sure + rank.activations(16) + rank.logits(16) + rank.head
+    # The gradients inside a layer, where they are more than those of the head.
+    assert rank.peak(64) == rank.sure + rank.activations(64) + round(64 * layer)
+
+
+def test_a_float32_head_keeps_no_logits() -> None:
+    model = Model(replace(FACTS, vocab_size=1 << 17))
+    kept = rank_memory(model, ONE.place(0), WORK)
+    chunks = rank_memory(model, ONE.place(0), WORK, Choices(fp32_head=True))
+    assert kept.logits(64) == 56 * 2 * (2 * 8 + (1 << 17))
+    assert chunks.logits(64) == 56 * (2 * 8 + 4 * 2 * (8 + 8192))
+
+
+def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
+    layout = Layout(pipeline=2)
+    first, last = (rank_memory(MODEL, layout.place(rank), WORK) for rank in range(2))
+    layer = layer_bytes(MODEL, layout, WORK).total
+    assert first.activations(16) == round(2 * 16 * layer)
+    assert first.activations(64) == round(64 * layer)  # there is but one
+    assert last.activations(16) == round(16 * (layer + 2 * 8))
+    assert (first.logits(16), first.head) == (0, 0)
+
+
+def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
+    model = Model(replace(FACTS, vocab_size=1 << 20))
+    rank = rank_memory(model, ONE.place(0), WORK, Choices(reference=True))
+    layer = layer_bytes(model, ONE, WORK).total
+    assert rank.passing(16) == round(64 * (layer + rank.logits_token)) + rank.head
+
+
+def test_the_snapshot_is_what_the_rank_sends() -> None:
+    layout = Layout(tensor=2, data=2)
+    snapshots = [rank_memory(MODEL, layout.place(rank), WORK).snapshot for rank in range(4)]
+    assert snapshots == [COUNT, COUNT, 0, 0]
+    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    spread = Layout(data=4, expert=2)
+    first, second, third, _ = (rank_memory(model, spread.place(r), WORK).snapshot for r in range(4))
+    experts = 2 * 2 * (3 * 8 * 6) * 2  # bytes, layers, one, two of them
+    assert (second, third) == (experts, 0)
+    assert first == second + 2 * (2 * (8 * 16 + 64 + 8 * 4) + 2 * 16 * 8)
+
+
+@given(room=st.integers(0, 200_000), tensor=st.sampled_from([1, 2]), stages=st.sampled_from([1, 2]))
+def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, stages) -> None:
+    layout = Layout(tensor=tensor, pipeline=stages)
+    rank = rank_memory(MODEL, layout.place(0), WORK)
+    largest = rank.largest(room)
+    assert largest == 0 or rank.peak(largest) <= room
+    assert largest == WORK.batch_tokens or rank.peak(largest + 1) > room

@@ -1,0 +1,111 @@
+"""Places of ranks, against megatron-core's own groups of ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran.parallel import Layout, RankPlace
+
+SIZES = st.sampled_from([1, 2, 3, 4])
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    tensor, pipeline, data, context = (draw(SIZES) for _ in range(4))
+    shared = tensor * context * data
+    expert = draw(st.sampled_from([size for size in range(1, shared + 1) if shared % size == 0]))
+    return Layout(tensor, pipeline, data, context, expert)
+
+
+def places(layout: Layout) -> list[RankPlace]:
+    return [layout.place(rank) for rank in range(layout.num_ranks)]
+
+
+def grouped(layout: Layout, key: Callable[[RankPlace], Hashable]) -> set[tuple[int, ...]]:
+    """Ranks by what `key` says of their places."""
+    found: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place in places(layout):
+        found[key(place)].append(place.rank)
+    return {tuple(ranks) for ranks in found.values()}
+
+
+@given(layouts())
+def test_groups_are_those_of_megatron(layout: Layout) -> None:
+    generator = pytest.importorskip("megatron.core.parallel_state").RankGenerator
+    tp, pp, dp = layout.tensor, layout.pipeline, layout.data
+    cp, ep, order = layout.context, layout.expert, "tp-cp-ep-dp-pp"
+    dense = generator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
+    expert = generator(tp=1, ep=ep, dp=tp * dp * cp // ep, pp=pp, cp=1, order=order)
+
+    def ranks(source: object, token: str) -> set[tuple[int, ...]]:
+        return {tuple(sorted(group)) for group in source.get_ranks(token)}  # type: ignore[attr-defined]
+
+    assert grouped(layout, lambda p: (p.context, p.data, p.pipeline)) == ranks(dense, "tp")
+    assert grouped(layout, lambda p: (p.tensor, p.context, p.data)) == ranks(dense, "pp")
+    assert grouped(layout, lambda p: (p.tensor, p.context, p.pipeline)) == ranks(dense, "dp")
+    assert grouped(layout, lambda p: (p.tensor, p.data, p.pipeline)) == ranks(dense, "cp")
+    assert grouped(layout, lambda p: (p.expert, p.pipeline)) == ranks(expert, "dp")
+    same = grouped(layout, lambda p: (p.tensor, p.expert, p.pipeline))
+    assert grouped(layout, lambda p: p.shard) == same
+
+
+@given(layouts())
+def test_each_shard_has_one_sender_and_rank_0_has_the_first(layout: Layout) -> None:
+    assert [place.shard for place in layout.senders] == list(range(layout.num_shards))
+    assert layout.senders[0].rank == 0
+    dense = [p for p in places(layout) if p.sends_dense]
+    assert len({(p.tensor, p.pipeline) for p in dense}) == len(dense)
+    assert len(dense) == layout.tensor * layout.pipeline
+    assert all(p.sends and p.data == p.context == 0 for p in dense)
+    experts = [p for p in places(layout) if p.sends_experts]
+    assert len({(p.expert, p.pipeline) for p in experts}) == len(experts)
+    assert len(experts) == layout.expert * layout.pipeline
+    assert all(p.sends for p in experts)
+
+
+@given(layouts())
+def test_numbers_stay_below_their_sizes_and_name_one_rank(layout: Layout) -> None:
+    numbers = {(p.tensor, p.context, p.data, p.pipeline) for p in places(layout)}
+    assert len(numbers) == layout.num_ranks
+    for place in places(layout):
+        assert 0 <= place.tensor < layout.tensor
+        assert 0 <= place.pipeline < layout.pipeline
+        assert 0 <= place.data < layout.data
+        assert 0 <= place.context < layout.context
+        assert 0 <= place.expert < layout.expert
+        assert place.is_last_stage == (place.pipeline == layout.pipeline - 1)
+
+
+def test_a_layout_written_out() -> None:
+    layout = Layout(tensor=2, pipeline=2, data=2)
+    found = [(p.tensor, p.data, p.pipeline) for p in places(layout)]
+    assert found == [
+        *((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0)),
+        *((0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1)),
+    ]
+    assert [place.rank for place in layout.senders] == [0, 1, 4, 5]
+    assert [layout.place(rank).shard for rank in (2, 3, 6, 7)] == [0, 1, 2, 3]
+
+
+def test_experts_are_spread_over_data_ranks() -> None:
+    layout = Layout(data=4, expert=2)
+    assert [p.expert for p in places(layout)] == [0, 1, 0, 1]
+    assert [place.rank for place in layout.senders] == [0, 1]
+    assert [p.sends_dense for p in places(layout)] == [True, False, False, False]
+
+
+def test_experts_are_spread_over_tensor_parallel_ranks_too() -> None:
+    layout = Layout(tensor=2, data=2, expert=4)
+    assert [(p.tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 1), (0, 2), (1, 3)]
+    assert [p.sends for p in places(layout)] == [True] * 4
+    assert [p.sends_dense for p in places(layout)] == [True, True, False, False]
+
+
+def test_a_rank_that_there_is_not() -> None:
+    with pytest.raises(IndexError, match="rank 4 of 4"):
+        Layout(tensor=2, data=2).place(4)

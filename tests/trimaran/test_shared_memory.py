@@ -1,0 +1,121 @@
+"""Names in shared memory are removed once nobody maps them. Any folder serves: /proc tells alike."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from trimaran.shared_memory import note_mapped, note_names, note_of, remove_left
+
+MAP = """
+import mmap, subprocess, sys
+*names, child = sys.argv[1:]
+maps = []
+for name in names:
+    with open(name, "w+b") as file:
+        file.write(b"x")
+        file.flush()
+        maps.append(mmap.mmap(file.fileno(), 1))
+if child:
+    started = subprocess.Popen([sys.executable, "-c", open(sys.argv[0]).read(), child, ""])
+else:
+    print("mapped", flush=True)
+sys.stdin.read()
+if child:
+    started.wait()
+"""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def shm(tmp_path: Path) -> Path:
+    (tmp_path / "shm").mkdir()
+    return tmp_path / "shm"
+
+
+@pytest.fixture
+def start(shm: Path, tmp_path: Path) -> Generator[Start]:
+    """start("a", child="b"): a process that maps the file a, and starts one that maps b."""
+    script = tmp_path / "map.py"
+    script.write_text(MAP)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*names: str, child: str = "") -> subprocess.Popen[str]:
+        paths = [str(shm / name) for name in names]
+        made = subprocess.Popen(
+            [sys.executable, str(script), *paths, child and str(shm / child)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(made)
+        assert made.stdout and made.stdout.readline() == "mapped\n"
+        return made
+
+    yield start
+    for process in started:
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """By the end of its input, and that of its child, which has the same."""
+    assert process.stdin
+    process.stdin.close()
+    process.wait(30)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_process_and_its_children_map_is_noted_and_removed_once_they_are_gone(
+    shm: Path, tmp_path: Path, start: Start
+) -> None:
+    note = note_of(tmp_path, "rollout-0")
+    (shm / "of nobody").touch()
+    other = start("other")
+    life = start("psm_1", "ident-[0-1]-cpushm", child="psm_2")
+    note_mapped(note, life.pid, shm)
+    assert sorted(note.read_text().split()) == ["ident-[[]0-1]-cpushm", "psm_1", "psm_2"]
+    assert remove_left(note, 0.0, shm) == []
+    assert note.exists()
+    end(life)
+    removed = remove_left(note, 5.0, shm)
+    assert sorted(removed) == ["ident-[0-1]-cpushm", "psm_1", "psm_2"]
+    assert left(shm) == ["of nobody", "other"]
+    assert not note.exists()
+    assert other.poll() is None
+
+
+def test_what_another_process_maps_as_well_stays_until_it_is_gone(
+    shm: Path, tmp_path: Path, start: Start
+) -> None:
+    note = note_of(tmp_path, "rollout-0")
+    note_names(note, ["sem.run-*"])
+    other = start("sem.run-1")
+    (shm / "sem.run-2").touch()
+    assert remove_left(note, 0.3, shm) == ["sem.run-2"]
+    assert left(shm) == ["sem.run-1"] and note.exists()
+    end(other)
+    assert remove_left(note, 5.0, shm) == ["sem.run-1"]
+
+
+@pytest.mark.parametrize("pattern", ["../precious", "/etc/*", "sub/x", "../*"])
+def test_a_note_names_nothing_outside(shm: Path, tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "precious").touch()
+    (shm / "sub").mkdir()
+    (shm / "sub" / "x").touch()
+    note = note_of(tmp_path, "reward")
+    note_names(note, [pattern])
+    assert remove_left(note, 0.0, shm) == []
+    assert (tmp_path / "precious").exists() and (shm / "sub" / "x").exists()
+
+
+def test_without_a_note_there_is_nothing_to_remove(shm: Path, tmp_path: Path) -> None:
+    (shm / "psm_1").touch()
+    assert remove_left(note_of(tmp_path, "reward"), 0.0, shm) == []
+    assert left(shm) == ["psm_1"]

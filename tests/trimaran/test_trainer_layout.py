@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from trimaran.config import TrainerSection
+from trimaran.errors import InputError
+from trimaran.model_folder import ModelFacts
+from trimaran.trainer_layout import check_trainer_layout
+
+FACTS = ModelFacts("qwen3", 6, 64, 96, 8, 2, 8, 97, True, 128)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4, 8])
+@pytest.mark.parametrize("pipeline", [1, 2, 3, 6])
+def test_layouts_that_fit(tensor: int, pipeline: int) -> None:
+    section = TrainerSection(tensor_parallel=tensor, pipeline_parallel=pipeline, data_parallel=3)
+    check_trainer_layout(FACTS, section)
+
+
+@pytest.mark.parametrize(
+    ("facts", "tensor", "words"),
+    [
+        (FACTS, 3, "3 does not divide the model's 8 attention heads; .* split by 1, 2, 4, 8"),
+        (
+            replace(FACTS, num_heads=12, num_kv_heads=4),
+            6,
+            "6 neither divides the model's 4 KV heads nor is a multiple of them; .* by 1, 2, 4",
+        ),
+        (
+            replace(FACTS, intermediate_size=90),
+            4,
+            "4 does not divide the model's intermediate_size 90; .* split by 1, 2",
+        ),
+        (replace(FACTS, num_kv_heads=1, head_dim=2), 8, "1 KV heads of 2 channels; .* by 1, 2, 4"),
+    ],
+)
+def test_tensor_parallel_sizes_that_do_not(facts: ModelFacts, tensor: int, words: str) -> None:
+    with pytest.raises(InputError, match=rf"^trainer\.tensor_parallel: .*{words}$"):
+        check_trainer_layout(facts, TrainerSection(tensor_parallel=tensor))
+
+
+def test_each_fault_has_a_line() -> None:
+    with pytest.raises(InputError) as caught:
+        check_trainer_layout(FACTS, TrainerSection(tensor_parallel=3, pipeline_parallel=4))
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("trainer.tensor_parallel: 3 ")
+    assert second == (
+        "trainer.pipeline_parallel: 4 does not divide the model's 6 layers; this model can have"
+        " 1, 2, 3, 6 stages"
+    )
+
+
+def test_one_tensor_parallel_rank_has_nobody_to_share_tokens_with() -> None:
+    TrainerSection(tensor_parallel=2, sequence_parallel=True)
+    with pytest.raises(ValidationError, match="sequence_parallel: tensor-parallel ranks share"):
+        TrainerSection(sequence_parallel=True)
+
+
+EXPERTS = replace(FACTS, num_experts=6, experts_per_token=2, expert_size=10, shared_expert_size=32)
+
+
+@pytest.mark.parametrize(("tensor", "data", "expert"), [(1, 4, 2), (2, 3, 6), (2, 1, 2), (1, 1, 1)])
+def test_layouts_that_fit_experts(tensor: int, data: int, expert: int) -> None:
+    section = TrainerSection(
+        tensor_parallel=tensor,
+        data_parallel=data,
+        expert_parallel=expert,
+        sequence_parallel=tensor > 1,
+    )
+    check_trainer_layout(EXPERTS, section)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sizes", "words"),
+    [
+        (
+            FACTS,
+            {"data_parallel": 2, "expert_parallel": 2},
+            "2 shares .*, and the model has no experts",
+        ),
+        (EXPERTS, {"data_parallel": 4, "expert_parallel": 4}, "4 shares .* has 6 experts a layer"),
+        (
+            EXPERTS,
+            {"tensor_parallel": 2, "expert_parallel": 2},
+            r"sequence_parallel: a model with experts needs it .* \(it is 2\); set it to true",
+        ),
+        (
+            EXPERTS,
+            {
+                "tensor_parallel": 2,
+                "data_parallel": 3,
+                "expert_parallel": 3,
+                "sequence_parallel": True,
+            },
+            "expert_parallel: 3 is no multiple of tensor_parallel 2",
+        ),
+        (
+            replace(EXPERTS, shared_expert_size=30),
+            {"tensor_parallel": 4, "expert_parallel": 4, "sequence_parallel": True},
+            "4 does not divide the model's shared_expert_intermediate_size 30",
+        ),
+    ],
+)
+def test_layouts_that_do_not_fit_experts(
+    facts: ModelFacts, sizes: dict[str, int], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        check_trainer_layout(facts, TrainerSection.model_validate(sizes))
+
+
+def test_shares_of_experts_lie_on_ranks_that_there_are() -> None:
+    words = r"expert_parallel: 3 does not divide tensor_parallel x data_parallel \(2 x 2 = 4\)"
+    with pytest.raises(ValidationError, match=words):
+        TrainerSection(
+            tensor_parallel=2, data_parallel=2, expert_parallel=3, sequence_parallel=True
+        )

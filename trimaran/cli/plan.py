@@ -1,0 +1,68 @@
+"""`trimaran plan`: what a run takes of devices and hosts, before anything starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from trimaran.config import RunConfig, load_config
+from trimaran.device import resolve
+from trimaran.doctor.memory import read_memory
+from trimaran.doctor.system import System
+from trimaran.errors import InputError
+from trimaran.machine import Machine, read_gpu_memory, read_machine
+from trimaran.memory.model import Model
+from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
+from trimaran.memory.table import describe
+from trimaran.model_folder import check_tensor_parallel, read_model_folder
+from trimaran.trainer_layout import check_trainer_layout
+
+
+def plan(config_path: str, overrides: Sequence[str], device_memory: float | None) -> int:
+    """Returns 2 where something cannot fit. `device_memory`: GiB of each device; on a CPU, of the host."""
+    config, machine = load_config(config_path, overrides), read_machine(os.environ)
+    made, room = plan_here(config, machine), room_here(config, machine)
+    if device_memory is not None:
+        size = round(device_memory * GIB)
+        room = Room(size, size, size if made.trains_on_host or made.rolls_on_host else room.host)
+    print("\n".join(describe(made, room)))
+    faults = find_faults(made, room)
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr)
+    return 2 if faults else 0
+
+
+def check_memory(config: RunConfig, machine: Machine) -> None:
+    """Raises InputError for a run whose fixed parts alone are more than this machine's devices have. A
+    model that is to be fetched is looked at by its services."""
+    if config.model.source is not None and not config.model.path.is_dir():
+        return
+    refuse_impossible(plan_here(config, machine), room_here(config, machine))
+
+
+def plan_here(config: RunConfig, machine: Machine) -> Plan:
+    """Raises InputError for a model that is not here, or a layout that does not divide it."""
+    if config.model.source is not None and not config.model.path.is_dir():
+        raise InputError(
+            f"model.path: {config.model.path} is not here yet; its config.json and safetensors are needed"
+        )
+    facts = read_model_folder(config.model.path)
+    check_trainer_layout(facts, config.trainer)
+    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
+    return make_plan(
+        config,
+        Model(facts, config.model.dtype),
+        trains_on_host=resolve(config.trainer.device, machine) == "cpu",
+        rolls_on_host=resolve(config.rollout.device, machine) == "cpu",
+    )
+
+
+def room_here(config: RunConfig, machine: Machine) -> Room:
+    """What this machine tells without opening a device: memory of GPUs, and of the host where all of
+    the run is on it. NPUs do not tell."""
+    host = read_memory(System(os.environ)).total if config.network.subnet is None else None
+    sizes = {"cuda": read_gpu_memory(machine)}
+    pools = (config.trainer, config.rollout)
+    trainer, replica = (sizes.get(resolve(pool.device, machine)) for pool in pools)
+    return Room(trainer, replica, host or None)

@@ -1,0 +1,77 @@
+"""What one layer keeps from its forward pass until its backward pass, for each packed token.
+
+Seen with `torch.autograd.graph.saved_tensors_hooks` on our layer spec (services/trainer/megatron/model.py).
+With C channels of the model, Q of all heads, K of all key/value heads, H heads, F of the MLP, e bytes of a
+number, r rows of attention for each packed token, L tokens of a sequence, T tensor-parallel ranks, and
+S = T with sequence parallelism, else 1:
+
+    norms       e 2 C / S, their inputs; those of heads e (Q + K) / T
+    inputs      e (2 C / S + Q / T), of the projections to queries, to the MLP and of the attention
+    MLP         3 e F / T: both halves of the first product, and the input of the second
+    attention   up to 256 tokens    r (e (Q + 2 K) + H L (4 + e where e < 4)) / T
+                longer              r (e (2 Q + 2 K) + 4 H) / T
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trimaran.memory.model import Model
+from trimaran.memory.work import Work
+from trimaran.parallel import Layout
+
+FP32 = 4
+EXPLICIT_LENGTH = 256
+"""Longest sequence whose matrix of attention weights is kept (services/trainer/megatron/attention.py)."""
+MLP_TENSORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """For each packed token. Example: layer_bytes(model, layout, work).total"""
+
+    norms: float
+    inputs: float
+    mlp: float
+    attention: float
+
+    @property
+    def total(self) -> float:
+        return self.norms + self.inputs + self.mlp + self.attention
+
+
+def layer_bytes(
+    model: Model, layout: Layout, work: Work, sequence_parallel: bool = False
+) -> LayerBytes:
+    """On one rank."""
+    hidden, size, tensor = model.facts.hidden_size, model.number_bytes, layout.tensor
+    split = tensor if sequence_parallel else 1
+    heads = (model.queries + model.keys) / tensor if model.has_head_norms else 0
+    return LayerBytes(
+        norms=size * (2 * hidden / split + heads),
+        inputs=size * (2 * hidden / split + model.queries / tensor),
+        mlp=_mlp(model, tensor),
+        attention=work.rows * _attention_row(model, work.sequence, tensor),
+    )
+
+
+def _mlp(model: Model, tensor: int) -> float:
+    """With experts, of tokens that are spread evenly over them: each chosen expert has a copy of the token
+    and gives one back, its activation once more before it is weighted, and the router keeps float32
+    scores and probabilities. Not yet measured."""
+    size = model.number_bytes
+    if not model.facts.num_experts:
+        return MLP_TENSORS * size * model.facts.intermediate_size / tensor
+    inner = (MLP_TENSORS + 1) * size * model.facts.expert_size / tensor
+    each = 2 * size * model.facts.hidden_size + inner
+    return model.facts.experts_per_token * each + 2 * FP32 * model.facts.num_experts
+
+
+def _attention_row(model: Model, length: int, tensor: int) -> float:
+    """With more ranks than key/value heads each of them has one."""
+    size, heads = model.number_bytes, model.facts.num_heads / tensor
+    queries, keys = model.queries / tensor, max(model.keys / tensor, model.facts.head_dim)
+    if length > EXPLICIT_LENGTH:
+        return size * 2 * (queries + keys) + FP32 * heads
+    weights = heads * length * (FP32 + (size if size < FP32 else 0))
+    return size * (queries + 2 * keys) + weights

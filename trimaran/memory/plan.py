@@ -1,0 +1,247 @@
+"""All that a run takes, and what of it cannot fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trimaran.config import RunConfig
+from trimaran.errors import InputError
+from trimaran.memory.model import Model
+from trimaran.memory.rank import Choices, RankMemory, rank_memory
+from trimaran.memory.replica import ReplicaMemory, replica_memory
+from trimaran.memory.work import Work, work_of
+from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
+
+GIB = 1 << 30
+RUNTIME = 375 << 20
+"""Host memory of a trainer rank before it holds anything: Python, torch and megatron-core as loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that there are; None where nobody knows. Example: Room(trainer=80 * GIB, replica=80 * GIB)"""
+
+    trainer: int | None = None
+    """On each of the trainer's devices; None on a CPU."""
+    replica: int | None = None
+    host: int | None = None
+    """Of the host on which all processes of the run are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`make_plan` makes it."""
+
+    config: RunConfig
+    model: Model
+    work: Work
+    tokens: int
+    """Of the largest micro-batch."""
+    ranks: tuple[RankMemory, ...]
+    """By rank."""
+    replica: ReplicaMemory
+    trains_on_host: bool
+    """The trainer computes on a CPU."""
+    rolls_on_host: bool
+
+    @property
+    def replica_room(self) -> int | None:
+        """For keys and values on each device of a replica; None where it depends on the device."""
+        return round(self.config.rollout.kv_cache_gib * GIB) if self.rolls_on_host else None
+
+    def sure_on_host(self) -> int:
+        """What all processes keep on one host whatever they compute."""
+        return sum(self._own(rank) for rank in self.ranks) + self._replicas
+
+    def peak_on_host(self) -> int:
+        passing = (rank.passing(self.tokens) for rank in self.ranks)
+        return self.sure_on_host() + (sum(passing) if self.trains_on_host else 0)
+
+    def rank_room(self, room: Room) -> int | None:
+        """For one rank's share of the model and of a micro-batch; on a CPU an equal part of what the
+        others leave, for each rank."""
+        if not self.trains_on_host:
+            return room.trainer
+        if room.host is None:
+            return None
+        fixed = self.sure_on_host() - sum(rank.sure for rank in self.ranks)
+        return (room.host - fixed) // len(self.ranks)
+
+    def largest_micro_batch(self, room: Room) -> int | None:
+        """In tokens; 0 where none fits, None where the room is not known."""
+        if (each := self.rank_room(room)) is None:
+            return None
+        largest = min(rank.largest(each) for rank in self.ranks)
+        return largest if largest >= self.work.smallest else 0
+
+    @property
+    def _replicas(self) -> int:
+        one = self.replica.shadow
+        if self.rolls_on_host:
+            devices = self.config.rollout.tensor_parallel
+            one += devices * (self.replica.weights + (self.replica_room or 0))
+        return self.config.rollout.replicas * one
+
+    def _own(self, rank: RankMemory) -> int:
+        return RUNTIME + rank.snapshot + (rank.sure if self.trains_on_host else 0)
+
+
+def make_plan(
+    config: RunConfig,
+    model: Model,
+    trains_on_host: bool,
+    rolls_on_host: bool,
+    layout: Layout | None = None,
+) -> Plan:
+    """`layout`: another one than the configuration's."""
+    layout, work = layout or config.trainer.layout, work_of(config)
+    ranks = (
+        rank_memory(
+            model,
+            layout.place(rank),
+            work,
+            choices_of(config),
+        )
+        for rank in range(layout.num_ranks)
+    )
+    return Plan(
+        config=config,
+        model=model,
+        work=work,
+        tokens=work.tokens_of(config.trainer.micro_batch_tokens),
+        ranks=tuple(ranks),
+        replica=replica_memory(
+            model,
+            config.rollout.tensor_parallel,
+            config.max_model_tokens,
+            config.weight_sync.bucket_mib,
+        ),
+        trains_on_host=trains_on_host,
+        rolls_on_host=rolls_on_host,
+    )
+
+
+def choices_of(config: RunConfig) -> Choices:
+    return Choices(
+        reference=config.algorithm.kl.coefficient > 0,
+        sequence_parallel=config.trainer.sequence_parallel,
+        fp32_head=config.trainer.fp32_head,
+    )
+
+
+def refuse_impossible(plan: Plan, room: Room) -> None:
+    """Raises InputError where weights, gradients and optimizer alone are more than there is: those are
+    known to the byte. What is estimated refuses nothing."""
+    if faults := [*_impossible(plan, room)]:
+        raise InputError("\n".join(faults))
+
+
+def find_faults(plan: Plan, room: Room) -> tuple[str, ...]:
+    """What cannot fit, with what to change, a line each. Also where it is the estimated part."""
+    if faults := (*_impossible(plan, room),):
+        return faults
+    return (*_too_long(plan, room), *_no_sequence(plan, room))
+
+
+def _impossible(plan: Plan, room: Room) -> Iterator[str]:
+    sure = max(rank.sure for rank in plan.ranks)
+    if not plan.trains_on_host and room.trainer is not None and sure > room.trainer:
+        yield (
+            f"trainer: weights, gradients and optimizer of a rank take {gib(sure)}, and its device has"
+            f" {gib(room.trainer)}; {_other_layout(plan, room.trainer)}"
+        )
+    weights = plan.replica.weights
+    if not plan.rolls_on_host and room.replica is not None:
+        given = plan.config.rollout.memory_fraction * room.replica
+        if weights > given:
+            yield (
+                f"rollout: the weights take {gib(weights)} of each device of a replica, and"
+                f" rollout.memory_fraction leaves {gib(given)}; raise rollout.tensor_parallel or"
+                " rollout.memory_fraction"
+            )
+    on_host = plan.trains_on_host or plan.rolls_on_host
+    if on_host and room.host is not None and (all_of_it := plan.sure_on_host()) > room.host:
+        yield (
+            f"this host: the run's processes keep {gib(all_of_it)} there, and it has {gib(room.host)};"
+            " lower rollout.replicas, rollout.kv_cache_gib or trainer.data_parallel, or use a larger one"
+        )
+
+
+def _other_layout(plan: Plan, room: int) -> str:
+    """The fewest ranks with which it would fit, half of the room left for what is computed."""
+    layout, facts = plan.config.trainer.layout, plan.model.facts
+    sizes = [
+        replace(layout, tensor=tensor, pipeline=pipeline)
+        for tensor in _divisors(facts.num_heads, facts.num_kv_heads, facts.intermediate_size)
+        for pipeline in _divisors(facts.num_layers)
+    ]
+    for size in sorted(sizes, key=lambda one: (one.num_ranks, one.pipeline)):
+        tried = make_plan(plan.config, plan.model, False, plan.rolls_on_host, size)
+        if max(rank.sure for rank in tried.ranks) <= room / 2:
+            return f"set trainer.tensor_parallel={size.tensor} trainer.pipeline_parallel={size.pipeline}"
+    return "no trainer.tensor_parallel and pipeline_parallel of this model would do; use larger devices"
+
+
+def _divisors(*numbers: int) -> list[int]:
+    return [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
+
+
+def _too_long(plan: Plan, room: Room) -> Iterator[str]:
+    each = plan.rank_room(room)
+    peak = max(rank.peak(plan.tokens) for rank in plan.ranks)
+    if each is None or peak <= each:
+        return
+    largest = plan.largest_micro_batch(room)
+    if largest:
+        remedy = f"set trainer.micro_batch_tokens={largest} or less"
+    else:
+        remedy = (
+            f"no micro-batch of {plan.work.smallest} tokens fits, and one completion of the greatest"
+            f" length may take so many; {_with_less(plan)}, or lower rollout.max_tokens or"
+            " rollout.max_prompt_tokens"
+        )
+    yield (
+        f"trainer: a rank takes up to {gib(peak)} with micro-batches of {plan.tokens} tokens, and there"
+        f" are {gib(each)} for it; {remedy}"
+    )
+
+
+def _with_less(plan: Plan) -> str:
+    if plan.trains_on_host:
+        return "lower rollout.replicas or rollout.kv_cache_gib"
+    return "raise trainer.tensor_parallel or trainer.pipeline_parallel"
+
+
+def _no_sequence(plan: Plan, room: Room) -> Iterator[str]:
+    given = key_value_room(plan, room)
+    if given is not None and not plan.replica.sequences(given):
+        key = "rollout.kv_cache_gib" if plan.rolls_on_host else "rollout.memory_fraction"
+        yield (
+            f"rollout: keys and values of one sequence of {plan.config.max_model_tokens} tokens take"
+            f" {gib(plan.replica.sequence)}, and there are {gib(given)}; raise {key} or"
+            " rollout.tensor_parallel, or lower rollout.max_tokens"
+        )
+
+
+def key_value_room(plan: Plan, room: Room) -> int | None:
+    """Bytes on each device of a replica, at most; None where its size is not known."""
+    if plan.rolls_on_host:
+        return plan.replica_room
+    if room.replica is None:
+        return None
+    return plan.replica.key_value_room(int(plan.config.rollout.memory_fraction * room.replica))
+
+
+def gib(number: float) -> str:
+    """Example: gib(3 << 29) == "1.50 GiB" """
+    return f"{number / GIB:,.2f} GiB"
+
+
+def describe_model(model: Model) -> str:
+    """Example: "7.62 billion parameters, bfloat16, 28 layers" """
+    facts: ModelFacts = model.facts
+    return (
+        f"{model.matrices / 1e9:,.3g} billion parameters, {model.dtype}, {facts.num_layers} layers"
+    )

@@ -1,0 +1,140 @@
+"""What one trainer rank takes of its device, and of its host."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from trimaran.memory.layer import FP32, layer_bytes
+from trimaran.memory.model import (
+    Model,
+    dense_parameters,
+    expert_parameters,
+    num_layers,
+    vocabulary,
+)
+from trimaran.memory.work import Work
+from trimaran.parallel import RankPlace
+
+CHUNK_ROWS = 128
+"""Rows whose float32 logits exist at a time (services/trainer/megatron/logprobs.py)."""
+CHUNK_ENTRIES = 8192
+"""The same of entries of the vocabulary, with a float32 head."""
+REFERENCE_FACTOR = 4
+"""Times as many tokens in a pass of the reference (WITHOUT_GRADIENT of services/trainer/learner.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What of a configuration changes a rank's memory. Example: Choices(reference=True)"""
+
+    reference: bool = False
+    """The frozen initial policy is kept, for a KL term."""
+    sequence_parallel: bool = False
+    fp32_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes. `rank_memory` makes it."""
+
+    weights: int
+    """In the model's dtype."""
+    gradients: int
+    """float32, in the buffers of megatron-core's DistributedDataParallel."""
+    main_weights: int
+    """float32; none beside float32 weights."""
+    moments: int
+    """AdamW's two, float32."""
+    reference: int
+    """The frozen weights that a KL term compares with."""
+    layers_token: float
+    """Activations of all its layers, for each packed token."""
+    in_flight: int
+    """Micro-batches whose activations are kept at a time."""
+    batch_tokens: int
+    """Packed tokens of one update on its data-parallel rank: no micro-batch has more."""
+    logits_token: float
+    """Logits in the model's dtype and what they are made of, for each packed token; last stage only."""
+    working_token: float
+    """Gradients inside one layer, for each packed token."""
+    head: int
+    """Logits in float32 by chunks, and the gradient of the head's weight; last stage only."""
+    reference_token: float
+    """What a pass of the reference holds, for each packed token in it."""
+    snapshot: int
+    """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
+
+    @property
+    def sure(self) -> int:
+        """What does not depend on how much trains at a time."""
+        return self.weights + self.gradients + self.main_weights + self.moments + self.reference
+
+    def activations(self, tokens: int) -> int:
+        return round(self.layers_token * min(self.in_flight * tokens, self.batch_tokens))
+
+    def logits(self, tokens: int) -> int:
+        return round(self.logits_token * tokens)
+
+    def passing(self, tokens: int) -> int:
+        """At the highest point of an update, which is where a backward pass begins, or a pass of the
+        reference."""
+        compared = min(REFERENCE_FACTOR * tokens, self.batch_tokens)
+        training = self.activations(tokens) + max(
+            self.logits(tokens) + self.head, round(self.working_token * tokens)
+        )
+        inference = round(self.reference_token * compared) + self.head if self.reference else 0
+        return max(training, inference)
+
+    def peak(self, tokens: int) -> int:
+        """Of the device, with micro-batches of so many packed tokens."""
+        return self.sure + self.passing(tokens)
+
+    def largest(self, room: int) -> int:
+        """The most tokens of a micro-batch with which the peak is within `room`; 0 where none are."""
+        return bisect_right(range(1, self.batch_tokens + 1), room, key=self.peak)
+
+
+def rank_memory(
+    model: Model,
+    place: RankPlace,
+    work: Work,
+    choices: Choices = Choices(),
+) -> RankMemory:
+    """Example: rank_memory(model, layout.place(0), work).peak(tokens=4096)"""
+    dense, experts = dense_parameters(model, place), expert_parameters(model, place)
+    count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
+    layer = layer_bytes(model, place.layout, work, choices.sequence_parallel).total
+    logits, head = _head(model, place, work, choices.fp32_head)
+    norm = size * model.facts.hidden_size if place.is_last_stage else 0
+    return RankMemory(
+        weights=size * count,
+        gradients=FP32 * count,
+        main_weights=FP32 * count if size < FP32 else 0,
+        moments=2 * FP32 * count,
+        reference=size * count if choices.reference else 0,
+        layers_token=layers * layer + norm,
+        # The first stage as many as there are stages (1F1B: PipeDream-Flush, arXiv 2006.09503).
+        in_flight=place.layout.pipeline - place.pipeline,
+        batch_tokens=work.batch_tokens,
+        logits_token=logits,
+        working_token=layer,
+        head=head,
+        reference_token=layer + logits if choices.reference else 0.0,
+        snapshot=size
+        * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
+    )
+
+
+def _head(model: Model, place: RankPlace, work: Work, fp32: bool) -> tuple[float, int]:
+    """For each packed token, and once."""
+    if not place.is_last_stage:
+        return 0.0, 0
+    size, hidden, rows = model.number_bytes, model.facts.hidden_size, vocabulary(model, place)
+    gradient = size * rows * hidden
+    # The chosen hidden states and their gradient, and logits, which turn into their own gradient.
+    if fp32 and size < FP32:
+        entries = min(CHUNK_ENTRIES, rows)
+        token = size * hidden + FP32 * 2 * (hidden + entries)
+        return work.trained * token, gradient + 2 * FP32 * entries * hidden
+    return work.trained * size * (2 * hidden + rows), 2 * FP32 * CHUNK_ROWS * rows + gradient

@@ -1,0 +1,117 @@
+"""A plan as lines of text: aligned tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trimaran.memory.plan import GIB, RUNTIME, Plan, Room, describe_model, key_value_room
+from trimaran.memory.rank import RankMemory
+
+KIB = 1 << 10
+Row = tuple[str, ...]
+
+
+def describe(plan: Plan, room: Room) -> Iterator[str]:
+    """All of it, without faults."""
+    yield f"{plan.config.model.path.name}: {describe_model(plan.model)}"
+    yield ""
+    yield from align(_trainer(plan, room))
+    yield ""
+    yield from align(_rollout(plan, room))
+    yield ""
+    yield from align(_host(plan, room))
+
+
+def align(rows: Sequence[Row]) -> Iterator[str]:
+    """The first column to the left, the others to the right, a rule below the first row."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, (first, *others) in enumerate(rows):
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join(cells).rstrip()
+        if number == 0:
+            yield "-" * (sum(widths) + 2 * (len(widths) - 1))
+
+
+def groups(ranks: Sequence[RankMemory]) -> list[tuple[str, RankMemory]]:
+    """Ranks that take the same, with their numbers. Example: [("0, 2-3", ...), ("1", ...)]"""
+    found: dict[RankMemory, list[int]] = {}
+    for number, rank in enumerate(ranks):
+        found.setdefault(rank, []).append(number)
+    return [(_numbers(numbers), rank) for rank, numbers in found.items()]
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _trainer(plan: Plan, room: Room) -> list[Row]:
+    named, tokens = groups(plan.ranks), plan.tokens
+    ranks = [rank for _, rank in named]
+    largest = plan.largest_micro_batch(room)
+
+    def row(what: str, sizes: Sequence[float]) -> Row:
+        return (what, *map(number, sizes))
+
+    rows = [
+        ("trainer rank, GiB", *(name for name, _ in named)),
+        row("parameters", [rank.weights for rank in ranks]),
+        row("gradients, float32", [rank.gradients for rank in ranks]),
+        row("optimizer: main weights, float32", [rank.main_weights for rank in ranks]),
+        row("optimizer: AdamW's moments", [rank.moments for rank in ranks]),
+        row("reference model", [rank.reference for rank in ranks]),
+        row(f"activations of {tokens} tokens", [rank.activations(tokens) for rank in ranks]),
+        row("logits of their trained tokens", [rank.logits(tokens) for rank in ranks]),
+        row("peak", [rank.peak(tokens) for rank in ranks]),
+        ("activations and logits of a token, KiB", *map(_kib, ranks)),
+        row("snapshot on the host", [rank.snapshot for rank in ranks]),
+    ]
+    known = "?" if largest is None else f"{largest:,}"
+    rows.append(
+        (f"largest micro-batch, of {plan.work.batch_tokens:,} tokens", *[known] * len(ranks))
+    )
+    return rows
+
+
+def _kib(rank: RankMemory) -> str:
+    return f"{(rank.layers_token + rank.logits_token) / KIB:,.0f}"
+
+
+def _rollout(plan: Plan, room: Room) -> list[Row]:
+    replica, given = plan.replica, key_value_room(plan, room)
+    return [
+        ("replica, GiB on each of its devices", ""),
+        ("parameters", number(replica.weights)),
+        ("keys and values: room, at most", "?" if given is None else number(given)),
+        ("keys and values of a token, KiB", f"{replica.key_value_token / KIB:,.0f}"),
+        (
+            f"sequences of {plan.config.max_model_tokens} tokens at a time",
+            "?" if given is None else f"{replica.sequences(given):,}",
+        ),
+        ("shadow on the host", number(replica.shadow)),
+        ("buckets of a transfer on its way", number(replica.staging)),
+    ]
+
+
+def _host(plan: Plan, room: Room) -> list[Row]:
+    """Of the run's processes together."""
+    count = plan.config.rollout.replicas
+    return [
+        ("all on one host, GiB", ""),
+        ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),
+        (f"shadows of {count} replicas", number(count * plan.replica.shadow)),
+        ("trainer processes as loaded", number(RUNTIME * len(plan.ranks))),
+        ("peak, without replicas as loaded", number(plan.peak_on_host())),
+        ("there is", "?" if room.host is None else number(room.host)),
+    ]
+
+
+def number(size: float) -> str:
+    """In GiB."""
+    return f"{size / GIB:,.2f}"

@@ -1,0 +1,70 @@
+"""How long the answers of a run may be, and so what a micro-batch holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trimaran.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Groups of completions behind one prompt each, all of their greatest length; in tokens.
+
+    Example: Work(prompt=72, completion=24, group=8, groups=8).group_tokens == 72 + 8 * 23
+    """
+
+    prompt: int
+    completion: int
+    group: int
+    """Completions of a prompt."""
+    groups: int = 1
+    """Of one update on one data-parallel rank."""
+
+    @property
+    def group_tokens(self) -> int:
+        """Packed: the prompt stands there once, and nothing follows a completion's last token, which
+        therefore is no input (services/trainer/packing.py)."""
+        return self.prompt + self.group * (self.completion - 1)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Of one update on one data-parallel rank."""
+        return self.groups * self.group_tokens
+
+    @property
+    def sequence(self) -> int:
+        """Tokens that one completion's attention sees."""
+        return self.prompt + self.completion - 1
+
+    @property
+    def rows(self) -> float:
+        """In attention, for each packed token: there the prompt is copied for each completion."""
+        return self.group * self.sequence / self.group_tokens
+
+    @property
+    def trained(self) -> float:
+        """Share of the packed tokens that have a log-probability."""
+        return self.group * self.completion / self.group_tokens
+
+    @property
+    def smallest(self) -> int:
+        """Tokens of the least micro-batch that holds every piece: one completion, or what fits into
+        twice its prompt, whatever `trainer.micro_batch_tokens` says."""
+        return max(self.sequence, min(2 * self.prompt, self.group_tokens))
+
+    def tokens_of(self, micro_batch_tokens: int) -> int:
+        """The largest micro-batch under that limit."""
+        return min(max(micro_batch_tokens, self.smallest), self.batch_tokens)
+
+
+def work_of(config: RunConfig) -> Work:
+    """The longest that a run's limits allow."""
+    rollout, layout = config.rollout, config.trainer.layout
+    parts = config.algorithm.updates_per_batch * layout.data
+    return Work(
+        prompt=rollout.max_prompt_tokens,
+        completion=rollout.max_tokens,
+        group=rollout.group_size,
+        groups=max(config.run.groups_per_step // parts, 1),
+    )

@@ -1,0 +1,110 @@
+"""How the trainer's ranks share the model and the batch: sizes, and each rank's place among them.
+
+Pure arithmetic in one file, so that no other knows in which order ranks count:
+
+    rank = tensor + T x (context + C x (data + D x pipeline))
+
+T, C, D are the sizes. That is megatron-core's own order "tp-cp-ep-dp-pp" (`parallel_state.RankGenerator`):
+what speaks most stands closest together. Experts are never split by tensor parallelism: the T x C x D
+ranks of a stage count 0, 1, ... E-1, 0, 1, ... through the E shares of the experts.
+
+A rank's place says nothing about its device: each process sees its own device only, as the first one
+(trimaran/launch/devices.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Example: Layout(tensor=2, data=2).place(3) has tensor rank 1 and data rank 1"""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    context: int = 1
+    expert: int = 1
+    """Divides tensor x context x data."""
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor * self.context * self.data * self.pipeline
+
+    @property
+    def num_shards(self) -> int:
+        """Ranks with different weights. All of them together have the whole model, each expert and each
+        slice of the rest at least once."""
+        return self.shards_of_stage * self.pipeline
+
+    @property
+    def shards_of_stage(self) -> int:
+        """Pairs of a slice of the attention and a share of the experts that a rank can have."""
+        return math.lcm(self.tensor, self.expert)
+
+    @property
+    def senders(self) -> tuple[RankPlace, ...]:
+        """One rank for each shard, in the order of shards, which is also that of ranks. Rank 0 is the
+        first."""
+        places = (self.place(rank) for rank in range(self.num_ranks))
+        return tuple(place for place in places if place.sends)
+
+    def place(self, rank: int) -> RankPlace:
+        """Raises IndexError for a rank that there is not."""
+        if not 0 <= rank < self.num_ranks:
+            raise IndexError(f"rank {rank} of {self.num_ranks}")
+        rest, tensor = divmod(rank, self.tensor)
+        rest, context = divmod(rest, self.context)
+        pipeline, data = divmod(rest, self.data)
+        return RankPlace(self, rank, tensor, pipeline, data, context)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """One rank's numbers, each below the size of the same name. `Layout.place` makes it."""
+
+    layout: Layout
+    rank: int
+    tensor: int
+    pipeline: int
+    """The stage."""
+    data: int
+    context: int
+
+    @property
+    def expert(self) -> int:
+        return self._in_stage % self.layout.expert
+
+    @property
+    def sends(self) -> bool:
+        """Is the first rank that holds its shard of the model: it saves it, and takes part when
+        weights are sent or exported."""
+        return self._in_stage < self.layout.shards_of_stage
+
+    @property
+    def sends_experts(self) -> bool:
+        """Is the first with its share of the experts."""
+        return self._in_stage < self.layout.expert
+
+    @property
+    def sends_dense(self) -> bool:
+        """Is the first with its slice of all that is no expert's."""
+        return self._in_stage < self.layout.tensor
+
+    @property
+    def shard(self) -> int:
+        """Of the model, below `num_shards`; equal on ranks that hold the same weights."""
+        size = self.layout.shards_of_stage
+        return self._in_stage % size + size * self.pipeline
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pipeline == self.layout.pipeline - 1
+
+    @property
+    def _in_stage(self) -> int:
+        """Its number among the ranks of its stage."""
+        sizes = self.layout
+        return self.tensor + sizes.tensor * (self.context + sizes.context * self.data)

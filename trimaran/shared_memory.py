@@ -1,0 +1,110 @@
+"""Named shared memory that outlives a process that is killed: files in /dev/shm.
+
+vLLM's processes, the collectives below them and the pools of reward workers share memory and locks
+under names there. A helper of multiprocessing removes them when their maker is gone; a kill of the
+whole process group takes that one along, and they would stay until the host starts anew. So a service
+notes the names in its run folder, `logs/NAME.shm`, and whoever comes after it removes what is left: its
+next life, or who has started it once it is gone. What a living process maps stays, whosever it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+PROC = Path("/proc")
+SUFFIX = ".shm"
+ENDING_SECONDS = 2.0
+"""For processes that were just killed to be gone."""
+POLL_SECONDS = 0.1
+
+
+def note_of(run_folder: Path, name: str) -> Path:
+    """Of the service `name`, such as rollout-0; beside its log."""
+    return run_folder / "logs" / f"{name}{SUFFIX}"
+
+
+def note_mapped(note: Path, pid: int | None = None, folder: Path = FOLDER) -> None:
+    """Notes what this process and all that it has started map at the moment. `pid`: another's."""
+    names = _mapped(_tree(pid or os.getpid()), folder)
+    note_names(note, map(escape, sorted(names)))
+
+
+def note_names(note: Path, patterns: Iterable[str]) -> None:
+    """Notes names, or patterns as of `fnmatch`, in place of those before."""
+    note.parent.mkdir(parents=True, exist_ok=True)
+    partial = note.with_name(f"{note.name}.partial")
+    partial.write_text("".join(f"{pattern}\n" for pattern in patterns))
+    partial.replace(note)
+
+
+def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLDER) -> list[str]:
+    """Removes what was noted and no process maps, and the note once nothing of it is left. What is
+    still mapped is looked at again for `seconds`. The names that were removed."""
+    removed: list[str] = []
+    deadline = time.monotonic() + seconds
+    # Names first: whoever makes one later may not have mapped it yet.
+    while names := _find(note, folder):
+        unused = names - _mapped(_processes(), folder)
+        for name in unused:
+            with suppress(OSError):  # another one was faster, or may not
+                (folder / name).unlink()
+                removed.append(name)
+        if unused == names or time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    if not _find(note, folder):
+        note.unlink(missing_ok=True)
+    return removed
+
+
+def _find(note: Path, folder: Path) -> set[str]:
+    """Names in `folder` that were noted; never a path that leads elsewhere."""
+    try:
+        patterns = note.read_text().splitlines()
+        names = os.listdir(folder) if patterns else []
+    except OSError:
+        return set()
+    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def _mapped(pids: Iterable[int], folder: Path) -> set[str]:
+    """Names in `folder` that these processes map, and that are still there."""
+    start = f"{folder}/"
+    paths: set[str] = set()
+    for pid in pids:
+        with suppress(
+            OSError
+        ):  # gone, or another user's: that one cannot map what only we may read
+            for line in (PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
+                # proc_pid_maps(5): the path is the sixth field.
+                fields = line.split(maxsplit=5)
+                if len(fields) == 6 and fields[5].startswith(start):
+                    paths.add(fields[5])
+    names = {path.removeprefix(start) for path in paths}
+    return {name for name in names if "/" not in name and (folder / name).is_file()}
+
+
+def _processes() -> list[int]:
+    return [int(entry) for entry in os.listdir(PROC) if entry.isdecimal()]
+
+
+def _tree(root: int) -> set[int]:
+    """A process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for pid in _processes():
+        with suppress(OSError):
+            # The name stands in brackets and may hold anything. proc_pid_stat(5): the fourth field.
+            fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(pid)
+    found, new = set[int](), {root}
+    while new:
+        found |= new
+        new = {child for pid in new for child in children.get(pid, ())} - found
+    return found

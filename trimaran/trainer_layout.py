@@ -1,0 +1,65 @@
+"""Can a model be trained in a layout? Known from config.json alone, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trimaran.config import TrainerSection
+from trimaran.errors import InputError
+from trimaran.model_folder import ModelFacts
+
+
+def check_trainer_layout(facts: ModelFacts, section: TrainerSection) -> None:
+    """Raises InputError, a line for each size that does not fit the model, with those that do."""
+    if faults := list(_faults(facts, section)):
+        raise InputError("\n".join(faults))
+
+
+def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
+    layout = section.layout
+    if why := _tensor_fault(facts, layout.tensor):
+        fitting = [n for n in range(1, facts.num_heads + 1) if not _tensor_fault(facts, n)]
+        yield (
+            f"trainer.tensor_parallel: {layout.tensor} {why}; this model can be split by"
+            f" {', '.join(map(str, fitting))}"
+        )
+    if layout.expert > max(facts.num_experts, 1) or facts.num_experts % layout.expert:
+        has = f"{facts.num_experts} experts a layer" if facts.num_experts else "no experts"
+        yield f"trainer.expert_parallel: {layout.expert} shares of the experts, and the model has {has}"
+    if facts.num_experts and layout.tensor > 1:
+        if not section.sequence_parallel:
+            yield (
+                "trainer.sequence_parallel: a model with experts needs it where tensor_parallel is"
+                f" above 1 (it is {layout.tensor}); set it to true"
+            )
+        if layout.expert % layout.tensor:
+            yield (
+                f"trainer.expert_parallel: {layout.expert} is no multiple of tensor_parallel"
+                f" {layout.tensor}, and experts are not split by it; use a multiple"
+            )
+    if facts.num_layers % layout.pipeline:
+        fitting = [n for n in range(1, facts.num_layers + 1) if facts.num_layers % n == 0]
+        yield (
+            f"trainer.pipeline_parallel: {layout.pipeline} does not divide the model's"
+            f" {facts.num_layers} layers; this model can have"
+            f" {', '.join(map(str, fitting))} stages"
+        )
+
+
+def _tensor_fault(facts: ModelFacts, size: int) -> str:
+    """Where there are more ranks than key/value heads, several share one."""
+    if facts.num_heads % size:
+        return f"does not divide the model's {facts.num_heads} attention heads"
+    if facts.num_kv_heads % size and size % facts.num_kv_heads:
+        return (
+            f"neither divides the model's {facts.num_kv_heads} KV heads nor is a multiple of them"
+        )
+    if facts.num_kv_heads * 2 * facts.head_dim % size:
+        return f"does not divide the model's {facts.num_kv_heads} KV heads of {facts.head_dim} channels"
+    inner = {"intermediate_size": facts.intermediate_size}
+    if facts.num_experts:  # an expert is never split
+        inner = {"shared_expert_intermediate_size": facts.shared_expert_size}
+    for name, length in inner.items():
+        if length % size:
+            return f"does not divide the model's {name} {length}"
+    return ""
