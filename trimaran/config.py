@@ -323,6 +323,8 @@ class KlSection(Section):
     estimator: Literal["k1", "abs", "k2", "k3"] = "k3"
     straight_through: bool = False
     """The estimator's value with the gradient of k2."""
+    offload: bool = False
+    """The reference waits in the host's memory and is on the device during its passes only."""
     limit: Annotated[float, Field(gt=0)] = 10.0
     """Of one token's estimate, in nats."""
 

@@ -144,8 +144,12 @@ def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConf
     assert decay == {1: 0.0, 2: 0.3}
 
 
-def test_the_reference_stays_where_the_policy_began(make_config: Callable[..., RunConfig]) -> None:
-    policy = make_policy(make_config("qwen2", algorithm={"kl": {"coefficient": 0.1}}))
+@pytest.mark.parametrize("offload", [False, True])
+def test_the_reference_stays_where_the_policy_began(
+    make_config: Callable[..., RunConfig], offload: bool
+) -> None:
+    algorithm = {"kl": {"coefficient": 0.1, "offload": offload}}
+    policy = make_policy(make_config("qwen2", algorithm=algorithm))
     packed = whole_batch()
     [before] = policy.forward_reference([packed])
     assert torch.equal(before, logprobs_of(policy, packed))

@@ -78,6 +78,7 @@ class MegatronPolicy:
         if config.algorithm.kl.coefficient:
             self._reference = self._make_model().requires_grad_(False)
             self._load(self._reference, tensors)
+            self._put_reference_away()
 
     def _make_model(self) -> PackedGPT:
         config = transformer_config(self._architecture, self._config, self._dtype)
@@ -95,8 +96,15 @@ class MegatronPolicy:
 
     def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
         assert self._reference is not None, "a reference exists only with a KL coefficient"
+        if self._config.algorithm.kl.offload:
+            self._reference.to(self.device)
         outputs = schedule.infer([self._reference], micro_batches, entropy=False)
+        self._put_reference_away()
         return [one.logprobs_M for one in outputs]
+
+    def _put_reference_away(self) -> None:
+        if self._reference is not None and self._config.algorithm.kl.offload:
+            self._reference.to("cpu")
 
     def forward_backward(
         self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
