@@ -74,7 +74,7 @@ class _GpuMemory(ctypes.Structure):
 
 
 def read_gpu_memory(machine: Machine) -> int | None:
-    """Bytes of the smallest of its GPUs; None where there are none, or one does not tell."""
+    """Bytes of the largest of its GPUs, so that nothing is refused because of a small one beside it; None where there are none, or one does not tell."""
     sizes: list[int] = []
     with _nvml() as nvml:
         for index in range(machine.num_gpus):
@@ -85,7 +85,7 @@ def read_gpu_memory(machine: Machine) -> int | None:
             if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
                 return None
             sizes.append(memory.total)
-    return min(sizes, default=None)
+    return max(sizes, default=None)
 
 
 @contextmanager

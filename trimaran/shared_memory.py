@@ -9,12 +9,11 @@ next life, or who has started it once it is gone. What a living process maps sta
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from fnmatch import fnmatchcase
-from glob import escape
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
@@ -32,16 +31,21 @@ def note_of(run_folder: Path, name: str) -> Path:
 
 def note_mapped(note: Path, pid: int | None = None, folder: Path = FOLDER) -> None:
     """Notes what this process and all that it has started map at the moment. `pid`: another's."""
-    names = _mapped(_tree(pid or os.getpid()), folder)
-    note_names(note, map(escape, sorted(names)))
+    note_names(note, sorted(_mapped(_tree(pid or os.getpid()), folder)))
 
 
-def note_names(note: Path, patterns: Iterable[str]) -> None:
-    """Notes names, or patterns as of `fnmatch`, in place of those before."""
+def note_names(note: Path, names: Iterable[str]) -> None:
+    """In place of those before."""
     note.parent.mkdir(parents=True, exist_ok=True)
     partial = note.with_name(f"{note.name}.partial")
-    partial.write_text("".join(f"{pattern}\n" for pattern in patterns))
+    partial.write_text("".join(f"{name}\n" for name in names))
     partial.replace(note)
+
+
+def semaphore_prefix(run_folder: Path) -> str:
+    """Of the names of the semaphores of a run's reward service. Not by the run's id: runs of two
+    managers on one machine may have the same."""
+    return f"trimaran-{hashlib.sha256(bytes(run_folder.resolve())).hexdigest()[:16]}"
 
 
 def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLDER) -> list[str]:
@@ -60,35 +64,52 @@ def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLD
             break
         time.sleep(POLL_SECONDS)
     if not _find(note, folder):
-        note.unlink(missing_ok=True)
+        with suppress(OSError):  # whatever stands there is no note of ours
+            note.unlink(missing_ok=True)
     return removed
 
 
 def _find(note: Path, folder: Path) -> set[str]:
-    """Names in `folder` that were noted; never a path that leads elsewhere."""
+    """Names in `folder` that were noted, and semaphores that bear the name of the note's own run folder;
+    never a path that leads elsewhere."""
     try:
-        patterns = note.read_text().splitlines()
-        names = os.listdir(folder) if patterns else []
+        noted = {*note.read_text(errors="surrogateescape").splitlines()}
+        names = os.listdir(folder)
     except OSError:
         return set()
-    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    own = f"sem.{semaphore_prefix(note.parent.parent)}-"
+    return {name for name in names if name in noted or name.startswith(own)}
 
 
 def _mapped(pids: Iterable[int], folder: Path) -> set[str]:
-    """Names in `folder` that these processes map, and that are still there."""
+    """Names in `folder` that these processes map, and that are still there.
+
+    By device and inode: a semaphore is mapped under a name of its own before it is linked to the one
+    that others find it by.
+    """
     start = f"{folder}/"
-    paths: set[str] = set()
+    mapped: set[tuple[str, str]] = set()
     for pid in pids:
         with suppress(
             OSError
         ):  # gone, or another user's: that one cannot map what only we may read
             for line in (PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
-                # proc_pid_maps(5): the path is the sixth field.
+                # proc_pid_maps(5): device, inode and path are the last fields.
                 fields = line.split(maxsplit=5)
                 if len(fields) == 6 and fields[5].startswith(start):
-                    paths.add(fields[5])
-    names = {path.removeprefix(start) for path in paths}
-    return {name for name in names if "/" not in name and (folder / name).is_file()}
+                    mapped.add((fields[3], fields[4]))
+    names = {name: _identity(folder / name) for name in os.listdir(folder)}
+    return {name for name, identity in names.items() if identity in mapped}
+
+
+def _identity(path: Path) -> tuple[str, str] | None:
+    """Device and inode, as proc_pid_maps(5) writes them; None for a name that is gone."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    return device, str(found.st_ino)
 
 
 def _processes() -> list[int]:

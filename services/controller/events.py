@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from services.controller.patience import patiently
-from trimaran.errors import first_error
+from trimaran.errors import UnavailableError, first_error
 from trimaran.run_events import FencedStream, make_event
 from trimaran.runs import (
     EventKind,
@@ -23,6 +24,8 @@ from trimaran.runs import (
     run_to_tree,
 )
 from trimaran.store import Store
+
+logger = logging.getLogger(__name__)
 
 LAST_SECONDS = 2.0
 """When the controller is told to end, for what is not yet written."""
@@ -129,22 +132,34 @@ class RunLog:
             await self._changed.wait()
             self._changed.clear()
             batch, run = list(self._waiting), self.run
-            await patiently(
-                lambda batch=batch, run=run: self._write(batch, run),
-                self._patience,
-                "the run's store",
-                patience_when_full=self._patience_when_full,
+            # Each by itself: what is written is not written again because the next thing failed.
+            await self._patiently(lambda batch=batch: self._stream.extend(batch))
+            await self._patiently(
+                lambda run=run: self._store.put_fenced(
+                    {run_key(run.run_id): run_to_tree(run)}, run.run_id, self._epoch
+                )
             )
+            await self._trim()
             del self._waiting[: len(batch)]
             if not self._waiting:
                 self._idle.set()
 
-    async def _write(self, batch: list[dict[str, Any]], run: Run) -> None:
-        await self._stream.extend(batch)
-        await self._store.put_fenced(
-            {run_key(run.run_id): run_to_tree(run)}, run.run_id, self._epoch
+    async def _patiently(self, call: Callable[[], Awaitable[object]]) -> None:
+        await patiently(
+            call,
+            self._patience,
+            "the run's store",
+            patience_when_full=self._patience_when_full,
         )
+
+    async def _trim(self) -> None:
+        """What is kept too long does no harm: the next batch tries again."""
         old = self._stream.last - KEPT_EVENTS
-        if old >= self._trimmed + TRIM_EVERY:
-            await self._store.trim(events_stream(run.run_id), old)
+        if old < self._trimmed + TRIM_EVERY:
+            return
+        try:
+            await self._store.trim(events_stream(self.run.run_id), old)
+        except UnavailableError as error:
+            logger.warning("events up to %d are kept for now: %s", old, error)
+        else:
             self._trimmed = old

@@ -439,11 +439,12 @@ class Runs:
     ) -> Managed:
         now, rollout = self._clock(), config.rollout
         trainer, replica = find_needs(config, self._manager.pools)
-        check_memory(config, trainer, replica, self._manager.pools)
         run_id = self._new_id(config.run.name, now)
         folder = self._settings.folder / run_id
         replicas = rollout.replicas, rollout.max_replicas
         check_fits(Ask(run_id, "", 0, now, trainer, replica, *replicas), self._manager.pools)
+        # After that: the pools bound the ranks of which each is computed.
+        check_memory(config, trainer, replica, self._manager.pools)
         return Managed(
             run_id=run_id,
             name=config.run.name,

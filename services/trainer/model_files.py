@@ -62,16 +62,24 @@ def write_model_folder(
     temporary = target.with_name(f"{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
+    try:
+        _copy_others(source, temporary, dtype)
+        _write_weights(temporary, _split(specs), tensors)
+    except BaseException:  # a disk that it has filled would stay full
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+
+
+def _copy_others(source: Path, target: Path, dtype: str) -> None:
     for path in source.iterdir():
         if path.is_file() and path.suffix not in NOT_COPIED and path.name not in (INDEX, MANIFEST):
-            shutil.copyfile(path, temporary / path.name)
+            shutil.copyfile(path, target / path.name)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
-    (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    _write_weights(temporary, _split(specs), tensors)
-    shutil.rmtree(target, ignore_errors=True)
-    temporary.rename(target)
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _split(specs: Iterable[Spec]) -> dict[str, list[Spec]]:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.shared_memory import note_mapped, note_names, note_of, remove_left
+from trimaran.shared_memory import (
+    note_mapped,
+    note_names,
+    note_of,
+    remove_left,
+    semaphore_prefix,
+)
 
 MAP = """
 import mmap, subprocess, sys
@@ -80,7 +86,7 @@ def test_what_a_process_and_its_children_map_is_noted_and_removed_once_they_are_
     other = start("other")
     life = start("psm_1", "ident-[0-1]-cpushm", child="psm_2")
     note_mapped(note, life.pid, shm)
-    assert sorted(note.read_text().split()) == ["ident-[[]0-1]-cpushm", "psm_1", "psm_2"]
+    assert sorted(note.read_text().split()) == ["ident-[0-1]-cpushm", "psm_1", "psm_2"]
     assert remove_left(note, 0.0, shm) == []
     assert note.exists()
     end(life)
@@ -95,16 +101,45 @@ def test_what_another_process_maps_as_well_stays_until_it_is_gone(
     shm: Path, tmp_path: Path, start: Start
 ) -> None:
     note = note_of(tmp_path, "rollout-0")
-    note_names(note, ["sem.run-*"])
-    other = start("sem.run-1")
-    (shm / "sem.run-2").touch()
-    assert remove_left(note, 0.3, shm) == ["sem.run-2"]
-    assert left(shm) == ["sem.run-1"] and note.exists()
+    note_names(note, ["psm_1", "psm_2"])
+    other = start("psm_1")
+    (shm / "psm_2").touch()
+    assert remove_left(note, 0.3, shm) == ["psm_2"]
+    assert left(shm) == ["psm_1"] and note.exists()
     end(other)
-    assert remove_left(note, 5.0, shm) == ["sem.run-1"]
+    assert remove_left(note, 5.0, shm) == ["psm_1"]
 
 
-@pytest.mark.parametrize("pattern", ["../precious", "/etc/*", "sub/x", "../*"])
+def test_a_semaphore_is_known_by_its_inode_and_by_the_name_of_its_run(
+    shm: Path, tmp_path: Path, start: Start
+) -> None:
+    """Whoever makes one maps it under another name, which is then removed."""
+    note, own = note_of(tmp_path, "reward"), f"sem.{semaphore_prefix(tmp_path)}-1"
+    note_names(note, [])
+    maker = start("sem.Ab3xYz")
+    (shm / own).hardlink_to(shm / "sem.Ab3xYz")
+    (shm / "sem.Ab3xYz").unlink()
+    (shm / f"sem.{semaphore_prefix(tmp_path / 'other')}-1").touch()
+    assert remove_left(note, 0.0, shm) == []
+    note_mapped(note_of(tmp_path, "rollout-0"), maker.pid, shm)
+    assert note_of(tmp_path, "rollout-0").read_text().split() == [own]
+    end(maker)
+    assert remove_left(note, 5.0, shm) == [own]
+    assert len(left(shm)) == 1
+
+
+def test_what_is_no_note_removes_nothing_and_harms_nobody(shm: Path, tmp_path: Path) -> None:
+    (shm / "psm_1").touch()
+    note = note_of(tmp_path, "rollout-0")
+    note.mkdir(parents=True)
+    assert remove_left(note, 0.0, shm) == []
+    note.rmdir()
+    note.write_bytes(b"\xff\xfe\n*\n")
+    assert remove_left(note, 0.0, shm) == []
+    assert left(shm) == ["psm_1"]
+
+
+@pytest.mark.parametrize("pattern", ["../precious", "/etc/*", "sub/x", "../*", "*"])
 def test_a_note_names_nothing_outside(shm: Path, tmp_path: Path, pattern: str) -> None:
     (tmp_path / "precious").touch()
     (shm / "sub").mkdir()

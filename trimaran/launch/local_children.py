@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ from trimaran.launch import guardian
 from trimaran.launch.lifetime import PARENT_VARIABLE, kill_group
 from trimaran.launch.service_process import Exit, ServiceProcess
 from trimaran.shared_memory import SUFFIX, remove_left
+
+logger = logging.getLogger(__name__)
 
 KILLED_SECONDS = 15.0
 """For a process to be gone that was killed, or that has nothing left to do."""
@@ -146,7 +149,10 @@ class LocalChildren:
         pid = child.process.pid
         code = await child.process.wait()
         kill_group(pid)  # what the service itself started and did not end
-        await asyncio.to_thread(remove_left, child.service.log.with_suffix(SUFFIX))
+        try:
+            await asyncio.to_thread(remove_left, child.service.log.with_suffix(SUFFIX))
+        except OSError as error:
+            logger.warning("%s: its shared memory stays: %s", child.service.name, error)
         self._tell_guardian("-", pid)
         del self.alive[child.service.name], self._watchers[pid]
         if pid in self._ended:

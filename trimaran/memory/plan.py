@@ -81,7 +81,9 @@ class Plan:
         one = self.replica.shadow
         if self.rolls_on_host:
             devices = self.config.rollout.tensor_parallel
-            one += devices * (self.replica.weights + (self.replica_room or 0))
+            # Other engines take what they need as they go.
+            room = (self.replica_room or 0) if self.config.rollout.engine == "vllm" else 0
+            one += devices * (self.replica.weights + room)
         return self.config.rollout.replicas * one
 
     def _own(self, rank: RankMemory) -> int:

@@ -7,12 +7,11 @@ new ones, so those of a run's reward service bear its name, and that is what it 
 
 from __future__ import annotations
 
-import hashlib
 from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
-from trimaran.shared_memory import FOLDER, note_names, note_of, remove_left
+from trimaran.shared_memory import FOLDER, note_names, note_of, remove_left, semaphore_prefix
 
 
 def claim_semaphores(run_folder: Path) -> None:
@@ -21,22 +20,14 @@ def claim_semaphores(run_folder: Path) -> None:
     Call it once, before a pool is made, and while no other reward service of the run lives.
     """
     note = note_of(run_folder, "reward")
-    note_names(note, [_pattern(run_folder)])
+    note_names(note, [])  # their names say whose they are
     remove_left(note)
-    note_names(note, [_pattern(run_folder)])
+    note_names(note, [])
     current: Any = process.current_process()
-    current._config["semprefix"] = f"/{_prefix(run_folder)}"  # there is no other way to name them
+    # There is no other way to name them.
+    current._config["semprefix"] = f"/{semaphore_prefix(run_folder)}"
 
 
 def find_semaphores(run_folder: Path, folder: Path = FOLDER) -> list[Path]:
     """The run's, whoever made them."""
-    return list(folder.glob(_pattern(run_folder)))
-
-
-def _pattern(run_folder: Path) -> str:
-    return f"sem.{_prefix(run_folder)}-*"
-
-
-def _prefix(run_folder: Path) -> str:
-    """Not by the run's id: runs of two managers on one machine may have the same."""
-    return f"trimaran-{hashlib.sha256(bytes(run_folder.resolve())).hexdigest()[:16]}"
+    return list(folder.glob(f"sem.{semaphore_prefix(run_folder)}-*"))
