@@ -2,7 +2,8 @@
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
 # make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 25 minutes
 # make unit   the quick tests: two to three minutes on two cores. Without real engines, whole runs, installations, sweeps
-# make e2e    the tests that `make unit` leaves out: about 20 minutes
+# make e2e    the tests that `make unit` leaves out, two at a time: about 25 minutes
+# make thorough  more layouts of trainer ranks, and more sizes of what `trimaran plan` foretells: about ten minutes
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make test-cluster  runs on a Ray cluster of four hosts (network namespaces), harmed in every way: about 10 minutes, as root
 # make bench  measure against TRL and plain transformers
@@ -29,7 +30,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer faults-weights faults-runs mutate-weights clean
+.PHONY: install demo test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -59,7 +60,10 @@ unit: install archives kubernetes-tools
 	$(PYTEST) -m "not e2e" -n 3 --dist worksteal
 
 e2e: install
-	$(PYTEST) -m e2e
+	$(PYTEST) -m "e2e and not thorough" -n 2 --dist loadfile
+
+thorough: install
+	$(PYTEST) -m thorough
 
 # Needs Debian's docker.io, iptables and mmdebstrap, and docker-compose 2.26 or newer on the path. It says
 # what is missing. ONLY="up scale" runs these alone and records nothing;

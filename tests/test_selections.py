@@ -1,4 +1,4 @@
-"""`make test` leaves no test out: what `make unit` does not run, `make e2e` does."""
+"""What `make unit` does not run, `make e2e` does, but for what `make thorough` has more of."""
 
 import os
 import shlex
@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# One folder that is e2e by its name, one file with a test that is marked, one file of neither.
-SOME = ["tests/launch", "tests/trimaran/test_imports.py", "tests/trimaran/test_config.py"]
+# One folder that is e2e by its name, files with a test that is marked, one file of neither.
+SOME = [
+    "tests/launch",
+    "tests/e2e/test_memory.py",
+    "tests/trimaran/test_imports.py",
+    "tests/trimaran/test_config.py",
+]
 
 
 def commands(target: str) -> list[str]:
@@ -44,12 +49,13 @@ def test_make_test_is_lint_unit_and_e2e() -> None:
 
 @pytest.mark.e2e
 def test_a_test_is_unit_or_e2e_and_not_both() -> None:
-    unit, e2e = (collected(*selected(target)) for target in ("unit", "e2e"))
-    assert unit and e2e
-    assert not unit & e2e
-    assert unit | e2e == collected()
+    unit, e2e, thorough = (collected(*selected(target)) for target in ("unit", "e2e", "thorough"))
+    assert unit and e2e and thorough
+    assert not unit & e2e and not unit & thorough and not e2e & thorough
+    assert unit | e2e | thorough == collected()
 
 
 def test_unit_and_e2e_are_told_apart_by_a_mark_alone() -> None:
     assert selected("unit") == ["-m", "not e2e"]
-    assert selected("e2e") == ["-m", "e2e"]
+    assert selected("e2e") == ["-m", "e2e and not thorough"]
+    assert selected("thorough") == ["-m", "thorough"]

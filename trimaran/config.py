@@ -625,7 +625,8 @@ class RunConfig(Section):
     data: DataSection
     rollout: RolloutSection = RolloutSection()
     reward: RewardSection
-    algorithm: AlgorithmSection = AlgorithmSection()
+    # Made when it is read: its functions are not imported with this module.
+    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
     trainer: TrainerSection = TrainerSection()
     weight_sync: WeightSyncSection = WeightSyncSection()
     validation: ValidationSection = ValidationSection()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -10,27 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.file_meeting import FileMeeting
 from benchmarks.results_file import Row
 from benchmarks.training.work import interleave, make_batch, make_config
 
 GROUPS, GROUP_SIZE, PROMPT, COMPLETION = 4, 8, 128, 128
 ROUNDS, QUICK_ROUNDS = 5, 1
 SECONDS = 600.0
-
-
-class FileMeeting:
-    """Where ranks of this bench find rank 0."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def announce(self, place: dict[str, Any]) -> None:
-        partial = self._file.with_suffix(".partial")
-        partial.write_text(json.dumps(place), encoding="utf-8")
-        partial.replace(self._file)
-
-    def find(self) -> dict[str, Any] | None:
-        return json.loads(self._file.read_text()) if self._file.exists() else None
 
 
 def measure_ranks(work: Path, quick: bool) -> tuple[list[Row], str]:

@@ -64,17 +64,20 @@ class Case:
 
 
 CASES = (
-    Case(),
     Case(lengths=LONG, dtype="float32", kl=0.1),
+    Case(lengths=LONG, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
+)
+MORE_CASES = (
+    Case(),
     Case("qwen3", trainer={"data_parallel": 2}),
     Case("qwen3", "float32", trainer={"tensor_parallel": 2}),
-    Case(lengths=LONG, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
     Case(trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
     Case("qwen3", trainer={"fp32_head": True}),
 )
+MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *MORE], ids=str)
 def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
     plan = foretell(config := make_config(tmp_path, case))
     for rank, (foretold, measured) in enumerate(

@@ -13,27 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.file_meeting import FileMeeting
 from benchmarks.trainer import Work, make_batch
 from services.trainer.held import HeldShard
 from trimaran.config import RunConfig, load_config
 from trimaran.device import pick
 
 KIB = 1 << 10
-
-
-class FileMeeting:
-    """As services.trainer.meeting.Meeting, in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def announce(self, place: dict[str, Any]) -> None:
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(place))
-        partial.rename(self._path)
-
-    def find(self) -> dict[str, Any] | None:
-        return json.loads(self._path.read_text()) if self._path.is_file() else None
 
 
 def status(key: str) -> int:

@@ -152,3 +152,20 @@ def test_a_prompt_is_shared_where_copies_would_cost_more(group: GroupLengths, sh
     from services.trainer.megatron.segments import shares_prompt
 
     assert shares_prompt(group, PAIR_COST_CPU) == shares
+
+
+def test_the_plan_of_memory_knows_when_prompts_are_shared() -> None:
+    from services.trainer.megatron import attention
+    from services.trainer.megatron.segments import shares_prompt
+    from trimaran.memory import layer
+    from trimaran.memory.work import Work
+
+    assert (layer.PAIR_COST_CPU, layer.PAIR_COST) == (
+        attention.PAIR_COST_CPU,
+        attention.PAIR_COST,
+    )
+    for prompt, completion, group in ((40, 25, 8), (160, 201, 4), (4096, 129, 8), (10, 500, 2)):
+        lengths = GroupLengths(prompt, (completion - 1,) * group)
+        for cost in (1.25, 8.0):
+            work = Work(prompt=prompt, completion=completion, group=group)
+            assert work.shares_prompt(cost) == shares_prompt(lengths, cost)

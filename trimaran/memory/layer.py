@@ -10,6 +10,9 @@ S = T with sequence parallelism, else 1:
     MLP         3 e F / T: both halves of the first product, and the input of the second
     attention   up to 256 tokens    r (e (Q + 2 K) + H L (4 + e where e < 4)) / T
                 longer              r (e (2 Q + 2 K) + 4 H) / T
+
+Where completions share their prompt in the attention (services/trainer/megatron/segments.py) r is 1 and L the
+prompt for the prompt's tokens, which also keep e 2 K / T, and the completions' keep what longer ones do.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ FP32 = 4
 EXPLICIT_LENGTH = 256
 """Longest sequence whose matrix of attention weights is kept (services/trainer/megatron/attention.py)."""
 MLP_TENSORS = 3
+PAIR_COST_CPU, PAIR_COST = 1.25, 8.0
+"""Those of services/trainer/megatron/attention.py, of which a test says that they are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,13 @@ class LayerBytes:
 
 
 def layer_bytes(
-    model: Model, layout: Layout, work: Work, sequence_parallel: bool = False
+    model: Model,
+    layout: Layout,
+    work: Work,
+    sequence_parallel: bool = False,
+    on_host: bool = False,
 ) -> LayerBytes:
-    """On one rank."""
+    """On one rank. `on_host`: it computes on a CPU."""
     hidden, size, tensor = model.facts.hidden_size, model.number_bytes, layout.tensor
     split = tensor if sequence_parallel else 1
     heads = (model.queries + model.keys) / tensor if model.has_head_norms else 0
@@ -51,7 +60,7 @@ def layer_bytes(
         norms=size * (2 * hidden / split + heads),
         inputs=size * (2 * hidden / split + model.queries / tensor),
         mlp=_mlp(model, tensor),
-        attention=work.rows * _attention_row(model, work.sequence, tensor),
+        attention=_attention(model, work, tensor, PAIR_COST_CPU if on_host else PAIR_COST),
     )
 
 
@@ -65,6 +74,16 @@ def _mlp(model: Model, tensor: int) -> float:
     inner = (MLP_TENSORS + 1) * size * model.facts.expert_size / tensor
     each = 2 * size * model.facts.hidden_size + inner
     return model.facts.experts_per_token * each + 2 * FP32 * model.facts.num_experts
+
+
+def _attention(model: Model, work: Work, tensor: int, pair_cost: float) -> float:
+    if not work.shares_prompt(pair_cost):
+        return work.rows * _attention_row(model, work.sequence, tensor)
+    of_prompt = work.prompt / work.group_tokens
+    keys = 2 * model.number_bytes * max(model.keys / tensor, model.facts.head_dim)
+    prompt = _attention_row(model, work.prompt, tensor) + keys
+    completion = _attention_row(model, EXPLICIT_LENGTH + 1, tensor)
+    return of_prompt * prompt + (1 - of_prompt) * completion
 
 
 def _attention_row(model: Model, length: int, tensor: int) -> float:

@@ -104,7 +104,7 @@ def make_plan(
             model,
             layout.place(rank),
             work,
-            choices_of(config),
+            choices_of(config, trains_on_host),
         )
         for rank in range(layout.num_ranks)
     )
@@ -125,11 +125,12 @@ def make_plan(
     )
 
 
-def choices_of(config: RunConfig) -> Choices:
+def choices_of(config: RunConfig, on_host: bool) -> Choices:
     return Choices(
         reference=config.algorithm.kl.coefficient > 0,
         sequence_parallel=config.trainer.sequence_parallel,
         fp32_head=config.trainer.fp32_head,
+        on_host=on_host,
     )
 
 

@@ -32,6 +32,8 @@ class Choices:
     """The frozen initial policy is kept, for a KL term."""
     sequence_parallel: bool = False
     fp32_head: bool = False
+    on_host: bool = False
+    """The rank computes on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def rank_memory(
     """Example: rank_memory(model, layout.place(0), work).peak(tokens=4096)"""
     dense, experts = dense_parameters(model, place), expert_parameters(model, place)
     count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
-    layer = layer_bytes(model, place.layout, work, choices.sequence_parallel).total
+    layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
     logits, head = _head(model, place, work, choices.fp32_head)
     norm = size * model.facts.hidden_size if place.is_last_stage else 0
     return RankMemory(

@@ -42,6 +42,14 @@ class Work:
         """In attention, for each packed token: there the prompt is copied for each completion."""
         return self.group * self.sequence / self.group_tokens
 
+    def shares_prompt(self, pair_cost: float) -> bool:
+        """Whether the attention computes a prompt once for all its completions: as
+        services/trainer/megatron/segments.py decides."""
+        own = self.completion - 1
+        whole = self.group * self.sequence**2 / 2
+        parts = self.group * own * (self.prompt + own / 2)
+        return self.prompt**2 / 2 + pair_cost * parts < whole
+
     @property
     def trained(self) -> float:
         """Share of the packed tokens that have a log-probability."""
