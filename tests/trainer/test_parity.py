@@ -109,7 +109,7 @@ def test_a_resumed_step_is_that_of_the_uninterrupted_run(
     asyncio.run(scenario())
 
 
-SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/clipped/share")
+SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipped/share")
 
 
 @pytest.mark.parametrize(
