@@ -59,7 +59,8 @@ def test_a_run_with_a_package_from_outside(
     folder = runs.only_run(tmp_path / "runs")
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["rollout"]["engine"] == "random"
-    assert (config["algorithm"]["loss"], config["algorithm"]["advantage"]) == (
+    algorithm = config["algorithm"]
+    assert (algorithm["loss"]["type"], algorithm["advantage"]["type"]) == (
         "reinforce",
         "leave_one_out",
     )
