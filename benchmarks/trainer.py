@@ -7,26 +7,16 @@ same step on fp32 main weights, which is more work. Both in one process, interle
 
 from __future__ import annotations
 
-import random
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results_file import Row
+from benchmarks.training import work as batches
+from benchmarks.training.work import interleave
 from trimaran.config import RunConfig, parse_config
-from trimaran.types import (
-    Completion,
-    Group,
-    Prompt,
-    Score,
-    ScoredGroup,
-    Segment,
-    TrainingBatch,
-    VersionId,
-)
+from trimaran.types import TrainingBatch
 
 THREADS = 2
 HALVES = 2
@@ -95,38 +85,14 @@ def measure_rates(
     sides: Mapping[str, Callable[[], object]], work: Work, rounds: int
 ) -> dict[str, float]:
     """Tokens a second of each side's step, at the median of interleaved rounds."""
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for number in range(rounds + 1):
-        for side, step in sides.items():
-            start = time.perf_counter()
-            step()
-            if number:  # the first warms up
-                seconds[side].append(time.perf_counter() - start)
-                print(f"round {number} {side}: {seconds[side][-1]:.2f} s", flush=True)
-    return {side: work.sequence_tokens / statistics.median(seconds[side]) for side in sides}
+    seconds = interleave(sides, rounds)
+    return {side: work.sequence_tokens / seconds[side] for side in sides}
 
 
 def make_batch(work: Work) -> TrainingBatch:
     """Random tokens; rewards differ within each group, so that every token is computed."""
-    length = work.completion_tokens
-    chooser = random.Random(1)
-
-    def tokens(count: int) -> tuple[int, ...]:
-        return tuple(chooser.randrange(5, work.vocabulary) for _ in range(count))
-
-    segments = (Segment(0, length, VersionId(0, 0), "rollout-0"),)
-
-    def completion() -> Completion:
-        return Completion(tokens(length), (-10.0,) * length, "", "length", segments)
-
-    def group(number: int) -> ScoredGroup:
-        completions = tuple(completion() for _ in range(work.group_size))
-        prompt = Prompt(str(number), (), "bench", "")
-        scores = tuple(Score(float(index % 2)) for index in range(work.group_size))
-        made = Group(number, 1, prompt, tokens(work.prompt_tokens), completions)
-        return ScoredGroup(made, scores)
-
-    return TrainingBatch(1, tuple(group(number) for number in range(work.groups)))
+    lengths = [[work.completion_tokens] * work.group_size] * work.groups
+    return batches.make_batch(work.prompt_tokens, lengths)
 
 
 def _config(model: Path) -> RunConfig:

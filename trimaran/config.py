@@ -528,6 +528,15 @@ class TrainerSection(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _learning_rate_falls(self) -> TrainerSection:
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"min_learning_rate ({self.min_learning_rate:g}) must not be more than learning_rate"
+                f" ({self.learning_rate:g})"
+            )
+        return self
+
     @property
     def layout(self) -> Layout:
         """How the ranks share the model and the batch."""
@@ -658,7 +667,7 @@ class RunConfig(Section):
         return follow_recipe(given, max_tokens)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> RunConfig:
+    def _algorithm_fits(self) -> RunConfig:
         groups, updates = self.run.groups_per_step, self.algorithm.updates_per_batch
         if updates > groups:
             raise ValueError(
@@ -676,11 +685,10 @@ class RunConfig(Section):
                 f"algorithm.dynamic_sampling.term: {sampling.term} is none of reward.rules"
                 f" ({', '.join(self.reward.rules)})"
             )
-        if self.trainer.min_learning_rate > self.trainer.learning_rate:
-            raise ValueError(
-                f"trainer.min_learning_rate ({self.trainer.min_learning_rate:g}) must not be more than"
-                f" trainer.learning_rate ({self.trainer.learning_rate:g})"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_as_many_as_needed(self) -> RunConfig:
         for key, have, want in (
             ("rollout", len(self.endpoints.rollout), self.rollout.replicas),
             ("trainer", len(self.endpoints.trainer), self.num_trainer_ranks),

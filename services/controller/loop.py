@@ -204,9 +204,7 @@ class Loop:
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
-        sampling_rule = self.config.algorithm.dynamic_sampling
-        if sampling_rule and self._may_replace() and not has_signal(scored, sampling_rule.term):
-            self._record_replaced(scored)
+        if self._is_replaced(scored):
             return None
         verdicts = serialize_verdicts(scored.verdicts_G, scored.greedy_reward)
         digest.update(verdicts)
@@ -219,20 +217,22 @@ class Loop:
         self.num_skips_in_a_row = 0
         return scored
 
-    def _may_replace(self) -> bool:
-        """Bounded: where the policy has learned all of the data, further prompts are no better."""
-        section = self.config.algorithm.dynamic_sampling
-        if section is None:
+    def _is_replaced(self, scored: ScoredGroup) -> bool:
+        """Whether another prompt's group takes the place of one without a signal. Bounded: where the
+        policy has learned all of the data, further prompts are no better."""
+        section, group = self.config.algorithm.dynamic_sampling, scored.group
+        if section is None or has_signal(scored, section.term):
             return False
-        return self.num_replaced < section.max_replaced * self.config.run.groups_per_step
-
-    def _record_replaced(self, scored: ScoredGroup) -> None:
-        group, reason = scored.group, "all its rewards are equal (algorithm.dynamic_sampling)"
+        if self.num_replaced >= section.max_replaced * self.config.run.groups_per_step:
+            return False
+        equal = "rewards" if section.term is None else f"values of {section.term}"
+        reason = f"all its {equal} are equal (algorithm.dynamic_sampling)"
         self.ledger.record(Filtered(group.number, group.attempt, reason))
         self.reporter.replaced()
-        self.num_skips_in_a_row = 0  # it was generated and scored
         self.lives.skipped(group.number, reason)
+        self.num_skips_in_a_row = 0  # it was generated and scored
         self.num_replaced += 1
+        return True
 
     def _record_skip(self, number: int, prompt: Prompt, skip: PromptSkipped) -> None:
         end = Filtered if skip.filtered else Skipped

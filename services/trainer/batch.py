@@ -132,6 +132,18 @@ class StepBatch:
                 mask_M[self.tokens(index)] = True
         return mask_M
 
+    def groups_where(self, mask_M: torch.Tensor, among: Collection[int] | None = None) -> set[int]:
+        """Places of the groups with a token that is set. `among`: looks at these completions only."""
+        return {
+            place
+            for place, members in enumerate(self.members)
+            if any(
+                mask_M[self.tokens(index)].any()
+                for index in members
+                if among is None or index in among
+            )
+        }
+
     def _greedy(self) -> torch.Tensor | None:
         rewards = [scored.greedy_reward for scored in self.groups]
         known = [reward for reward in rewards if reward is not None]

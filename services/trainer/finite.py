@@ -36,11 +36,7 @@ def find_input_faults(
         bad_M |= ~(advantages_M.abs() <= LARGEST)  # nor is NaN
     suspects = {*bad_rewards(step)}
     if bad_M.any():  # rare: only then is it worth to look at each
-        suspects |= {
-            place
-            for place, members in enumerate(step.members)
-            if any(index in computed and bad_M[step.tokens(index)].any() for index in members)
-        }
+        suspects |= step.groups_where(bad_M, among=computed)
     return {
         place: f"group {step.groups[place].group.number}: "
         + next(_faults_of(step, place, computed, rollout_logprobs_M, advantages_M))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -65,13 +65,8 @@ def _finite_advantages(
     """float64 [M]; 0 in groups with a reward or a penalty that is not finite, which are in no
     statistic of the batch: their update is left out, and the others shall not suffer."""
     broken = {*bad_rewards(step)}
-    if penalties_M is not None and not penalties_M.isfinite().all():
-        bad_M = ~penalties_M.isfinite()
-        broken |= {
-            place
-            for place, members in enumerate(step.members)
-            if any(bad_M[step.tokens(index)].any() for index in members)
-        }
+    if penalties_M is not None and (bad_M := ~penalties_M.isfinite()).any():
+        broken |= step.groups_where(bad_M)
     if not broken:
         return _advantages(step, config, penalties_M)
     kept_M = ~step.tokens_of(broken)
@@ -158,7 +153,7 @@ def _gather(
     policy: Passes,
     step: StepBatch,
     updates: Sequence[Update],
-    compute: Callable[[Update, Sequence[PackedBatch]], Iterator[torch.Tensor]],
+    compute: Callable[[Update, Sequence[PackedBatch]], list[torch.Tensor]],
 ) -> torch.Tensor:
     """Of all data-parallel ranks, of which each computes its own: 4 bytes a token travel. In a later
     epoch another rank may have the token."""
@@ -171,13 +166,13 @@ def _gather(
     return values_M
 
 
-def _own(policy: Passes, packed: Sequence[PackedBatch]) -> Iterator[torch.Tensor]:
-    return (outputs.logprobs_M for outputs in policy.forward(packed))
+def _own(policy: Passes, packed: Sequence[PackedBatch]) -> list[torch.Tensor]:
+    return [outputs.logprobs_M for outputs in policy.forward(packed)]
 
 
 def _reference(
     policy: Passes, update: Update, packed: Sequence[PackedBatch], limit: int
-) -> Iterator[torch.Tensor]:
+) -> list[torch.Tensor]:
     """Of each micro-batch, several in a pass."""
     joined = [*join([len(one.token_ids_N) for one in packed], limit)]
     wide = [
@@ -188,5 +183,9 @@ def _reference(
         )
         for places in joined
     ]
-    for places, found in zip(joined, policy.forward_reference(wide), strict=True):
-        yield from found.split([len(packed[place].targets_M) for place in places])
+    # Also without a micro-batch: others' tokens may pass this rank's experts.
+    return [
+        part
+        for places, found in zip(joined, policy.forward_reference(wide), strict=True)
+        for part in found.split([len(packed[place].targets_M) for place in places])
+    ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from services.controller import events
 from services.controller.events import RunLog
 from tests.extending.memory_store import MemoryStore
+from trimaran.errors import UnavailableError
 from trimaran.runs import EventKind, Run, RunState, events_stream
 from trimaran.store import TrimmedError, entries
 
@@ -46,5 +48,28 @@ def test_the_newest_events_are_kept_and_who_asks_for_older_ones_is_told() -> Non
         with pytest.raises(TrimmedError) as told:
             await store.read(STREAM, 1)
         assert told.value.through == numbers[0] - 1
+
+    asyncio.run(body())
+
+
+def test_an_event_is_written_once_though_what_follows_it_fails() -> None:
+    class Shaky(MemoryStore):
+        num_puts = num_trims = 0
+
+        async def put_fenced(self, *arguments: Any, **more: Any) -> None:
+            self.num_puts += 1
+            if self.num_puts % 3 == 1:
+                raise UnavailableError("the store is away")
+            await super().put_fenced(*arguments, **more)
+
+        async def trim(self, stream: str, through: int) -> None:
+            self.num_trims += 1
+            raise UnavailableError("the store is away")
+
+    async def body() -> None:
+        store = Shaky()
+        await emit(store, 16)
+        assert await kept(store) == list(range(1, 17))
+        assert store.num_puts > 16 and store.num_trims > 1
 
     asyncio.run(body())

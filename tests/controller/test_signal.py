@@ -80,6 +80,9 @@ def test_groups_may_be_told_by_one_term(tmp_path: Path) -> None:
 
     world.reward.faults = faults
     run(world)
+    assert [one.reason for one in world.filtered().values()] == [
+        "all its values of exact_match are equal (algorithm.dynamic_sampling)"
+    ]
     assert list(world.filtered()) == [2]
 
 

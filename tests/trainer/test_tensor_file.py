@@ -103,3 +103,18 @@ def test_a_large_model_is_split_into_files_with_an_index(
         "model-00002-of-00002.safetensors",
     ]
     assert same(model_files.load_tensors(target, tied=True), TENSORS)
+
+
+def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A disk that it has filled would stay full; the model of before stays."""
+    target = tmp_path / "new"
+    target.mkdir()
+
+    def tensors():
+        yield "t0", torch.zeros(4)
+        raise OSError(28, "No space left on device")
+
+    specs = [Spec(f"t{number}", "F32", (4,)) for number in range(2)]
+    with pytest.raises(OSError, match="No space left"):
+        write_model_folder(target, source_folder(tmp_path / "old"), specs, tensors(), "float32")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]

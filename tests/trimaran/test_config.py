@@ -123,7 +123,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
             "nothing differs",
         ),
         ("rollout", {"group_size": 1}, "group compares the completions of a group"),
-        ("trainer", {"min_learning_rate": 1}, "must not be more than trainer.learning_rate"),
+        ("trainer", {"min_learning_rate": 1}, "must not be more than learning_rate"),
         ("algorithm", {"kl": {"adaptive": {"target": 1}}}, "adaptive starts from coefficient"),
         ("algorithm", {"correction": {"token_bounds": [2, 3]}}, "must be [low, high] with 1"),
         ("endpoints", {"rollout": ["127.0.0.1:1", "127.0.0.1:2"]}, "endpoints.rollout names 2"),
