@@ -14,7 +14,7 @@ PARTS = Parts(
         "memory": "memory:measure_memory",
         "prepare": "prepare:measure_prepare",
     },
-    seconds=1800,
+    seconds=3600,
 )
 
 if __name__ == "__main__":
