@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.calls import Arguments, parameters
 from tests.contract.stack import Stack
+from trimaran.choices import FAMILIES
 
 ATTENTION = "megatron.core.transformer.attention"
 EMBEDDINGS = "megatron.core.models.common.embeddings"
@@ -34,6 +35,36 @@ def built(stack: Stack, module: str, part: str) -> list[Arguments]:
         for call in calls_of(stack, module, "build_module")
         if call.args and ast.unparse(call.args[0]).endswith(f"submodules.{part}")
     ]
+
+
+def by_name(stack: Stack) -> dict[str, set[str]]:
+    """Keywords that reach TransformerConfig in dictionaries: of each family, and of our model."""
+    model = stack.sources.tree("services.trainer.megatron.model")
+    named = {
+        key.value
+        for part in model.body
+        if isinstance(part, ast.Assign | ast.FunctionDef)
+        and ("RECOMPUTE" in ast.unparse(part) or getattr(part, "name", "") == "_expert_config")
+        for node in ast.walk(part)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+    families = {name: set(FAMILIES.load(name).keywords({})) for name in FAMILIES.names()}
+    return families | {"model.py": named}
+
+
+def test_keywords_from_dictionaries_are_of_the_transformer_config(installed: Stack) -> None:
+    config = installed.types.class_of(
+        "megatron.core.transformer.transformer_config", "TransformerConfig"
+    )
+    known = installed.types.constructor(config)
+    assert known
+    keywords = by_name(installed)
+    assert {"recompute_granularity", "num_moe_experts"} <= keywords["model.py"]
+    assert "add_qkv_bias" in keywords["qwen2"]
+    for part, names in keywords.items():
+        assert known.objection(Arguments(0, tuple(names), True)) == "", part
 
 
 def test_core_attention_is_made_with_what_ours_takes(installed: Stack) -> None:
