@@ -92,7 +92,7 @@ def measure_rates(
 def make_batch(work: Work) -> TrainingBatch:
     """Random tokens; rewards differ within each group, so that every token is computed."""
     lengths = [[work.completion_tokens] * work.group_size] * work.groups
-    return batches.make_batch(work.prompt_tokens, lengths)
+    return batches.make_batch(work.prompt_tokens, lengths, work.vocabulary)
 
 
 def _config(model: Path) -> RunConfig:

@@ -26,13 +26,15 @@ THREADS = 2
 Step = Callable[[], Any]
 
 
-def make_batch(prompt_tokens: int, lengths: Sequence[Sequence[int]]) -> TrainingBatch:
+def make_batch(
+    prompt_tokens: int, lengths: Sequence[Sequence[int]], vocabulary: int = 49000
+) -> TrainingBatch:
     """Random tokens. `lengths`: of each group its completions'. Rewards differ within each group, so
     that every token is computed."""
     chooser = random.Random(1)
 
     def tokens(count: int) -> tuple[int, ...]:
-        return tuple(chooser.randrange(5, 49000) for _ in range(count))
+        return tuple(chooser.randrange(5, vocabulary) for _ in range(count))
 
     def completion(length: int) -> Completion:
         segments = (Segment(0, length, VersionId(0, 0), "rollout-0"),)
