@@ -23,6 +23,7 @@ from trimaran.store.port import (
     StoreFullError,
     TrimmedError,
     entries,
+    kept_entries,
     records,
 )
 from trimaran.store.timed import timed
@@ -41,6 +42,7 @@ __all__ = [
     "entries",
     "find_store",
     "is_shared",
+    "kept_entries",
     "open_store",
     "records",
     "run_store_url",
