@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,24 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def put_in_place(temporary: Path, folder: Path) -> None:
+    """A folder whose files are on the disk (`sync`), under its own name, whatever stood there before.
+
+    What stood there is `NAME.replaced` until the new one has the name: wherever it is broken off, a
+    whole folder lies under one of the two.
+    """
+    sync(temporary)
+    before = folder.with_name(f"{folder.name}.replaced")
+    if folder.exists():
+        if before.exists():  # an earlier replacement could not remove it
+            shutil.rmtree(before)
+        folder.rename(before)
+    temporary.rename(folder)
+    sync(folder.parent)
+    if before.exists():
+        shutil.rmtree(before)
 
 
 class FolderPlace:
