@@ -204,7 +204,8 @@ def test_a_family_that_is_none_is_named(
 ) -> None:
     text = (model_folders["qwen2"] / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace('"qwen2"', '"toy"'))
-    (tmp_path / "tokenizer.json").write_text("{}")
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
     point = {"trimaran.model_families": {"toy": "json:dumps"}}
     monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
     with pytest.raises(InputError, match="'toy' of trimaran.model_families is a function, and no"):
