@@ -26,6 +26,7 @@ from trimaran.store.port import (
     kept_entries,
     records,
 )
+from trimaran.store.probe import ServerFacts, probe_server
 from trimaran.store.timed import timed
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Lease",
     "LostWritesError",
     "Record",
+    "ServerFacts",
     "Store",
     "StoreError",
     "StoreFullError",
@@ -44,6 +46,7 @@ __all__ = [
     "is_shared",
     "kept_entries",
     "open_store",
+    "probe_server",
     "records",
     "run_store_url",
     "store_name",
