@@ -95,6 +95,14 @@ def test_an_old_cgroup_limits_memory_as_well(tmp_path: Path) -> None:
     assert (memory.total, memory.free) == (8 << 30, 1 << 30)
 
 
+def test_swap_is_no_memory_for_training(tmp_path: Path) -> None:
+    system = cpu_host(tmp_path)
+    without = read_memory(system)
+    with (tmp_path / "proc/meminfo").open("a") as meminfo:
+        meminfo.write("SwapTotal:      268435456 kB\nSwapFree:       268435456 kB\n")
+    assert read_memory(system) == without and without.total < 256 << 30
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
