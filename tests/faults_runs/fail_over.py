@@ -8,6 +8,7 @@ older store, and once the store that has all is back, the run ends as if nothing
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,4 +154,8 @@ def find_wrong(run: DrivenRun, seen: int) -> list[str]:
 def main(folder: Path) -> int:
     wrong = asyncio.run(drive(folder))
     print(*(f"WRONG: {what}" for what in wrong), sep="\n", flush=True)
-    return 1 if wrong else 0
+    if wrong:
+        print(f"see {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0

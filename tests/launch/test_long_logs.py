@@ -76,8 +76,8 @@ def test_two_that_shorten_at_once_do_not_take_each_others_part(
     log.write_text("a long line\n")
     copy, others = shutil.copyfileobj, iter((True, False))
 
-    def beside_another(*files: BinaryIO) -> None:
-        copy(*files)
+    def beside_another(source: BinaryIO, target: BinaryIO) -> None:
+        copy(source, target)
         if next(others):
             process = multiprocessing.get_context("fork").Process(
                 target=shorten_logs, args=(tmp_path, 3)

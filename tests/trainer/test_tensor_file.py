@@ -140,9 +140,9 @@ def test_an_export_is_on_the_disk_before_it_has_its_name(
         calls.append(f"{path.name} to {name.name}")
         return rename(path, name)
 
-    def record_removal(path: Path, **more: bool) -> None:
+    def record_removal(path: Path, ignore_errors: bool = False) -> None:
         calls.append(f"remove {path.name}")
-        remove(path, **more)
+        remove(path, ignore_errors)
 
     source = source_folder(tmp_path / "old")
     monkeypatch.setattr(os, "fsync", record_sync)
