@@ -37,6 +37,8 @@ class Choices:
     """Of the entry points by which packages add names."""
     built_in: Mapping[str, str]
     """Name -> "package.module:attribute"."""
+    base: str = ""
+    """The class that all of them derive from, written in the same way; empty where there is none."""
 
     def names(self) -> list[str]:
         installed = {point.name for point in _installed(self.group, tuple(sys.path))}
@@ -68,8 +70,7 @@ class Choices:
         self.check(name)
         [(place, point)] = self._find(name)
         if name in self.built_in:
-            module, _, attribute = self.built_in[name].partition(":")
-            return getattr(importlib.import_module(module), attribute)
+            return _import(self.built_in[name])
         assert point
         try:
             return point.load()
@@ -79,6 +80,10 @@ class Choices:
                 " mend or uninstall the package"
             ) from error
 
+    def load_base(self) -> Any:
+        """The class that `base` names."""
+        return _import(self.base)
+
     def _find(self, name: str) -> Iterator[tuple[str, EntryPoint | None]]:
         """All that have the name: what an error calls it, and the entry point of an installed one."""
         if name in self.built_in:
@@ -87,6 +92,11 @@ class Choices:
             if point.name == name:
                 package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
                 yield f"{package}'s entry point {self.group}: {name} = {point.value}", point
+
+
+def _import(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 @lru_cache
@@ -116,8 +126,9 @@ LOSSES = Choices(
         "clip_cov": "services.trainer.grpo.losses:ClipCov",
         "kl_cov": "services.trainer.grpo.losses:KlCov",
     },
+    base="services.trainer.grpo.kinds:Loss",
 )
-"""`algorithm.loss`: subclasses of `services.trainer.grpo.kinds.Loss`."""
+"""`algorithm.loss`."""
 
 ADVANTAGES = Choices(
     "trimaran.advantages",
@@ -132,8 +143,9 @@ ADVANTAGES = Choices(
         "best_of_group": "services.trainer.grpo.advantages:BestOfGroup",
         "gdpo": "services.trainer.grpo.advantages:Gdpo",
     },
+    base="services.trainer.grpo.kinds:Advantage",
 )
-"""`algorithm.advantage`: subclasses of `services.trainer.grpo.kinds.Advantage`."""
+"""`algorithm.advantage`."""
 
 AGGREGATIONS = Choices(
     "trimaran.aggregations",
@@ -143,8 +155,9 @@ AGGREGATIONS = Choices(
         "sequence_sum": "services.trainer.grpo.aggregations:SequenceSum",
         "fixed": "services.trainer.grpo.aggregations:Fixed",
     },
+    base="services.trainer.grpo.kinds:Aggregation",
 )
-"""`algorithm.aggregation`: subclasses of `services.trainer.grpo.kinds.Aggregation`."""
+"""`algorithm.aggregation`."""
 
 DIGESTS = Choices(
     "trimaran.digests",

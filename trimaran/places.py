@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ FETCH_SECONDS = 3600.0
 POLL_SECONDS = 0.2
 MOST_PARTS = 10_000
 """S3 takes no more of one file."""
+REFUSED = ("401 Unauthorized", "403 Forbidden")
 
 
 def is_bucket(place: str | None) -> bool:
@@ -113,6 +115,24 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def put_in_place(temporary: Path, folder: Path) -> None:
+    """A folder whose files are on the disk (`sync`), under its own name, whatever stood there before.
+
+    What stood there is `NAME.replaced` until the new one has the name: wherever it is broken off, a
+    whole folder lies under one of the two.
+    """
+    sync(temporary)
+    before = folder.with_name(f"{folder.name}.replaced")
+    if folder.exists():
+        if before.exists():  # an earlier replacement could not remove it
+            shutil.rmtree(before)
+        folder.rename(before)
+    temporary.rename(folder)
+    sync(folder.parent)
+    if before.exists():
+        shutil.rmtree(before)
 
 
 class FolderPlace:
@@ -229,15 +249,17 @@ class BucketPlace:
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         place = f"{self._key}: {self.url}/{name}"
+        refusals = (PermissionDeniedError, UnauthenticatedError, PermissionError)
         try:
             yield
         except FileNotFoundError as error:
             raise NotFoundError(f"{place}: is not there") from error
-        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-            raise InputError(
-                f"{place}: {_first_line(error)}; give this host credentials that may"
-            ) from None
         except (BaseError, OSError) as error:
+            # Of a listing the library says in words alone that it was refused.
+            if isinstance(error, refusals) or any(word in str(error) for word in REFUSED):
+                raise InputError(
+                    f"{place}: {_first_line(error)}; give this host credentials that may"
+                ) from None
             raise UnavailableError(
                 f"{place}: {_first_line(error)}; see that the bucket is there and answers"
             ) from None

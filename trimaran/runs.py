@@ -222,6 +222,12 @@ def ray_key(run_id: str) -> str:
     return f"ray/{run_id}"
 
 
+def checkpoint_key(run_id: str, step: int | None = None) -> str:
+    """Store record {"path": "...", "root": "5f0c..."} of a checkpoint that was saved, kept or removed
+    since; without a step the prefix of all of them. Unlike its event it stays as long as the run."""
+    return f"checkpoint/{run_id}/{'' if step is None else f'{step:010}'}"
+
+
 def launcher_lease(run_id: str) -> str:
     """Store lease of the one launcher that a run has."""
     return f"launcher/{run_id}"

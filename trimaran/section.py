@@ -37,12 +37,14 @@ def one_of(choices: Choices, default: str) -> Callable[[Any], Any]:
     """The validator of a key that holds a function of `choices` with its options.
 
     `name` alone is `{type: name}`; a section without `type` has the options of `default`.
-    Raises InputError for an unknown name, a package that cannot be loaded, or a wrong option.
+    Raises InputError for an unknown name, a package that cannot be loaded or whose class does not derive
+    from the choices' `base`, or a wrong option.
     Example: Annotated[SerializeAsAny[Options], BeforeValidator(one_of(LOSSES, "ppo_clip"))]
     """
 
     def read(value: Any) -> Any:
         if isinstance(value, Options):
+            _check_base(type(value), value.type, choices)
             return value
         if isinstance(value, str):
             value = {"type": value}
@@ -50,10 +52,7 @@ def one_of(choices: Choices, default: str) -> Callable[[Any], Any]:
             raise InputError(f"must be a name, or a section with type: name (given: {value!r})")
         tree = {"type": default, **cast(dict[str, Any], value)}
         kind = choices.load(str(tree["type"]))
-        if not (isinstance(kind, type) and issubclass(kind, Options)):
-            raise InputError(
-                f"{tree['type']}: {kind!r} is no class of options; docs/extending.md has the recipe"
-            )
+        _check_base(kind, str(tree["type"]), choices)
         try:
             return kind.model_validate(tree)
         except ValidationError as error:
@@ -66,3 +65,11 @@ def one_of(choices: Choices, default: str) -> Callable[[Any], Any]:
             ) from error
 
     return read
+
+
+def _check_base(kind: Any, name: str, choices: Choices) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, choices.load_base())):
+        raise InputError(
+            f"{name}: {kind!r} does not derive from {choices.base.replace(':', '.')};"
+            " docs/extending.md has the recipe"
+        )

@@ -3,7 +3,7 @@
 vLLM's processes, the collectives below them and the pools of reward workers share memory and locks
 under names there. A helper of multiprocessing removes them when their maker is gone; a kill of the
 whole process group takes that one along, and they would stay until the host starts anew. So a service
-notes the names in its run folder, `logs/NAME.shm`, and whoever comes after it removes what is left: its
+notes the names in its run folder, `logs/NAME.shm`, while it starts (`noting`) and once it is up, and whoever comes after it removes what is left: its
 next life, or who has started it once it is gone. What a living process maps stays, whosever it is.
 """
 
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
@@ -22,6 +25,8 @@ SUFFIX = ".shm"
 ENDING_SECONDS = 2.0
 """For processes that were just killed to be gone."""
 POLL_SECONDS = 0.1
+NOTE_SECONDS = 0.5
+"""Between two looks while a service starts."""
 
 
 def note_of(run_folder: Path, name: str) -> Path:
@@ -34,12 +39,44 @@ def note_mapped(note: Path, pid: int | None = None, folder: Path = FOLDER) -> No
     note_names(note, sorted(_mapped(_tree(pid or os.getpid()), folder)))
 
 
+@contextmanager
+def noting(note: Path, folder: Path = FOLDER) -> Generator[None]:
+    """While the block runs, what this process and all that it has started map is noted again and again.
+    So it is known what a process leaves that is killed in the middle.
+
+    By a process beside this one: a thread would be in the way of what forks in the block.
+    """
+    here = (sys.executable, "-I", "-S", __file__)
+    words = (str(note), str(folder), str(os.getpid()))
+    beside = subprocess.Popen([*here, *words], stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        beside.kill()
+        beside.wait()
+
+
+def _note_on(note: Path, folder: Path, parent: int) -> None:
+    """As long as the process lives that has started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; our end comes from there
+    known = set[str]()
+    while os.getppid() == parent:
+        if new := _mapped(_tree(parent), folder) - known:
+            known |= new
+            note_names(note, sorted(known))
+        time.sleep(NOTE_SECONDS)
+
+
 def note_names(note: Path, names: Iterable[str]) -> None:
     """In place of those before."""
     note.parent.mkdir(parents=True, exist_ok=True)
-    partial = note.with_name(f"{note.name}.partial")
+    partial = _partial(note)
     partial.write_text("".join(f"{name}\n" for name in names))
     partial.replace(note)
+
+
+def _partial(note: Path) -> Path:
+    return note.with_name(f"{note.name}.partial")
 
 
 def semaphore_prefix(run_folder: Path) -> str:
@@ -66,6 +103,7 @@ def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLD
     if not _find(note, folder):
         with suppress(OSError):  # whatever stands there is no note of ours
             note.unlink(missing_ok=True)
+            _partial(note).unlink(missing_ok=True)
     return removed
 
 
@@ -129,3 +167,7 @@ def _tree(root: int) -> set[int]:
         found |= new
         new = {child for pid in new for child in children.get(pid, ())} - found
     return found
+
+
+if __name__ == "__main__":
+    _note_on(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

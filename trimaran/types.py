@@ -8,7 +8,7 @@ Axes: T tokens of one completion, G completions of one group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
@@ -423,6 +423,11 @@ class Segment:
     loaded was found wrong. So tokens from before a replica was mended never pass for later ones."""
 
 
+def makers_of(segments: Iterable[Segment]) -> frozenset[tuple[VersionId, str]]:
+    """Version and replica of each."""
+    return frozenset((segment.version, segment.replica) for segment in segments)
+
+
 @dataclass(frozen=True, slots=True)
 class PartialCompletion:
     """What an interrupted completion has so far. Another replica goes on from there.
@@ -485,10 +490,8 @@ class Group:
     @property
     def makers(self) -> frozenset[tuple[VersionId, str]]:
         """Version and replica of every token: each needs a proof to train."""
-        return frozenset(
-            (segment.version, segment.replica)
-            for completion in self.completions_G
-            for segment in completion.segments
+        return makers_of(
+            segment for completion in self.completions_G for segment in completion.segments
         )
 
 
@@ -546,9 +549,16 @@ class ScoredGroup:
     verdicts_G: tuple[Verdict, ...]
     greedy_reward: float | None = None
     """Of an answer to the same prompt at temperature 0, where the advantages compare with one."""
+    greedy_segments: tuple[Segment, ...] = ()
+    """Of that answer."""
     payload: bytes = field(default=b"", compare=False, repr=False)
     """As `wire.serialize_scored_group` writes it, where that is known: what is stored is also what is
     sent to train."""
+
+    @property
+    def makers(self) -> frozenset[tuple[VersionId, str]]:
+        """Version and replica of every token that the step learns from, the greedy answer's as well."""
+        return self.group.makers | makers_of(self.greedy_segments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -555,9 +555,7 @@ def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:
     """The same bytes for the same value, so that their digest can name a payload."""
-    return serialize_group(scored.group) + serialize_verdicts(
-        scored.verdicts_G, scored.greedy_reward
-    )
+    return serialize_group(scored.group) + serialize_verdicts(scored)
 
 
 def serialize_group(group: types.Group) -> bytes:
@@ -568,12 +566,12 @@ def serialize_group(group: types.Group) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def serialize_verdicts(
-    verdicts_G: Sequence[types.Verdict], greedy_reward: float | None = None
-) -> bytes:
+def serialize_verdicts(scored: types.ScoredGroup) -> bytes:
     """What the scored group ends with."""
     message = types_pb2.ScoredGroup(
-        verdicts=map(encode_verdict, verdicts_G), greedy_reward=greedy_reward
+        verdicts=map(encode_verdict, scored.verdicts_G),
+        greedy_reward=scored.greedy_reward,
+        greedy_segments=map(encode_segment, scored.greedy_segments),
     )
     return message.SerializeToString(deterministic=True)
 
@@ -590,4 +588,7 @@ def _parse_scored_group(data: bytes) -> types.ScoredGroup:
         raise InputError(f"{len(data)} bytes are no scored group: {error}") from None
     verdicts_G = tuple(decode_verdict(verdict) for verdict in message.verdicts)
     greedy_reward = message.greedy_reward if message.HasField("greedy_reward") else None
-    return types.ScoredGroup(decode_group(message.group), verdicts_G, greedy_reward)
+    greedy_segments = tuple(map(decode_segment, message.greedy_segments))
+    return types.ScoredGroup(
+        decode_group(message.group), verdicts_G, greedy_reward, greedy_segments
+    )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from trimaran.runs import (
     EventKind,
     Run,
     RunState,
+    checkpoint_key,
     event_to_tree,
     events_stream,
     run_key,
@@ -132,6 +133,13 @@ class RunLog:
             await self._changed.wait()
             self._changed.clear()
             batch, run = list(self._waiting), self.run
+            # First: a controller that dies behind its event does not save the checkpoint again.
+            if saved := {checkpoint_key(run.run_id, step): value for step, value in _saved(batch)}:
+                await self._patiently(
+                    lambda saved=saved, run=run: self._store.put_fenced(
+                        saved, run.run_id, self._epoch
+                    )
+                )
             # Each by itself: what is written is not written again because the next thing failed.
             await self._patiently(lambda batch=batch: self._stream.extend(batch))
             await self._patiently(
@@ -163,3 +171,10 @@ class RunLog:
             logger.warning("events up to %d are kept for now: %s", old, error)
         else:
             self._trimmed = old
+
+
+def _saved(batch: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Step and record of each checkpoint that the events tell of."""
+    for tree in batch:
+        if tree["kind"] == EventKind.CHECKPOINT:
+            yield tree["run"]["step"], {"path": tree["text"], "root": tree.get("root", "")}

@@ -76,7 +76,9 @@ class GroupLife:
         if not self.consumed:
             return ()
         attempt = dict(self.consumed.groups)[self.group]
-        made = [r for r in self.records if isinstance(r, Generated) and r.attempt == attempt]
+        made = [
+            r for r in self.records if isinstance(r, Generated | Scored) and r.attempt == attempt
+        ]
         makers = {maker for record in made for maker in record.makers}
         return tuple(p for p in self.consumed.proofs if (p.replica, str(p.version)) in makers)
 

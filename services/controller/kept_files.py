@@ -3,13 +3,16 @@ people read is kept at the run's place."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Literal
 
 from trimaran.places import Place
 from trimaran.runs import EventKind, RunEvent, event_from_tree, events_stream
-from trimaran.store import Store, entries
+from trimaran.store import Store, kept_entries
 from trimaran.telemetry import MetricsWriter
+
+logger = logging.getLogger(__name__)
 
 KEPT = ("summary.json", "metrics.jsonl", "timeline.jsonl", "*.png", "tensorboard/*")
 """Beside the samples, which are kept as they come."""
@@ -20,14 +23,26 @@ ROWS: dict[EventKind, Literal["step", "validation"]] = {
 
 
 async def bring_back_metrics(store: Store, run_id: str, metrics: MetricsWriter) -> None:
-    """For a controller whose folder holds no rows, because another host's controller wrote them."""
+    """For a controller whose folder holds no rows, because another host's controller wrote them.
+
+    Rows whose events are not kept any more stay away; the log says so.
+    """
+    first: int | None = None
     rows: dict[tuple[Literal["step", "validation"], int], RunEvent] = {}
-    async for sequence, tree in entries(store, events_stream(run_id)):
+    async for sequence, tree in kept_entries(store, events_stream(run_id)):
+        first = first or sequence
         event = event_from_tree(sequence, tree)
         kind = ROWS.get(event.kind)
         if kind:
             rows.setdefault((kind, event.run.step), event)
     # All or none: where the store fails on the way, the next start tries again.
+    if first and first > 1:
+        logger.warning(
+            "metrics.jsonl begins at step %d: it is made anew from the run's events, and those before"
+            " event %d are not kept any more; a copy of the lost file has all rows",
+            min((step for _, step in rows), default=0),
+            first,
+        )
     for (kind, step), event in rows.items():
         metrics.write(kind, step, event.values, at=event.time)
 

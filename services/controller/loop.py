@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -62,6 +62,8 @@ from trimaran.types import (
     Score,
     ScoredGroup,
     TrainingBatch,
+    VersionId,
+    makers_of,
 )
 from trimaran.wire import serialize_group, serialize_verdicts
 
@@ -196,22 +198,26 @@ class Loop:
                     )
                 data = serialize_group(group)
                 digest = hashlib.sha256(data)
-                makers = sorted((replica, str(version)) for version, replica in group.makers)
-                ledger.record(Generated(number, group.attempt, digest.hexdigest(), tuple(makers)))
+                makers = _told(group.makers)
+                ledger.record(Generated(number, group.attempt, digest.hexdigest(), makers))
                 with self.reporter.phase("scoring"), tracing.span("score"):
                     scored = await self.scorer.score(group)
-                scored = replace(scored, greedy_reward=await greedy)
+                if best := await greedy:
+                    scored = replace(
+                        scored, greedy_reward=best.reward, greedy_segments=best.segments
+                    )
         except PromptSkipped as skip:
             self._record_skip(number, prompt, skip)
             return None
         if self._is_replaced(scored):
             return None
-        verdicts = serialize_verdicts(scored.verdicts_G, scored.greedy_reward)
+        verdicts = serialize_verdicts(scored)
         digest.update(verdicts)
         scored = replace(scored, payload=data + verdicts)
         payload = ledger.keep(scored.payload, digest.hexdigest())
         rewards_G = tuple(v.reward if isinstance(v, Score) else None for v in scored.verdicts_G)
-        ledger.record(Scored(number, group.attempt, payload, rewards_G))
+        makers = _told(makers_of(scored.greedy_segments))
+        ledger.record(Scored(number, group.attempt, payload, rewards_G, makers))
         await ledger.flush()
         self.lives.scored(number)
         self.num_skips_in_a_row = 0
@@ -347,3 +353,8 @@ class Loop:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _told(makers: Iterable[tuple[VersionId, str]]) -> tuple[tuple[str, str], ...]:
+    """As the ledger's records name them."""
+    return tuple(sorted((replica, str(version)) for version, replica in makers))

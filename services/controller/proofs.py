@@ -94,7 +94,7 @@ class ProofCheck:
     ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
         """The proofs of the batch's tokens, one for each version and replica; and by number the
         groups that have tokens without a good proof."""
-        of_groups = {scored.group.number: scored.group.makers for scored in groups}
+        of_groups = {scored.group.number: scored.makers for scored in groups}
         makers = frozenset[Maker]().union(*of_groups.values())
         proofs = await self._fetch(makers, self._list)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}

@@ -112,6 +112,8 @@ class Scored:
     """Name of the payload with the serialized scored group: its sha256."""
     rewards: tuple[float | None, ...] = ()
     """One a completion; None where it could not be scored."""
+    makers: tuple[tuple[str, str], ...] = ()
+    """(replica, version) of everyone that made its greedy answer, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,38 @@ from trimaran.errors import NotFoundError
 from trimaran.places import Place, fetch_file
 from trimaran.run_answers import Checkpoint, RunSample
 from trimaran.run_place import saved_states
-from trimaran.runs import EventKind, RunEvent
+from trimaran.runs import EventKind, checkpoint_key, event_from_tree, events_stream
+from trimaran.store import Store, kept_entries, records
 
 VALIDATION = re.compile(r"samples/step-(\d+)\.jsonl")
 
 
+async def saved_checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
+    """All that the run's store tells of, whatever became of them since.
+
+    Runs of an earlier version have no records of them, only events, of which the newest are kept.
+    """
+    prefix = checkpoint_key(run_id)
+    found = [
+        Checkpoint(int(key.removeprefix(prefix)), record.value["path"], record.value["root"], False)
+        async for key, record in records(store, prefix)
+    ]
+    if found:
+        return found
+    events = [
+        event_from_tree(sequence, tree)
+        async for sequence, tree in kept_entries(store, events_stream(run_id))
+        if tree["kind"] == EventKind.CHECKPOINT
+    ]
+    return [Checkpoint(event.run.step, event.text, event.root, False) for event in events]
+
+
 def list_checkpoints(
-    folder: Path, events: Iterable[RunEvent], place: Place | None = None
+    folder: Path, saved: Iterable[Checkpoint], place: Place | None = None
 ) -> list[Checkpoint]:
-    """Those that are there, and those that its events tell of and that were removed since. `place`:
-    the run's own, where they lie instead of in the folder."""
-    found = {
-        event.run.step: Checkpoint(event.run.step, event.text, event.root, False)
-        for event in events
-        if event.kind is EventKind.CHECKPOINT
-    }
+    """Those that are there, and those of `saved` that were removed since. `place`: the run's own, where
+    they lie instead of in the folder."""
+    found = {checkpoint.step: checkpoint for checkpoint in saved}
     for path, tree in saved_states(folder, place):
         found[tree["step"]] = Checkpoint(tree["step"], path, tree["root"], True)
     return [found[step] for step in sorted(found)]

@@ -24,7 +24,12 @@ from services.manager.needs import check_fits, find_needs
 from services.manager.pools import Ask
 from services.manager.reconcile import ended
 from services.manager.records import Managed
-from services.manager.results import list_checkpoints, validation_samples, validation_steps
+from services.manager.results import (
+    list_checkpoints,
+    saved_checkpoints,
+    validation_samples,
+    validation_steps,
+)
 from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
 from services.manager.watchers import Watchers, paced
@@ -51,10 +56,8 @@ from trimaran.runs import (
     RunEvent,
     RunState,
     endpoints_key,
-    event_from_tree,
-    events_stream,
 )
-from trimaran.store import StoreError, StoreFullError, entries, run_store_url
+from trimaran.store import StoreError, StoreFullError, run_store_url
 from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
 from trimaran.waits import locked
 
@@ -283,12 +286,9 @@ class Runs:
 
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)
-        events: list[RunEvent] = []
         async with self._stores.of(run.store_url) as store:
-            async for sequence, tree in entries(store, events_stream(run_id)):
-                if tree["kind"] == EventKind.CHECKPOINT:
-                    events.append(event_from_tree(sequence, tree))
-        return await asyncio.to_thread(list_checkpoints, Path(run.folder), events, _place(run))
+            saved = await saved_checkpoints(store, run_id)
+        return await asyncio.to_thread(list_checkpoints, Path(run.folder), saved, _place(run))
 
     async def samples(
         self,

@@ -93,10 +93,13 @@ class Tail:
             skip = after - self._events[0].sequence + 1
             return list(islice(self._events, skip, skip + PAGE)), 0
         async with self._stores.of(self._url) as store:
-            try:
-                found, missed = await store.read(self._stream, after, PAGE), 0
-            except TrimmedError as error:
-                found, missed = await store.read(self._stream, error.through, PAGE), error.through
+            missed = 0
+            while True:
+                try:
+                    found = await store.read(self._stream, missed or after, PAGE)
+                    break
+                except TrimmedError as error:
+                    missed = error.through
         return [event_from_tree(n, tree) for n, tree in found], missed
 
 

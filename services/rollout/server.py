@@ -36,7 +36,7 @@ from trimaran.errors import BehindError, InputError, PromptTooLongError, first_e
 from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
-from trimaran.shared_memory import note_mapped, note_of, remove_left
+from trimaran.shared_memory import note_mapped, note_of, noting, remove_left
 from trimaran.store import open_store
 from trimaran.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
@@ -236,7 +236,8 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     # Before gRPC and the receiver start their threads, which a forked engine process would not
     # survive.
     remove_left(shared)
-    await engine.start()
+    with noting(shared):
+        await engine.start()
     note_mapped(shared)
     from services.weight_sync.data.receiver import WeightReceiver
 

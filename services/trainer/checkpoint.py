@@ -32,7 +32,7 @@ from services.trainer.tensor_file import TensorFile, raw, spec_of
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
-from trimaran.places import sync
+from trimaran.places import put_in_place, sync
 from trimaran.types import LedgerEnd
 
 FOLDER = "checkpoints"
@@ -149,17 +149,8 @@ def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
     temporary, folder = _temporary(run_folder, state.step), folder_of(run_folder, state.step)
     (temporary / STATE).write_text(dump_state(state), encoding="utf-8")
     sync(temporary / STATE)
-    sync(temporary)
-    replaced = _replaced(folder)
-    if folder.exists():
-        if replaced.exists():  # an earlier save could not remove it
-            shutil.rmtree(replaced)
-        folder.rename(replaced)
-    temporary.rename(folder)
-    sync(folder.parent)
+    put_in_place(temporary, folder)
     sync(run_folder)
-    if replaced.exists():
-        shutil.rmtree(replaced)
     for given_up in _named(run_folder, ".tmp"):
         shutil.rmtree(given_up)
     for old in _by_step(run_folder)[:-keep]:
@@ -277,10 +268,6 @@ def _digest_tensor(digest: xxh3_128, name: str, tensor: torch.Tensor) -> None:
 def _temporary(run_folder: Path, step: int) -> Path:
     folder = folder_of(run_folder, step)
     return folder.with_name(f"{folder.name}.tmp")
-
-
-def _replaced(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.replaced")
 
 
 def _drop(folder: Path) -> None:

@@ -21,7 +21,6 @@ import torch
 
 from services.trainer.batch import PackedBatch, StepBatch
 from services.trainer.finite import describe, find_input_faults
-from services.trainer.grpo.kinds import Advantage, Aggregation, Loss
 from services.trainer.learning_rate import learning_rate
 from services.trainer.objective import Objective, sum_names, token_weights
 from services.trainer.outputs import TokenLoss, TokenOutputs
@@ -30,7 +29,6 @@ from services.trainer.sums import TokenSums
 from services.trainer.updates import Update, plan_updates
 from services.trainer.values import StepValues, early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
-from trimaran.errors import InputError
 from trimaran.types import TrainingBatch
 
 
@@ -105,17 +103,6 @@ class StepResult:
     metrics: dict[str, float]
     nonfinite: str = ""
     """Why updates were left out, with the groups; empty where all were made."""
-
-
-def check_algorithm(algorithm: AlgorithmSection) -> None:
-    """Raises InputError where a name stands for something else than its key needs."""
-    for key, kind in (("advantage", Advantage), ("loss", Loss), ("aggregation", Aggregation)):
-        function = getattr(algorithm, key)
-        if not isinstance(function, kind):
-            raise InputError(
-                f"algorithm.{key}: {function.type} is a {type(function).__name__}, and no"
-                f" services.trainer.grpo.kinds.{kind.__name__}; docs/extending.md has the recipe"
-            )
 
 
 def train_step(

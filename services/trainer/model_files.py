@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from services.trainer.tensor_file import Spec, TensorFile
 from trimaran.errors import InputError, InternalError
 from trimaran.model_manifest import MANIFEST
+from trimaran.places import put_in_place, sync
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -57,7 +58,7 @@ def write_model_folder(
     """A folder that plain transformers loads, with everything but the weights from `source`.
 
     `specs`: of all tensors, known before the first of them is made; each is written when its turn comes.
-    Appears under its name only when it is whole.
+    Appears under its name only when it is whole and on the disk.
     """
     temporary = target.with_name(f"{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -65,11 +66,12 @@ def write_model_folder(
     try:
         _copy_others(source, temporary, dtype)
         _write_weights(temporary, _split(specs), tensors)
+        for path in temporary.iterdir():
+            sync(path)
+        put_in_place(temporary, target)
     except BaseException:  # a disk that it has filled would stay full
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(target, ignore_errors=True)
-    temporary.rename(target)
 
 
 def _copy_others(source: Path, target: Path, dtype: str) -> None:

@@ -24,7 +24,7 @@ def check_proofs(
                 f"step {batch.step}, group {scored.group.number}: some tokens do not say which"
                 " replica and version made them; reissue the group"
             )
-        for version, replica in sorted(scored.group.makers):
+        for version, replica in sorted(scored.makers):
             proof = by_maker.get((version, replica))
             if reason := _why_not(proof, recorded_roots(version)):
                 raise UnprovenError(

@@ -19,7 +19,7 @@ import torch
 from services.trainer.checkpoint import Model, RankLayout, TrainerState
 from services.trainer.checkpoints import open_checkpoints, shared_folder
 from services.trainer.held import HeldShard, ShardedWeights
-from services.trainer.learner import Policy, StepResult, check_algorithm, train_step
+from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
 from services.trainer.saver import Saver
@@ -336,7 +336,6 @@ class TrainerRank:
                 pass  # its part of the gathers
 
     def _start(self, build: Callable[[], ExportablePolicy]) -> None:
-        check_algorithm(self._config.algorithm)
         if self.rank == 0:
             # The others look for a checkpoint once they have met this rank, in `build`.
             self._checkpoints.tidy()

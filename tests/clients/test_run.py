@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from trimaran.errors import (
     UnavailableError,
     UnreachableError,
 )
-from trimaran.runs import EventKind, RunState
+from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.trust import TlsFiles, Trust
 
 TREE = {
@@ -430,3 +430,20 @@ print(next(events).kind)
     )
     assert done.stdout == "state\n"
     assert done.stderr == ""
+
+
+def test_metrics_whose_first_rows_are_gone_come_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Trimmed(AsyncRunClient):
+        async def watch_run(self, run_id: str, *_: object, **__: object) -> AsyncIterator[RunEvent]:
+            run = Run(run_id, RunState.RUNNING, 7, 9)
+            yield RunEvent(6, EventKind.MISSED, run, text="events up to 6 are not kept any more")
+            yield RunEvent(7, EventKind.STEP, run)
+
+    async def body() -> list[dict[str, Any]]:
+        async with Trimmed("127.0.0.1:1") as client:
+            return await client.metrics("run")
+
+    assert [row["step"] for row in asyncio.run(body())] == [7]
+    assert "run run: events up to 6 are not kept any more" in caplog.text

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.controller.proofs import ProofCheck
+from services.controller.greedy import FIRST_NUMBER
+from services.controller.proofs import Maker, ProofCheck
 from services.controller.records import Consumed, Generated, Issued, Scored
 from tests.controller.fakes import PROMPTS, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
@@ -20,6 +22,7 @@ from trimaran.types import (
     Segment,
     Verdict,
     VersionId,
+    makers_of,
 )
 
 GROUPS = 4
@@ -120,6 +123,39 @@ def test_a_fault_found_between_generation_and_training_too(tmp_path: Path, max_l
         if isinstance(record, kinds) and record.group == 5
     ]
     assert life == [(kind, attempt) for attempt in (1, 2) for kind in kinds]
+
+
+def test_a_fault_found_in_a_greedy_answer_before_its_group_trains(tmp_path: Path) -> None:
+    """The group's own tokens are good: another replica made them."""
+    config = make_config(run={"steps": 3, "max_lag": 2}, algorithm={"advantage": "remax"})
+    world = World(tmp_path, config)
+    made: defaultdict[int, dict[bool, frozenset[Maker]]] = defaultdict(dict)
+    found: dict[int, frozenset[Maker]] = {}
+
+    async def faults(group: Group) -> tuple[Verdict, ...] | None:
+        is_greedy, number = divmod(group.number, FIRST_NUMBER)
+        both = made[number]
+        both[bool(is_greedy)] = group.makers
+        if not found and len(both) == 2 and not both[True] & both[False]:
+            found[number] = both[True]
+            for version, replica in both[True]:
+                world.weight_sync.find_fault(version, replica, "block 7 differs")
+        return None
+
+    world.reward.faults = faults
+    run(world)
+    [(number, bad)] = found.items()
+    trained = [scored for batch in world.trainer.batches for scored in batch.groups]
+    assert all(
+        scored.makers == makers_of(scored.greedy_segments) | scored.group.makers
+        for scored in trained
+    )
+    assert all(scored.greedy_segments and not scored.makers & bad for scored in trained)
+    assert world.trained_numbers() == list(range(3 * GROUPS))
+    scores = [one for one in records(tmp_path) if isinstance(one, Scored) and one.group == number]
+    assert [one.attempt for one in scores] == [1, 2]
+    told = {(replica, str(version)) for version, replica in bad}
+    assert set(scores[0].makers) == told and not set(scores[1].makers) & told
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])

@@ -19,9 +19,10 @@ from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import Other, check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
 from trimaran.doctor.runs import check_run_by
-from trimaran.doctor.stores import StoreFacts, check_store, read_store
+from trimaran.doctor.stores import check_store
 from trimaran.errors import InputError
 from trimaran.network import join
+from trimaran.store import ServerFacts, probe_server
 from trimaran.trust import Trust
 
 TRUST = Trust("a-token-of-a-test")
@@ -92,11 +93,11 @@ def free_port() -> int:
 
 
 def no_store(root: Path) -> Made:
-    return list(check_store(asyncio.run(read_store(f"redis://127.0.0.1:{free_port()}/0"))))
+    return list(check_store(asyncio.run(probe_server(f"redis://127.0.0.1:{free_port()}/0"))))
 
 
 def store(**facts: object) -> Callable[[Path], Made]:
-    good = StoreFacts("redis://127.0.0.1:6379/0 (trimaran)", "", "", 0.0001)
+    good = ServerFacts("redis://127.0.0.1:6379/0 (trimaran)", "", "", "appendonly yes", 0.0001)
     return lambda root: list(check_store(replace(good, **facts)))  # pyright: ignore
 
 

@@ -20,10 +20,11 @@ from trimaran.doctor.disks import check_places, read_place
 from trimaran.doctor.examine import examine
 from trimaran.doctor.limits import read_limits
 from trimaran.doctor.memory import read_memory
-from trimaran.doctor.stores import check_store, read_store
+from trimaran.doctor.stores import check_store
 from trimaran.doctor.system import System
 from trimaran.doctor.versions import load_matrix, read_versions
 from trimaran.errors import InputError
+from trimaran.store import probe_server
 
 ASK = (
     "import os; from trimaran.doctor.limits import read_limits; from trimaran.doctor.system import"
@@ -94,6 +95,14 @@ def test_an_old_cgroup_limits_memory_as_well(tmp_path: Path) -> None:
     assert (memory.total, memory.free) == (8 << 30, 1 << 30)
 
 
+def test_swap_is_no_memory_for_training(tmp_path: Path) -> None:
+    system = cpu_host(tmp_path)
+    without = read_memory(system)
+    with (tmp_path / "proc/meminfo").open("a") as meminfo:
+        meminfo.write("SwapTotal:      268435456 kB\nSwapFree:       268435456 kB\n")
+    assert read_memory(system) == without and without.total < 256 << 30
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
@@ -129,7 +138,7 @@ def test_a_redis_server_is_asked_for_its_settings(
 ) -> None:
     server = RedisServer(tmp_path / "redis", *settings).start()
     try:
-        findings = list(check_store(asyncio.run(read_store(server.url("doctor", options)))))
+        findings = list(check_store(asyncio.run(probe_server(server.url("doctor", options)))))
         with redis.Redis(port=server.port) as client:
             assert client.dbsize() == 0
     finally:
@@ -143,7 +152,7 @@ def test_a_wrong_password_is_told_and_not_shown(redis_program: str, tmp_path: Pa
     try:
         server.require("the-right-one")
         url = f"redis://:the-wrong-one@127.0.0.1:{server.port}/0"
-        (finding,) = check_store(asyncio.run(read_store(url)))
+        (finding,) = check_store(asyncio.run(probe_server(url)))
     finally:
         server.kill()
     assert finding.fault == "unreachable" and "password" in finding.what
@@ -152,4 +161,4 @@ def test_a_wrong_password_is_told_and_not_shown(redis_program: str, tmp_path: Pa
 
 def test_a_store_that_is_a_file_is_refused() -> None:
     with pytest.raises(InputError, match="redis://HOST:PORT/DB"):
-        asyncio.run(read_store("sqlite:runs/store.sqlite"))
+        asyncio.run(probe_server("sqlite:runs/store.sqlite"))

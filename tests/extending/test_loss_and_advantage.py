@@ -10,7 +10,6 @@ import pytest
 
 from tests.extending.recipes import Recipe
 from trimaran.config import RunConfig, parse_config
-from trimaran.run_context import RunContext
 
 torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
 
@@ -114,24 +113,35 @@ def test_a_broken_loss_is_refused_with_the_configuration(
         configure(loss="mine")
 
 
-def test_a_loss_that_is_none_ends_the_trainer_before_it_builds_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("loss", "services.trainer.grpo.aggregations:TokenMean"),
+        ("advantage", "services.trainer.grpo.losses:PpoClip"),
+        ("aggregation", "services.trainer.grpo.advantages:Rloo"),
+        ("loss", "json:dumps"),
+    ],
+)
+def test_what_is_no_such_class_is_refused_with_the_configuration(
+    key: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import asyncio
-
-    from services.trainer.rank import TrainerRank
     from tests.extending.packages import install
     from trimaran.errors import InputError
 
-    place = "services.trainer.grpo.aggregations:TokenMean"
-    monkeypatch.syspath_prepend(install(tmp_path, {"trimaran.losses": {"mine": place}}))
-    rank = TrainerRank(configure(loss="mine"), RunContext.in_folder(tmp_path / "run"), 0)
+    group = {"loss": "trimaran.losses"}.get(key, f"trimaran.{key}s")
+    monkeypatch.syspath_prepend(install(tmp_path, {group: {"mine": place}}))
+    kind = key.capitalize()
+    with pytest.raises(
+        InputError, match=rf"algorithm\.{key}: .*mine: .* does not derive from .*\.kinds\.{kind};"
+    ):
+        configure(**{key: "mine"})
 
-    async def start() -> None:
-        try:
-            await rank.start(lambda: pytest.fail("the model was built"))
-        finally:
-            await rank.close()
 
-    with pytest.raises(InputError, match=r"algorithm\.loss: mine is a TokenMean, and no .*Loss"):
-        asyncio.run(start())
+def test_a_wrong_object_is_refused_as_its_name_is() -> None:
+    from services.trainer.grpo.aggregations import TokenMean
+    from trimaran.errors import InputError
+
+    with pytest.raises(
+        InputError, match=r"algorithm\.loss: .*TokenMean.* does not derive from .*Loss"
+    ):
+        configure(loss=TokenMean())

@@ -32,7 +32,7 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
     found = audit(
         run.rows,
         run.name,
-        lambda name: _read_payload(run.folder / "payloads", name),
+        lambda name: read_payload(run.folder / "payloads", name),
         config.run.groups_per_step,
         config.run.max_lag,
     )
@@ -52,7 +52,7 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
     return [f"{run.name}: {what}" for what in wrong[:MOST] + more]
 
 
-def _read_payload(folder: Path, name: str) -> bytes:
+def read_payload(folder: Path, name: str) -> bytes:
     """sha256 @ file : first byte : bytes."""
     _, file, start, size = re.split("[@:]", name)
     data = (folder / file).read_bytes()

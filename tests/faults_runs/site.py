@@ -131,8 +131,10 @@ class DrivenRun:
         return bool(lease) and lease.holder == holder_name(launcher.pid)
 
     async def close(self) -> None:
+        """`read` opens it again."""
         if self._store is not None:
             await self._store.close()
+            self._store = None
 
 
 class Site:

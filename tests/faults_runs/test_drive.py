@@ -35,3 +35,10 @@ def test_runs_go_on_by_themselves_after_one_fault_after_another(store: str, tmp_
     assert code == 0, output
     [piece] = json.loads(results.read_text())["pieces"]
     assert piece["faults"] >= 3 and piece["tokens"] > 0, output
+
+
+@needs_redis
+def test_nothing_trains_twice_where_redis_fails_over_to_a_replica_that_lacks_the_last_writes():
+    code, output = drive("--fail-over")
+    assert code == 0, output
+    assert "the store has gone back: it had acknowledged" in output

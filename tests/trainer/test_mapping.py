@@ -199,6 +199,19 @@ def test_a_family_of_an_installed_package(
     assert dict(tensor_shapes(toy)) == dict(tensor_shapes(like))
 
 
+def test_a_family_that_is_none_is_named(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (model_folders["qwen2"] / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"qwen2"', '"toy"'))
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    point = {"trimaran.model_families": {"toy": "json:dumps"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
+    with pytest.raises(InputError, match="'toy' of trimaran.model_families is a function, and no"):
+        read_architecture(tmp_path)
+
+
 def test_a_layer_that_the_family_does_not_have_is_refused(
     model_folders: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -89,3 +89,14 @@ def test_one_bad_segment_is_enough() -> None:
 def test_the_proofs_of_a_whole_batch() -> None:
     batch = random_batch(1)
     check(batch, *proofs_for(batch, "root"), roots={VersionId(0, 0): frozenset({"root"})})
+
+
+def test_an_unproven_greedy_answer_may_not_train() -> None:
+    """Its reward is in the advantage of every token of its group."""
+    batch = batch_of((FIRST, "r0"))
+    object.__setattr__(batch.groups[0], "greedy_segments", (Segment(0, 4, SECOND, "r1"),))
+    check(batch, proof(FIRST, "r0", "one"), proof(SECOND, "r1", "two"))
+    with pytest.raises(
+        UnprovenError, match=r"group 7: tokens of r1 at version 0\.2 must not train"
+    ):
+        check(batch, proof(FIRST, "r0", "one"))

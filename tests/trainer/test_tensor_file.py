@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,38 @@ def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         write_model_folder(target, source_folder(tmp_path / "old"), specs, tensors(), "float32")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_export_is_on_the_disk_before_it_has_its_name(
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power cut would leave a folder that looks whole, of files that are empty."""
+    target = tmp_path / "new"
+    if before:
+        source_folder(target)
+    calls: list[str] = []
+    rename, remove = Path.rename, shutil.rmtree
+
+    def record_sync(descriptor: int) -> None:
+        calls.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+
+    def record_rename(path: Path, name: Path) -> Path:
+        calls.append(f"{path.name} to {name.name}")
+        return rename(path, name)
+
+    def record_removal(path: Path, ignore_errors: bool = False) -> None:
+        calls.append(f"remove {path.name}")
+        remove(path, ignore_errors)
+
+    source = source_folder(tmp_path / "old")
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "rename", record_rename)
+    monkeypatch.setattr(shutil, "rmtree", record_removal)
+    write_model_folder(target, source, SPECS, TENSORS.items(), "float32")
+    assert calls[0] == "remove new.tmp"
+    files = ["config.json", WEIGHTS, "tokenizer.json"]
+    assert sorted(calls[1:4]) == sorted(f"sync {name}" for name in files)
+    away, gone = (["new to new.replaced"], ["remove new.replaced"]) if before else ([], [])
+    assert calls[4:] == ["sync new.tmp", *away, "new.tmp to new", f"sync {tmp_path.name}", *gone]
+    assert sorted(path.name for path in target.iterdir()) == sorted(files)

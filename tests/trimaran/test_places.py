@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -92,6 +94,31 @@ def test_who_waits_for_a_lock_has_a_deadline(tmp_path: Path) -> None:
         pass
     with host_lock(tmp_path / "lock", 0, "fetching"):
         pass
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """What a real S3 server answers to a wrong secret."""
+
+    def do_GET(self) -> None:
+        self.send_response(403)
+        self.end_headers()
+        self.wfile.write(b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def test_a_bucket_that_refuses_us_is_no_bucket_that_is_away(
+    bucket: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it refuses to list: a library may have a kind of error of its own for that."""
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        place = open_place("s3://payloads/demo", "run.checkpoints")
+        for call in (place.sizes, lambda: place.read("one")):
+            with pytest.raises(InputError, match="403 Forbidden.*give this host credentials"):
+                call()
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

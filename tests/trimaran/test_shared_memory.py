@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trimaran.shared_memory import (
     note_mapped,
     note_names,
     note_of,
+    noting,
     remove_left,
     semaphore_prefix,
 )
@@ -95,6 +98,42 @@ def test_what_a_process_and_its_children_map_is_noted_and_removed_once_they_are_
     assert left(shm) == ["of nobody", "other"]
     assert not note.exists()
     assert other.poll() is None
+
+
+def test_what_is_mapped_at_a_start_is_noted_before_its_maker_can_do_so(
+    shm: Path, tmp_path: Path, start: Start
+) -> None:
+    note = note_of(tmp_path, "rollout-0")
+    (shm / "of nobody").touch()
+    with noting(note, shm):
+        children = subprocess_ids()
+        life = start("psm_1")
+        deadline = time.monotonic() + 30
+        while not note.exists() or note.read_text() != "psm_1\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        end(life)
+    assert children and not children & subprocess_ids()
+    assert remove_left(note, 5.0, shm) == ["psm_1"]
+    assert left(shm) == ["of nobody"] and left(note.parent) == []
+
+
+def subprocess_ids() -> set[int]:
+    """Of the processes that note."""
+    return {each.pid for each in psutil.Process().children() if "-S" in each.cmdline()}
+
+
+def test_who_notes_ends_with_the_process_that_it_was_started_by(tmp_path: Path) -> None:
+    text = "from trimaran.shared_memory import noting; from pathlib import Path; import sys, time\n"
+    text += "with noting(Path(sys.argv[1])): print('begun', flush=True); time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, str(tmp_path / "note")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout and process.stdout.readline() == "begun\n"
+    [beside] = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait(30)
+    beside.wait(30)
 
 
 def test_what_another_process_maps_as_well_stays_until_it_is_gone(

@@ -111,7 +111,13 @@ groups = st.builds(
 verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
     types.Faulted, texts, terms, st.lists(texts, max_size=3).map(tuple)
 )
-scored_groups = st.builds(types.ScoredGroup, groups, st.lists(verdicts, max_size=3).map(tuple))
+scored_groups = st.builds(
+    types.ScoredGroup,
+    groups,
+    st.lists(verdicts, max_size=3).map(tuple),
+    st.none() | rewards,
+    st.lists(segments, max_size=2).map(tuple),
+)
 batches = st.builds(types.TrainingBatch, uint32, st.lists(scored_groups, max_size=2).map(tuple))
 
 TYPES = {

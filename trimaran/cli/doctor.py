@@ -24,6 +24,7 @@ from trimaran.doctor.system import System
 from trimaran.errors import InputError
 from trimaran.machine import read_machine
 from trimaran.network import find_host, join
+from trimaran.store import probe_server
 from trimaran.trust import Trust, is_loopback, new_token
 
 LISTEN_SECONDS = 3600.0
@@ -82,7 +83,7 @@ def _report(
         check = check_run if config.network.subnet is None else check_inputs
         findings.extend(or_fine(runs.CHECK, runs.check_run_by(check, config, known)))
     if store is not None:
-        facts = asyncio.run(stores.read_store(store))
+        facts = asyncio.run(probe_server(store))
         findings.extend(or_fine(stores.CHECK, stores.check_store(facts)))
     here = facts_for_others(system, config)
     reports: list[HostReport] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 """Between tries of a call that nobody answers."""
@@ -206,11 +209,15 @@ class AsyncRunClient(Client):
         """A row for each step and each validation so far: `kind`, `step`, `time` (unix seconds) and
         its metrics, as docs/metrics.md names them. `pandas.DataFrame` takes it as it is.
 
-        A step that was trained again after a resume has one row, the later one.
+        A step that was trained again after a resume has one row, the later one. Of a long run the
+        first rows may be gone with their events; a warning then says so, and the run's
+        metrics.jsonl has all.
         """
         rows: dict[tuple[str, int], dict[str, Any]] = {}
         async for event in self.watch_run(run_id, until_now=True):
-            if event.kind in (EventKind.STEP, EventKind.VALIDATION):
+            if event.kind is EventKind.MISSED:
+                logger.warning("run %s: %s; the run's metrics.jsonl has all", run_id, event.text)
+            elif event.kind in (EventKind.STEP, EventKind.VALIDATION):
                 kind, step = event.kind.value, event.run.step
                 row = {"kind": kind, "step": step, "time": event.time}
                 rows[kind, step] = row | dict(event.values)

@@ -41,7 +41,8 @@ IN_USE = Fault(
 )
 CHECK = Check(
     "memory",
-    "free memory, or the container's, against the least that the run needs on one host",
+    "free memory, or the container's, against the least that the run needs on one host; swap does not"
+    " count, because a step reads and writes all of the trainer's state and would wait for the disk",
     (TOO_LITTLE, IN_USE),
 )
 
@@ -55,6 +56,8 @@ class Memory:
 
 
 def read_memory(system: System) -> Memory:
+    """Without swap: each step reads and writes all of the trainer's state, and each token all of a
+    replica's weights, so a run that lives in swap goes at the speed of a disk."""
     meminfo = read_meminfo(system)
     total, free = meminfo.get("MemTotal", 0), meminfo.get("MemAvailable", 0)
     for most, used in CGROUPS:

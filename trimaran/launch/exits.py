@@ -21,7 +21,8 @@ TRY_AGAIN = 75
 
 LEFT_BEHIND = 76
 """Of a trainer rank: another that it had met was replaced, and the new one waits for it. It has done
-nothing wrong, and nobody has to be started with it but the controller."""
+nothing wrong: it costs the rank none of its restarts, and nobody has to be started with it but the
+controller."""
 
 NOT_STARTED = 127
 """What was not started has this one, as a shell says it."""

@@ -7,9 +7,11 @@ whoever appends to it goes on at its start. A line that comes between the two is
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
+import stat
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -20,20 +22,35 @@ LOOK_SECONDS = 30.0
 
 
 def shorten_logs(folder: Path, most: int = LOG_BYTES) -> None:
-    """Those of all processes in `folder` that are longer than `most` bytes."""
+    """Those of all processes in `folder` that are longer than `most` bytes.
+
+    Several may do so at once: one of them shortens a log, the others pass it by. What a symbolic link
+    leads to is left alone.
+    """
     for log in folder.glob("*.log"):
         try:
-            if log.stat().st_size > most:
-                _shorten(log)
+            found = log.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size > most:
+                _shorten(log, most)
         except OSError as error:  # it goes on growing until there is room for its copy
             logger.warning("%s cannot be shortened: %s", log, error)
 
 
-def _shorten(log: Path) -> None:
-    partial = log.with_suffix(".partial")
-    try:
-        shutil.copyfile(log, partial)
-        partial.replace(log.with_suffix(".log.1"))
-        os.truncate(log, 0)
-    finally:
-        partial.unlink(missing_ok=True)
+def _shorten(log: Path, most: int) -> None:
+    # To lock a file on NFS it has to be open for writing.
+    with os.fdopen(os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # another launcher or supervisor is about it
+        if os.fstat(file.fileno()).st_size <= most:
+            return  # it has just been
+        partial = log.with_suffix(".partial")
+        partial.unlink(missing_ok=True)  # of one that was killed
+        try:
+            with partial.open("xb") as copy:
+                shutil.copyfileobj(file, copy)
+            partial.replace(log.with_suffix(".log.1"))
+            os.truncate(file.fileno(), 0)
+        finally:
+            partial.unlink(missing_ok=True)

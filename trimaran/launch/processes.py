@@ -51,6 +51,8 @@ class Processes:
         self._stop_times = stop_times
         self._children: Children = children or LocalChildren()
         self._restarts: defaultdict[str, Restarts] = defaultdict(restarts)
+        self._left_behind: defaultdict[str, Restarts] = defaultdict(restarts)
+        """The ends of a rank that was left behind, since a rank last died: another caused them."""
         self._given_up: set[str] = set()
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
         """Each with the names that it starts again."""
@@ -121,7 +123,7 @@ class Processes:
 
     def progressed(self) -> None:
         """The run has got further: deaths before do not count against those that it needed."""
-        for name, restarts in self._restarts.items():
+        for name, restarts in (*self._restarts.items(), *self._left_behind.items()):
             if name in self._services and not self._services[name].expendable:
                 restarts.forgive()
 
@@ -158,11 +160,11 @@ class Processes:
         has_decided = ended.code == BAD_INPUT or (service.leads and ended.code == FAILED)
         # At the start only a kill is an accident, and who did not find the one that was killed; anything
         # else would happen again.
-        has_lost = bool(self._restarts) or self.takes_over
+        has_lost = bool(self._restarts or self._left_behind) or self.takes_over
         is_accident = ended.code in ACCIDENTS or (ended.code == TRY_AGAIN and has_lost)
         if has_decided or not (self.running or is_accident):
             return False
-        restarts = self._restarts[service.name]
+        restarts = self._counts_against(ended)
         pause = restarts.next_pause(ended.lived_seconds)
         if pause is not None:
             names = [service.name, *sorted(self._taken_along(ended))]
@@ -181,6 +183,16 @@ class Processes:
             f" started again and the run goes on without it; see {ended.log}"
         )
         return True
+
+    def _counts_against(self, ended: Exit) -> Restarts:
+        """A rank that was left behind keeps its own restarts. It may be left behind as often once more
+        after each death of a rank; as those are bounded, so are these."""
+        service = ended.service
+        if ended.code == LEFT_BEHIND:
+            return self._left_behind[service.name]
+        for name in service.takes_along:
+            self._left_behind.pop(name, None)
+        return self._restarts[service.name]
 
     def _taken_along(self, ended: Exit) -> set[str]:
         """Whom this death ends as well.

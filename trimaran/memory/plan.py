@@ -167,8 +167,8 @@ def _impossible(plan: Plan, room: Room) -> Iterator[str]:
     on_host = plan.trains_on_host or plan.rolls_on_host
     if on_host and room.host is not None and (all_of_it := plan.sure_on_host()) > room.host:
         yield (
-            f"this host: the run's processes keep {gib(all_of_it)} there, and it has {gib(room.host)};"
-            " lower rollout.replicas, rollout.kv_cache_gib or trainer.data_parallel, or use a larger one"
+            f"this host: the run's processes keep {gib(all_of_it)} there, and it has {gib(room.host)}"
+            " without swap; lower rollout.replicas, rollout.kv_cache_gib or trainer.data_parallel, or use a larger one"
         )
 
 

@@ -23,8 +23,10 @@ from trimaran.store.port import (
     StoreFullError,
     TrimmedError,
     entries,
+    kept_entries,
     records,
 )
+from trimaran.store.probe import ServerFacts, probe_server
 from trimaran.store.timed import timed
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Lease",
     "LostWritesError",
     "Record",
+    "ServerFacts",
     "Store",
     "StoreError",
     "StoreFullError",
@@ -41,7 +44,9 @@ __all__ = [
     "entries",
     "find_store",
     "is_shared",
+    "kept_entries",
     "open_store",
+    "probe_server",
     "records",
     "run_store_url",
     "store_name",

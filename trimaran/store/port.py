@@ -202,6 +202,24 @@ async def entries(
         after = found[-1][0]
 
 
+async def kept_entries(store: Store, stream: str, page: int = PAGE) -> AsyncGenerator[Entry, None]:
+    """All that is kept, from the oldest on; what is dropped while it is read is left out.
+
+    For streams whose old entries go. Raises UnavailableError and StoreError.
+
+    Example: `[value async for _, value in kept_entries(store, events_stream("demo"))]`
+    """
+    after: int | None = None
+    while True:
+        try:
+            async for number, value in entries(store, stream, after, page):
+                yield number, value
+                after = number
+            return
+        except TrimmedError as error:
+            after = error.through
+
+
 def encode_value(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 

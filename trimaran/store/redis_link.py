@@ -39,8 +39,11 @@ REFUSALS = (
 )
 REFUSAL_WORDS = ("NOAUTH", "unauthenticated")
 PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, TimeoutError, OSError)
-PASSING_WORDS = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "You can't write against")
-"""With which a server answers that starts, works on something long or is not the master yet."""
+PASSING_WORDS = (
+    *("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "You can't write against"),
+)
+"""With which a server answers that starts, works on something long, is not the master yet, or lacks the
+replicas that its `min-replicas-to-write` asks for."""
 FULL_WORDS = ("OOM", "command not allowed when used memory", "No space left")
 
 Argument = str | int | float

@@ -145,14 +145,16 @@ class Verdict(_message.Message):
     def __init__(self, score: _Optional[_Union[Score, _Mapping]] = ..., faulted: _Optional[_Union[Faulted, _Mapping]] = ...) -> None: ...
 
 class ScoredGroup(_message.Message):
-    __slots__ = ("group", "verdicts", "greedy_reward")
+    __slots__ = ("group", "verdicts", "greedy_reward", "greedy_segments")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
     GREEDY_REWARD_FIELD_NUMBER: _ClassVar[int]
+    GREEDY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     group: Group
     verdicts: _containers.RepeatedCompositeFieldContainer[Verdict]
     greedy_reward: float
-    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., greedy_reward: _Optional[float] = ...) -> None: ...
+    greedy_segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., greedy_reward: _Optional[float] = ..., greedy_segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class TrainingBatch(_message.Message):
     __slots__ = ("step", "groups")

@@ -32,7 +32,13 @@ def read_architecture(folder: Path) -> Architecture:
     facts = read_model_folder(folder)
     source = folder / "config.json"
     config = json.loads(source.read_text(encoding="utf-8"))
-    family: Family = FAMILIES.load(facts.family)
+    family = FAMILIES.load(facts.family)
+    if not isinstance(family, Family):
+        raise InputError(
+            f"model.path: {source}: the family {facts.family!r} of {FAMILIES.group} is a"
+            f" {type(family).__name__}, and no services.trainer.megatron.families.family.Family;"
+            " docs/extending.md has the recipe"
+        )
     for key, value in {"hidden_act": "silu", **family.required}.items():
         if (given := config.get(key, value)) != value:
             raise InputError(

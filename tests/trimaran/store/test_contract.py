@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.trimaran.store.clients import STORES, Connect, run
 from trimaran.errors import OutOfOrderError, StaleEpochError
-from trimaran.store import ConflictError, Lease, Store, TrimmedError, entries
+from trimaran.store import ConflictError, Lease, Store, TrimmedError, entries, kept_entries
 
 
 @pytest.fixture(params=STORES)
@@ -149,6 +149,23 @@ def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
         assert await store.read("s") == ((7, "g"),)
         await store.trim("never", 5)
         assert await store.extend("never", [1]) == 1
+
+    run(connect, body)
+
+
+def test_what_is_kept_is_read_to_its_end_also_where_it_is_trimmed_meanwhile(
+    connect: Connect,
+) -> None:
+    async def body(store: Store) -> None:
+        await store.extend("s", list("abcdefg"))
+        await store.trim("s", 1)
+        found: list[str] = []
+        async for number, value in kept_entries(store, "s", page=2):
+            found.append(value)
+            if number == 3:
+                await store.trim("s", 5)
+        assert found == ["b", "c", "f", "g"]
+        assert [value async for _, value in kept_entries(store, "never")] == []
 
     run(connect, body)
 

@@ -247,6 +247,32 @@ def test_settings_are_looked_at_again_in_every_server_process(redis_server: Redi
     finish(body())
 
 
+def test_a_server_that_waits_for_its_replicas_is_waited_for(redis_server: RedisServer) -> None:
+    """`min-replicas-to-write` keeps a fail-over from losing writes; a replica may restart meanwhile."""
+
+    def want(replicas: int) -> None:
+        with redis.Redis(port=redis_server.port) as client:
+            client.config_set("min-replicas-to-write", replicas)
+
+    async def body() -> None:
+        store = RedisStore(redis_server.url("demo"), timeout=20.0)
+        hasty = RedisStore(redis_server.url("demo"), timeout=0.2)
+        await store.put("a", 1)
+        want(1)
+        with pytest.raises(UnavailableError, match="NOREPLICAS"):
+            await hasty.put("a", 2)
+        waiting = asyncio.create_task(store.put("a", 3))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        want(0)
+        await waiting
+        assert await value_of(store, "a") == 3
+        await store.close()
+        await hasty.close()
+
+    finish(body())
+
+
 def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> None:
     port = redis_server.port
     with redis.Redis(port=port) as client:
