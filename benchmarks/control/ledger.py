@@ -127,8 +127,9 @@ def record_step(ledger: RunLedger, step: int) -> None:
         digest = payload_digest(f"group {number}".encode())
         maker = (f"rollout-{number % REPLICAS}", f"0.{step - 1}")
         ledger.record(Generated(number, 1, digest, (maker,)))
+        values = (0.5,) * GROUP_SIZE
         payload = ledger.keep(f"scored {number}".encode())
-        ledger.record(Scored(number, 1, payload, (0.5,) * GROUP_SIZE))
+        ledger.record(Scored(number, 1, payload, values, (("exact", values),)))
     root = payload_digest(str(step).encode())[:32]
     version = VersionId(0, step - 1)
     proofs = tuple(Proof(version, f"rollout-{i}", root, 694, 87) for i in range(REPLICAS))

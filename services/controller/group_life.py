@@ -24,6 +24,7 @@ from services.controller.records import (
     decode,
     encode,
 )
+from services.controller.scores import by_completion
 from trimaran.errors import InputError
 from trimaran.store import Store
 from trimaran.types import Faulted, Proof, Verdict
@@ -71,6 +72,16 @@ class GroupLife:
         return self.consumed.step if self.consumed else None
 
     @property
+    def scored(self) -> Scored | Filtered | None:
+        """The last record with its rewards, where it has any."""
+        rows = (r for r in reversed(self.records) if isinstance(r, Scored | Filtered))
+        return next((r for r in rows if isinstance(r, Scored) or r.rewards), None)
+
+    def _recorded(self) -> list[dict[str, Any]]:
+        rows = by_completion(self.scored) if self.scored else []
+        return [{"reward": reward, "terms": dict(terms)} for reward, terms in rows]
+
+    @property
     def proofs(self) -> tuple[Proof, ...]:
         """Of the replicas and versions that made the attempt that trained."""
         if not self.consumed:
@@ -90,7 +101,7 @@ class GroupLife:
             "step": self.step,
             "proofs": [encode_proof(proof) for proof in self.proofs],
             "versions": [encode(record) for record in self.versions],
-            "completions": [_tree_of(verdict) for verdict in self.verdicts_G],
+            "completions": [_tree_of(verdict) for verdict in self.verdicts_G] or self._recorded(),
         }
 
 
@@ -110,10 +121,9 @@ async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: in
     life = await find_records(store, payloads, run_id, group)
     if not life.records:
         raise InputError(f"run {run_id}: its ledger knows no group {group}")
-    scored = [record for record in life.records if isinstance(record, Scored)]
-    if scored:
+    if isinstance(life.scored, Scored):
         with contextlib.suppress(MissingPayloadError):
-            data = await payloads.read(scored[-1].payload)
+            data = await payloads.read(life.scored.payload)
             life.verdicts_G = parse_scored_group(data).verdicts_G
     return life
 

@@ -15,6 +15,7 @@ from services.controller.records import (
     Scored,
     Skipped,
 )
+from services.controller.scores import by_completion
 from trimaran.types import Faulted, Proof, Verdict
 
 
@@ -33,13 +34,9 @@ def tell(life: GroupLife) -> Iterator[str]:
     yield f"group {life.group}{prompt}"
     for record in life.records:
         yield _line(record)
-        if isinstance(record, Scored) and record is _last_scored(life):
+        if isinstance(record, Scored | Filtered) and record is life.scored:
             yield from _scores(record, life.verdicts_G)
     yield from _end(life)
-
-
-def _last_scored(life: GroupLife) -> Scored | None:
-    return next((r for r in reversed(life.records) if isinstance(r, Scored)), None)
 
 
 def _line(record: GroupRecord) -> str:
@@ -62,17 +59,20 @@ def _line(record: GroupRecord) -> str:
             return f"  skipped, so it never trains: {reason}"
 
 
-def _scores(record: Scored, verdicts_G: tuple[Verdict, ...]) -> Iterator[str]:
+def _scores(record: Scored | Filtered, verdicts_G: tuple[Verdict, ...]) -> Iterator[str]:
     if verdicts_G:
         for number, verdict in enumerate(verdicts_G, start=1):
             yield f"    completion {number}: {_verdict(verdict)}"
         return
-    for number, reward in enumerate(record.rewards, start=1):
-        yield f"    completion {number}: {'could not be scored' if reward is None else f'reward {reward:g}'}"
-    yield (
-        "    (terms are no longer kept: payloads older than the oldest kept checkpoint are deleted"
-        " unless run.keep_payloads is all)"
-    )
+    for number, (reward, terms) in enumerate(by_completion(record), start=1):
+        said = "could not be scored" if reward is None else f"reward {reward:g}"
+        yield f"    completion {number}: {said}{_terms(terms)}"
+    if isinstance(record, Scored) and (not record.terms or None in record.rewards):
+        gone = "why some could not be scored is" if record.terms else "terms are"
+        yield (
+            f"    ({gone} no longer kept: payloads older than the oldest kept checkpoint are deleted"
+            " unless run.keep_payloads is all)"
+        )
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -48,7 +48,8 @@ from services.controller.records import (
 from services.controller.report import Reporter
 from services.controller.resume import open_groups
 from services.controller.router import Router
-from services.controller.scoring import Scorer, has_signal
+from services.controller.scores import rewards_of, terms_of
+from services.controller.scoring import Scorer, missing_signal
 from services.controller.validation import Validator
 from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
@@ -59,7 +60,6 @@ from trimaran.types import (
     Prompt,
     Proof,
     Sampling,
-    Score,
     ScoredGroup,
     TrainingBatch,
     VersionId,
@@ -215,9 +215,9 @@ class Loop:
         digest.update(verdicts)
         scored = replace(scored, payload=data + verdicts)
         payload = ledger.keep(scored.payload, digest.hexdigest())
-        rewards_G = tuple(v.reward if isinstance(v, Score) else None for v in scored.verdicts_G)
+        scores = rewards_of(scored.verdicts_G), terms_of(scored.verdicts_G)
         makers = _told(makers_of(scored.greedy_segments))
-        ledger.record(Scored(number, group.attempt, payload, rewards_G, makers))
+        ledger.record(Scored(number, group.attempt, payload, *scores, makers))
         await ledger.flush()
         self.lives.scored(number)
         self.num_skips_in_a_row = 0
@@ -227,13 +227,13 @@ class Loop:
         """Whether another prompt's group takes the place of one without a signal. Bounded: where the
         policy has learned all of the data, further prompts are no better."""
         section, group = self.config.algorithm.dynamic_sampling, scored.group
-        if section is None or has_signal(scored, section.term):
+        if section is None or not (missing := missing_signal(scored, section.term)):
             return False
         if self.num_replaced >= section.max_replaced * self.config.run.groups_per_step:
             return False
-        equal = "rewards" if section.term is None else f"values of {section.term}"
-        reason = f"all its {equal} are equal (algorithm.dynamic_sampling)"
-        self.ledger.record(Filtered(group.number, group.attempt, reason))
+        reason = f"{missing} (algorithm.dynamic_sampling)"
+        scores = rewards_of(scored.verdicts_G), terms_of(scored.verdicts_G)
+        self.ledger.record(Filtered(group.number, group.attempt, reason, *scores))
         self.reporter.replaced()
         self.lives.skipped(group.number, reason)
         self.num_skips_in_a_row = 0  # it was generated and scored

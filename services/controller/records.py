@@ -21,6 +21,8 @@ from trimaran.types import Proof, VersionId
 
 Tree = Mapping[str, Any]
 """A record as it stands in the store."""
+Terms = tuple[tuple[str, tuple[float | None, ...]], ...]
+"""Of a group: each rule's name with its value for each completion; None where it has none."""
 
 
 class LedgerError(TrimaranError):
@@ -103,7 +105,7 @@ class Scored:
     """The group has its rewards and waits to be trained on.
 
     Example:
-        Scored(17, 1, payload="77ab…")
+        Scored(17, 1, "77ab…", (1.5, None), (("exact", (1.0, None)),))
     """
 
     group: int
@@ -112,13 +114,16 @@ class Scored:
     """Name of the payload with the serialized scored group: its sha256."""
     rewards: tuple[float | None, ...] = ()
     """One a completion; None where it could not be scored."""
+    terms: Terms = ()
+    """Why the rewards are what they are; empty in ledgers of older versions."""
     makers: tuple[tuple[str, str], ...] = ()
     """(replica, version) of everyone that made its greedy answer, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The end of a group that was generated and could not be scored.
+    """The end of a group that was generated and does not train: less than half of it could be scored,
+    or all its rewards are equal, so that dynamic sampling has replaced it.
 
     Example:
         Filtered(17, 3, "style: connection refused (5 of 8 completions)")
@@ -127,6 +132,9 @@ class Filtered:
     group: int
     attempt: int
     reason: str
+    rewards: tuple[float | None, ...] = ()
+    """As in `Scored`, where it was replaced; no payload of it is kept."""
+    terms: Terms = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +317,7 @@ def _names(kind: type[Record]) -> tuple[frozenset[str], dict[str, None]]:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold."""
-    if isinstance(value, str | int):  # most are, and to ask about a dataclass takes longer
+    if isinstance(value, str | int | float):  # most are, and to ask about a dataclass takes longer
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
@@ -333,6 +341,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "reissue": lambda tree: tree and Reissue(**tree),
     "makers": lambda rows: tuple((replica, version) for replica, version in rows),
     "rewards": tuple,
+    "terms": lambda rows: tuple((name, tuple(values)) for name, values in rows),
     "groups": lambda rows: tuple((group, attempt) for group, attempt in rows),
     "proofs": lambda trees: tuple(map(decode_proof, trees)),
 }

@@ -53,11 +53,15 @@ def score_timeout(config: RunConfig) -> float:
     return MARGIN_SECONDS + max(waits)
 
 
-def has_signal(scored: ScoredGroup, term: str | None = None) -> bool:
-    """Whether the scored rewards of a group differ, or the values of one of their terms: without
-    that no group-relative advantage does."""
+def missing_signal(scored: ScoredGroup, term: str | None = None) -> str:
+    """Why no group-relative advantage of the group differs from 0: all its scored rewards are equal,
+    or all values of one of their terms. Empty where they differ."""
     scores = [verdict for verdict in scored.verdicts_G if isinstance(verdict, Score)]
-    return len({one.reward if term is None else one.terms.get(term) for one in scores}) > 1
+    values = {one.reward if term is None else one.terms.get(term) for one in scores}
+    if len(values) > 1:
+        return ""
+    equal = ", ".join("missing" if value is None else f"{value:g}" for value in values)
+    return f"all its {'rewards' if term is None else f'values of {term}'} are {equal}"
 
 
 class Scorer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 from services.manager.roots import told
 from trimaran.config import RunConfig
 from trimaran.errors import LimitError
-from trimaran.places import is_bucket
 
 MAIN_STATE = 6
 """A checkpoint's bytes for each byte of a bfloat16 model: weights and two moments in float32."""
@@ -39,14 +39,16 @@ class Limits:
     tokens: int = 0
     """That one run may generate."""
     disk_gib: float = 0
-    """That one run may take: payloads that do not lie in a bucket must then have a quota."""
+    """That the checkpoints and payloads of one run may take, on disks and in buckets: its payloads must
+    then have a quota."""
     host_memory_gib: float = 0
     """Of one run: reward workers, and what replicas on the CPU keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Upper bounds of one run. Tokens that are made again after a failure are not counted."""
+    """Upper bounds of one run. What is made again is not counted: groups that were under way at a failure
+    or a pause, and groups in the place of those that could not be generated or scored."""
 
     devices: int
     replicas: int
@@ -85,7 +87,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         "replicas": "rollout.max_replicas",
         "steps": "run.steps",
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"
-        " what validation adds",
+        " what algorithm.dynamic_sampling.max_replaced, greedy answers (remax) and validation add",
         "disk_gib": "run.keep_checkpoints x the model's state + run.payload_quota_gib (GiB)",
         "host_memory_gib": "rollout.max_replicas x rollout.kv_cache_gib + reward.workers x"
         " reward.memory_mib (GiB)",
@@ -95,13 +97,12 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]
-    on_disk = not is_bucket(config.run.payloads)
     if limits.disk_gib and not config.model.path.is_dir():
         faults.append(
             f"model.path: {config.model.path} is not on the manager's host, so nobody can say what its"
             " checkpoints take of this owner's disk_gib; bring it there"
         )
-    if limits.disk_gib and on_disk and config.run.payload_quota_gib is None:
+    if limits.disk_gib and config.run.payload_quota_gib is None:
         faults.append(
             f"run.payload_quota_gib: missing; this owner's disk_gib is {limits.disk_gib:g}, so give the"
             " GiB that the run's payloads may take"
@@ -130,7 +131,12 @@ def check_kept(owner: str, num_runs: int, limits: Limits) -> None:
 
 
 def _trained(config: RunConfig) -> int:
-    return config.run.steps * config.run.groups_per_step * config.rollout.group_size
+    """Completions, at most: also of groups that others replace, each with its greedy answer if any."""
+    algorithm, groups = config.algorithm, config.run.groups_per_step
+    sampling = algorithm.dynamic_sampling
+    replaced = math.ceil(sampling.max_replaced * groups) if sampling else 0
+    answers = config.rollout.group_size + algorithm.needs_greedy
+    return config.run.steps * (groups + replaced) * answers
 
 
 def _validated(config: RunConfig) -> int:

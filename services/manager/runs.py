@@ -275,6 +275,8 @@ class Runs:
         """Raises StateError for a run that has not ended."""
 
         def make(run: Managed) -> Managed:
+            if run.state is RunState.CANCELLING:
+                raise StateError(f"run {run_id}: is cancelling; delete it once it has ended")
             if not run.state.has_ended:
                 raise StateError(f"run {run_id}: is {run.state}; cancel it before it is deleted")
             return replace(run, is_deleted=True)

@@ -242,6 +242,8 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     from services.weight_sync.data.receiver import WeightReceiver
 
     async with AsyncExitStack() as stack:
+        # Last: vLLM's ranks leave names in /dev/shm even when they end in order.
+        stack.callback(remove_left, shared)
         stack.push_async_callback(engine.close)
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)

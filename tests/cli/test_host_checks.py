@@ -20,8 +20,10 @@ from tests.tiny_model import write_tiny_model
 from trimaran.agreement import forget_model
 from trimaran.cli import host_checks
 from trimaran.cli.host_checks import prepare_host
+from trimaran.cli.preflight import show_errors
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, UnavailableError
+from trimaran.launch.lifetime import PARENT_VARIABLE
 from trimaran.model_folder import read_model_folder
 from trimaran.run_context import RunContext
 from trimaran.store import open_store
@@ -214,3 +216,30 @@ def test_a_disk_without_room_for_checkpoints_is_named(
     line = f"trainer-0 on {HOST}: {site.hosts['a']}/run: 4 checkpoints and the trained model take up to"
     assert str(raised.value).startswith(line)
     site.start("trainer-1", "a", run={"groups_per_step": 8}, trainer={"data_parallel": 2})
+
+
+def test_what_the_doctor_finds_is_told_by_each_service_that_no_launcher_here_has_started(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    for name in ("trainer-0", "rollout-0", "controller", "reward"):
+        site.start(name, "a")
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("doctor: GLOO_SOCKET_IFNAME=eth99: there is no such interface")
+    monkeypatch.setenv(PARENT_VARIABLE, "1")  # the launcher has said it
+    site.start("trainer-0", "a")
+    assert not capsys.readouterr().err
+
+
+def test_what_other_services_need_is_not_asked_of_this_host(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the whole run a doctor here says that it lacks devices and memory."""
+    wants = {"rollout": {"device": "cuda", "kv_cache_gib": 4096, "replicas": 64}}
+    show_errors(site.config("a", **wants))
+    assert capsys.readouterr().err.count("doctor:") >= 1
+    for name in ("trainer-0", "controller", "reward"):
+        site.start(name, "a", **wants, trainer={"device": "cpu"})
+        assert not capsys.readouterr().err, name
+    site.start("rollout-0", "a", rollout=wants["rollout"] | {"device": "cpu"})
+    assert "needs 4.1e+03 GiB of host memory at least" in capsys.readouterr().err

@@ -12,13 +12,17 @@ from services.controller.payloads import FolderPayloads
 from services.controller.records import (
     Committed,
     Consumed,
+    Filtered,
     Generated,
     Issued,
     Reissue,
     Scored,
     Skipped,
+    decode,
+    encode,
 )
 from services.controller.router import DrainedError
+from services.controller.scores import rewards_of, terms_of
 from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import InputError, InternalError
@@ -198,7 +202,46 @@ def test_the_life_of_a_group_in_plain_words() -> None:
     life.verdicts_G = ()
     told = "\n".join(tell(life))
     assert "completion 1: reward 0.75\n    completion 2: could not be scored\n" in told
-    assert "unless run.keep_payloads is all" in told
+    assert "(terms are no longer kept" in told and "unless run.keep_payloads is all" in told
+
+
+def test_what_a_group_scored_by_term_outlives_its_payload() -> None:
+    verdicts_G = (Score(0.5, {"exact": 1.0, "brevity": -0.5}), Score(1.0, {"exact": 1.0}))
+    life = GroupLife(17)
+    scored = Scored(17, 1, "77ab", rewards_of(verdicts_G), terms_of(verdicts_G))
+    life.add(decode(json.loads(json.dumps(encode(scored)))))
+    assert list(tell(life)) == [
+        "group 17",
+        "  scored: 2 completions",
+        "    completion 1: reward 0.5 (exact 1, brevity -0.5)",
+        "    completion 2: reward 1 (exact 1)",
+        "it waits for its batch to be whole",
+    ]
+    assert life.tree()["completions"] == [
+        {"reward": 0.5, "terms": {"exact": 1.0, "brevity": -0.5}},
+        {"reward": 1.0, "terms": {"exact": 1.0}},
+    ]
+    faulted_G = (Score(1.0, {"exact": 1.0}), Faulted("style: timeout", {"exact": 0.0}))
+    life.add(Scored(17, 2, "88cd", rewards_of(faulted_G), terms_of(faulted_G)))
+    told = "\n".join(tell(life))
+    assert "completion 2: could not be scored (exact 0)\n" in told
+    assert "(why some could not be scored is no longer kept" in told
+
+
+def test_a_later_attempt_that_is_replaced_hides_what_an_earlier_one_scored() -> None:
+    life = GroupLife(17)
+    life.add(Scored(17, 1, "77ab", (0.5,)))
+    life.add(Filtered(17, 2, "all its rewards are 1", (1.0,), (("exact", (1.0,)),)))
+    told = list(tell(life))
+    assert told[-1] == "    completion 1: reward 1 (exact 1)" and len(told) == 4
+
+
+def test_records_of_older_versions_are_without_terms() -> None:
+    tree = {"kind": "scored", "group": 1, "attempt": 1, "payload": "x", "rewards": [1.0]}
+    assert decode(tree) == Scored(1, 1, "x", (1.0,))
+    assert decode({"kind": "filtered", "group": 1, "attempt": 1, "reason": "r"}) == Filtered(
+        1, 1, "r"
+    )
 
 
 def test_a_group_that_does_not_train_says_why() -> None:

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 from services.controller.greedy import FIRST_NUMBER
+from services.controller.group_life import GroupLife
+from services.controller.group_words import tell
 from tests.controller.fakes import World, make_config
 from trimaran.errors import PromptTooLongError
 from trimaran.types import Faulted, Group, Prompt, Score, Verdict
@@ -41,8 +43,9 @@ def test_groups_without_a_signal_are_replaced_by_further_prompts(tmp_path: Path)
     wanted = [number for number in range(GROUPS * STEPS + 3) if number not in {1, 2, 9}]
     assert world.trained_numbers() == wanted
     assert {number: one.reason for number, one in world.filtered().items()} == dict.fromkeys(
-        (1, 2, 9), "all its rewards are equal (algorithm.dynamic_sampling)"
+        (1, 2, 9), "all its rewards are 1 (algorithm.dynamic_sampling)"
     )
+    assert {one.rewards for one in world.filtered().values()} == {(1.0, 1.0)}
     assert world.events.count(("replaced",)) == world.ledger.state.totals.filtered == 3
     assert not world.skipped()
 
@@ -81,9 +84,19 @@ def test_groups_may_be_told_by_one_term(tmp_path: Path) -> None:
     world.reward.faults = faults
     run(world)
     assert [one.reason for one in world.filtered().values()] == [
-        "all its values of exact_match are equal (algorithm.dynamic_sampling)"
+        "all its values of exact_match are 1 (algorithm.dynamic_sampling)"
     ]
     assert list(world.filtered()) == [2]
+    (replaced,) = world.filtered().values()
+    assert (replaced.rewards, replaced.terms) == ((1.0, 0.9), (("exact_match", (1.0, 1.0)),))
+    life = GroupLife(2)
+    for record in world.recorded:
+        life.add(record)
+    assert list(tell(life))[-3:] == [
+        "  filtered, so it never trains: all its values of exact_match are 1 (algorithm.dynamic_sampling)",
+        "    completion 1: reward 1 (exact_match 1)",
+        "    completion 2: reward 0.9 (exact_match 1)",
+    ]
 
 
 def test_replaced_groups_stand_between_skipped_prompts(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import marked
+from trimaran.shared_memory import SUFFIX, remove_left
 
 LOOP = """
 trap 'stopped=1; kill -TERM $child' TERM
@@ -85,3 +86,5 @@ class Engine:
         if self.shell.poll() is None:
             os.killpg(self.shell.pid, signal.SIGKILL)
             self.shell.wait(60)
+            for note in self.host.rglob(f"*{SUFFIX}"):  # a container's shared memory goes with it
+                remove_left(note)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ def add(path: Path, report: Report) -> None:
         tree["pieces"].append(
             {
                 **this,
+                "date": date.today().isoformat(),
                 "runs": report.num_runs,
                 "settings": report.settings,
                 "faults": report.num_faults,

@@ -88,7 +88,7 @@ def _kill(release: Release, part: str, count: int) -> dict[str, float]:
 
 
 def upgrade(release: Release) -> Figures:
-    """Other images everywhere, with the tokens of before and no device more: the run goes on."""
+    """Images under another tag everywhere, which hold the same, with the tokens of before and no device more: the run goes on."""
     before = _secrets(release)
     release.install("upgrade", f"--set=image.tagPrefix={NEXT}")
     seconds = _wait_for_images(release, NEXT)
@@ -97,7 +97,7 @@ def upgrade(release: Release) -> Figures:
 
 
 def rollback(release: Release) -> Figures:
-    """The images of before are back, and the run goes on."""
+    """The tags of before are back, and the run goes on."""
     before = _secrets(release)
     release.helm("rollback", "1")
     seconds = _wait_for_images(release, "")

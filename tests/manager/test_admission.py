@@ -326,7 +326,10 @@ def test_payloads_on_a_bounded_disk_need_a_quota(roots):
         with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing"):
             admitted(roots, text, **more)
         admitted(roots, text, "run.payload_quota_gib=1", **more)
-    admitted(roots, specify(run={"payloads": "s3://b/x"}), **more)
+    text = specify(run={"payloads": "s3://b/x", "keep_payloads": "all"})
+    with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing"):
+        admitted(roots, text, **more)
+    admitted(roots, text, "run.payload_quota_gib=1", **more)
 
 
 def test_a_path_that_the_system_refuses_is_an_error_of_its_key(roots):
@@ -373,6 +376,24 @@ def admit_open(roots, place, train=None):
     paths = {"path": str(roots / "models/tiny")}, {"train": train}
     text = specify(model=paths[0], data=paths[1], run={"payloads": place})
     return admit(text, (), None, NO_LIMITS)[0].run.payloads
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "answers_a_step"),
+    [
+        ({}, 8 * 8),
+        ({"dynamic_sampling": {}}, 8 * (1 + 3) * 8),
+        ({"dynamic_sampling": {"max_replaced": 0.1}}, (8 + 1) * 8),
+        ({"recipe": "dapo"}, 8 * (1 + 10) * 8),
+        ({"advantage": "remax"}, 8 * (8 + 1)),
+        ({"dynamic_sampling": {"max_replaced": 1000}}, 8 * 1001 * 8),
+    ],
+)
+def test_groups_that_are_replaced_and_greedy_answers_count(roots, algorithm, answers_a_step):
+    text, tokens = specify(algorithm=algorithm), 20 * answers_a_step * 1024
+    assert costs_of(admitted(roots, text, limits=Limits(tokens=tokens))).tokens == tokens
+    with pytest.raises(LimitError, match=r"max_replaced, greedy answers \(remax\) and validation"):
+        admitted(roots, text, limits=Limits(tokens=tokens - 1))
 
 
 def test_validation_counts_among_the_tokens(roots):

@@ -548,6 +548,8 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
             await served.runs.delete(ANN, run_id)
         await until(lambda: state_of(served, run_id) is not RunState.QUEUED)
         await served.runs.cancel(ANN, run_id)
+        with pytest.raises(StateError, match="is cancelling; delete it once it has ended"):
+            await served.runs.delete(ANN, run_id)
         folder = tmp_path / "runs" / run_id
         (folder / "link").symlink_to(outside)
         (folder / "file-link").symlink_to(outside / "file")

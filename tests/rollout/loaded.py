@@ -36,6 +36,7 @@ from trimaran.choices import FAMILIES, Choices
 from trimaran.config import parse_config
 from trimaran.device import pick
 from trimaran.errors import TransferError
+from trimaran.shared_memory import note_mapped, note_of, remove_left
 from trimaran.types import Manifest, Sampling, VersionId
 
 # The trainer knows none of these yet. Here only the cuts of their tensors are needed.
@@ -122,11 +123,14 @@ async def _do_nothing() -> None: ...
 
 
 async def _check(engine: Any, folder: Path, dtype: str) -> dict[str, Any]:
+    note = note_of(folder, "rollout-0")
     await engine.start()
+    note_mapped(note)
     try:
         return await Checks(engine, folder, dtype).run()
     finally:
         await engine.close()
+        remove_left(note)  # as a replica does
 
 
 class Checks:

@@ -20,6 +20,7 @@ from trimaran.config import WeightSyncSection, dump_config, parse_config
 from trimaran.device import pick
 from trimaran.launch.devices import placed_environment
 from trimaran.network import LOOPBACK
+from trimaran.shared_memory import note_of, remove_left
 from trimaran.types import (
     Caller,
     CollectiveSource,
@@ -81,6 +82,8 @@ class RunningReplica:
     log: str
     model: Path
     sender: WeightSender
+    note: Path
+    """Of its names in /dev/shm."""
     num_published: int = 0
 
     @asynccontextmanager
@@ -189,7 +192,8 @@ async def _start(config, model, folder, run_folder, script) -> RunningReplica:
     await server.stop()
     sender = WeightSender(pick("cpu"), 0, WeightSyncSection())
     sender.start()
-    return RunningReplica(process, replica.address, str(log), model, sender)
+    note = note_of(run_folder, replica.name)
+    return RunningReplica(process, replica.address, str(log), model, sender, note)
 
 
 def stop(replica: RunningReplica) -> None:
@@ -197,6 +201,7 @@ def stop(replica: RunningReplica) -> None:
     if replica.process.poll() is None:
         replica.process.send_signal(signal.SIGKILL)
     replica.process.wait(TIMEOUT)
+    remove_left(replica.note)  # as a launcher does
 
 
 def free_ports(count: int) -> list[int]:

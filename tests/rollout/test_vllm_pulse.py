@@ -133,8 +133,11 @@ def test_a_stopped_worker_of_two_ends_its_replica_though_nobody_asks_for_tokens(
     assert len(workers) == 2, [title(child) for child in children]
     time.sleep(2 * FROZEN_SECONDS)
     assert replica.process.poll() is None
+    noted = replica.note.read_text()
+    assert "cpushm" in noted
     workers[1].suspend()
     assert_ended(replica, children)
+    assert not replica.note.exists(), "what it shared in /dev/shm is left"
 
 
 def title(process: psutil.Process) -> str:

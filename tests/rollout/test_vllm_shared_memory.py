@@ -7,14 +7,14 @@ import pytest
 
 from tests.rollout import replicas
 from tests.rollout.test_vllm_pulse import SERVE
-from trimaran.shared_memory import FOLDER, note_of, remove_left
+from trimaran.shared_memory import FOLDER, remove_left
 
 pytestmark = pytest.mark.e2e
 
 
 def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, tmp_path):
     replica = replicas.start_replica("vllm", model, tmp_path, SERVE, tensor_parallel=2)
-    note = note_of(tmp_path / replicas.CALLER.run_id, "rollout-0")
+    note = replica.note
     kinds = ("psm_", "-cpushm")
     noted = {path.name for path in FOLDER.iterdir() if path.name in unescaped(note)}
     assert all(any(kind in name for name in noted) for kind in kinds), noted
@@ -33,7 +33,6 @@ def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, t
         assert not any((FOLDER / name).exists() for name in noted)
     finally:
         replicas.stop(replica)
-        remove_left(note)
 
 
 def unescaped(note) -> list[str]:

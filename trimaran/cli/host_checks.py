@@ -1,7 +1,7 @@
 """What a service needs of its host, looked for before it starts: model, data, places, room.
 
 Each fault is one line that names the process, the host and the remedy. What is wrong ends the
-process with exit code 2, before anything of the run has trained.
+process with exit code 2, before anything of the run has trained. What the doctor finds is told only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trimaran.agreement import agree_on_data, agree_on_model, agree_on_weights
-from trimaran.cli.preflight import check_dataset, check_model
+from trimaran.cli.preflight import check_dataset, check_model, show_errors
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import process_name
@@ -52,7 +52,14 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
         lines = "\n".join(f"{where}: {line}" for line in str(error).splitlines())
         kind_of = InputError if isinstance(error, InputError) else UnavailableError
         raise kind_of(lines) from None
+    if not _has_launcher_here(run):
+        show_errors(config, kind)
     return config
+
+
+def _has_launcher_here(run: RunContext) -> bool:
+    """A launcher on this host has read the data and asked the doctor already."""
+    return run.launcher == "local" and PARENT_VARIABLE in os.environ
 
 
 def _with_model(config: RunConfig) -> RunConfig:
@@ -65,8 +72,7 @@ def _check_data(config: RunConfig, run: RunContext) -> None:
     for path in _data(config):
         if not path.is_file() or not os.access(path, os.R_OK):
             raise InputError(f"data: {path} cannot be read; the controller's host needs the data")
-        # A launcher of this machine has read it already.
-        if run.launcher != "local" or PARENT_VARIABLE not in os.environ:
+        if not _has_launcher_here(run):
             check_dataset(path, config)
 
 

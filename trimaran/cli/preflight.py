@@ -61,10 +61,11 @@ def check_model(config: RunConfig, folder: Path) -> None:
     check_lengths(config, facts)
 
 
-def show_errors(config: RunConfig | None) -> None:
+def show_errors(config: RunConfig | None, service: str | None = None) -> None:
     """The doctor's errors of this host, a line each on standard error. They stop nothing: what is
-    measured or estimated may be wrong. None: of a manager, which has no run yet."""
-    for finding in examine(System(os.environ), config, is_start=True):
+    measured or estimated may be wrong. `config` None: of a manager, which has no run yet. `service`:
+    the only one of the run that is to start here."""
+    for finding in examine(System(os.environ), config, is_start=True, service=service):
         if finding.severity is Severity.ERROR:
             print(f"doctor: {finding.what}; {finding.mend}", file=sys.stderr)
 

@@ -129,7 +129,10 @@ def read_devices(system: System, machine: Machine) -> Devices:
     )
 
 
-def check_devices(facts: Devices, kind: Kind, config: RunConfig | None) -> Iterator[Finding]:
+def check_devices(
+    facts: Devices, kind: Kind, config: RunConfig | None, pools: Sequence[str] | None = None
+) -> Iterator[Finding]:
+    """`pools`: those of which one process is to start here; None: as the configuration says."""
     given = facts.machine.variables
     harmful = find_harmful(kind, facts.machine)
     for what in (*harmful, *_refused_by_engine(given, kind)):
@@ -143,7 +146,7 @@ def check_devices(facts: Devices, kind: Kind, config: RunConfig | None) -> Itera
         if given.get(variable) == value:
             yield CHECK.found(OLD, variable=variable, given=value)
     if config is not None:
-        for what in _refusals(config, facts.machine):
+        for what in _refusals(config, facts.machine, pools):
             if not any(line in what for line in harmful):
                 yield CHECK.found(REFUSED, what=what)
 
@@ -188,13 +191,13 @@ def _check_list(machine: Machine, kind: Kind) -> Iterator[Finding]:
         yield CHECK.found(CUT, variable=variable, num_named=len(named), last=count - 1, **places)
 
 
-def _refusals(config: RunConfig, machine: Machine) -> Sequence[str]:
+def _refusals(config: RunConfig, machine: Machine, pools: Sequence[str] | None) -> Sequence[str]:
     """Of a run over several hosts only what the pools miss whose kind of device is here."""
     try:
-        if config.network.subnet is None:
+        if config.network.subnet is None and pools is None:
             place(config, machine)
             return ()
-        for pool in POOLS:
+        for pool in POOLS if pools is None else pools:
             if resolve(getattr(config, pool).device, machine) in kinds_of(machine):
                 check_host(config, pool, machine)
     except InputError as error:

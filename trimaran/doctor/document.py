@@ -59,7 +59,8 @@ trimaran doctor --json                               # for machines
 ```
 
 Exit codes: 0 without an error (warnings are told), 1 with one, 2 for bad input. `trimaran train` and
-`trimaran up` show errors of the checks that take no time, one line each, and go on.
+`trimaran up` show errors of the checks that take no time, one line each, and go on. Where other hosts or containers start a run's
+services, each service does so on its own, in its log.
 
 ## Several hosts
 
@@ -84,7 +85,8 @@ the network, `--network trusted` says so in their place. Beyond loopback a docto
 token, neither listens nor calls.
 
 Every host examines itself, clocks and versions are compared, and each pair of hosts measures its link:
-by TCP, as the relay uses it, in both directions, and by Gloo where the run has collectives on hosts. Gloo
+by TCP, as the relay uses it, in both directions, and by Gloo where the run has collectives on hosts. NCCL and HCCL,
+which move weights and gradients between GPUs and between NPUs, are never measured. Gloo
 knows no TLS, so it wants `--network trusted`. The token never travels; each side proves that it has it. What
 travels is the configuration, findings, times, and zeros. Stop the listeners when you are done."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -21,32 +21,41 @@ from trimaran.doctor import (
 )
 from trimaran.doctor.finding import Check, Finding
 from trimaran.doctor.system import System
+from trimaran.launch.devices import POOLS
 from trimaran.machine import NPU_NODES, Machine, read_machine
 
 
 def examine(
-    system: System, config: RunConfig | None, *, has_redis: bool = False, is_start: bool = False
+    system: System,
+    config: RunConfig | None,
+    *,
+    has_redis: bool = False,
+    is_start: bool = False,
+    service: str | None = None,
 ) -> list[Finding]:
     """Findings, and one that is fine for each check without any.
 
     `has_redis`: the run's store is no file. `is_start`: before a run, only what takes no time: no programs are called, nothing is written.
+    `service`: the one of the run that is to start here, where each is started apart from the others; what those need
+    does not count then.
     """
     machine = read_machine(system.variables, str(system.path(NPU_NODES)))
-    kind = kind_of(config, machine)
+    pools = None if service is None else [pool for pool in POOLS if pool == service]
+    kind = kind_of(config, machine, pools)
     network = config.network if config is not None else NetworkSection()
     rows, seen = versions.load_matrix(), dict[str, str]()
     found: list[tuple[Check, Iterable[Finding]]] = [
         (versions.CHECK, versions.check_versions(versions.read_versions(system, rows), rows)),
         (
             devices.CHECK,
-            devices.check_devices(devices.read_devices(system, machine), kind, config),
+            devices.check_devices(devices.read_devices(system, machine), kind, config, pools),
         ),
         (addresses.CHECK, addresses.check_addresses(addresses.read_addresses(system), config)),
         (ports.CHECK, ports.check_ports(ports.read_ports(system), network.port_range, kind)),
         (limits.CHECK, limits.check_limits(limits.read_limits(system), kind, config)),
     ]
-    if config is not None:
-        needs = memory.needs_of(config, kind)
+    if config is not None and service in (None, "rollout"):
+        needs = memory.needs_of(config, kind, is_alone=service is not None)
         found.append((memory.CHECK, memory.check_memory(memory.read_memory(system), needs)))
     if not is_start:
         found.append((tools.CHECK, tools.check_tools(tools.read_tools(system, kind), kind)))
@@ -69,12 +78,14 @@ def or_fine(check: Check, findings: Iterable[Finding], seen: str = "") -> Iterat
     yield from listed or [check.fine(seen)]
 
 
-def kind_of(config: RunConfig | None, machine: Machine) -> Kind:
-    """What the run computes on here; the most demanding one, where its pools differ."""
+def kind_of(config: RunConfig | None, machine: Machine, pools: Sequence[str] | None = None) -> Kind:
+    """What the run computes on here; the most demanding one, where its pools differ. `pools`: as in
+    `check_devices`."""
     if config is None:
         return "npu" if machine.num_npus else "cuda" if machine.num_gpus else "cpu"
-    kinds = {resolve(pool.device, machine) for pool in (config.trainer, config.rollout)}
-    if config.network.subnet is not None:  # a pool may stand on other hosts alone
+    named = POOLS if pools is None else pools
+    kinds = {resolve(getattr(config, pool).device, machine) for pool in named}
+    if pools is not None or config.network.subnet is not None:  # others may stand elsewhere
         kinds = (kinds & kinds_of(machine)) | {"cpu"}
     order: tuple[Kind, ...] = ("npu", "cuda", "cpu")
     return next(kind for kind in order if kind in kinds)

@@ -72,10 +72,11 @@ def model_bytes(config: RunConfig) -> int:
     return sum(path.stat().st_size for path in Path(config.model.path).glob("*.safetensors"))
 
 
-def needs_of(config: RunConfig, kind: Kind) -> Mapping[str, float]:
+def needs_of(config: RunConfig, kind: Kind, is_alone: bool = False) -> Mapping[str, float]:
     """What for -> bytes, at least, on this host; the sizes of the model's files, and nothing else,
-    are read. Of a run over several hosts nobody knows yet what comes here: one replica counts."""
-    is_spread = config.network.subnet is not None
+    are read. Of a run over several hosts nobody knows yet what comes here: one replica counts.
+    `is_alone`: it is one replica."""
+    is_spread = is_alone or config.network.subnet is not None
     model, replicas = model_bytes(config), 1 if is_spread else config.rollout.replicas
     needs: dict[str, float] = {"replicas' copies of a version on its way": model * replicas}
     if kind == "cpu":
