@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from services.controller.records import (
     TYPES,
     Compacted,
+    Filtered,
     Issued,
     LedgerError,
     Record,
@@ -22,10 +23,14 @@ from services.controller.records import (
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 finite_times = st.builds(Timed, st.integers(), finite)
-finite_rewards = st.builds(Scored, rewards=st.lists(st.none() | finite).map(tuple))
+values = st.lists(st.none() | finite).map(tuple)
+terms = st.lists(st.tuples(st.text(), values)).map(tuple)
+pairs = st.lists(st.tuples(st.text(), st.text())).map(tuple)
+scored = st.builds(Scored, rewards=values, terms=terms, makers=pairs)
+filtered = st.builds(Filtered, rewards=values, terms=terms)
 snapshots = st.builds(Compacted, state=st.dictionaries(st.text(), st.integers()))
-others = [t for t in TYPES.values() if t not in (Timed, Scored, Compacted)]
-records = st.one_of([finite_times, finite_rewards, snapshots, *map(st.from_type, others)])
+others = [t for t in TYPES.values() if t not in (Timed, Scored, Filtered, Compacted)]
+records = st.one_of([finite_times, scored, filtered, snapshots, *map(st.from_type, others)])
 
 
 @given(record=records)
