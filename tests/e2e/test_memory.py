@@ -73,6 +73,7 @@ MORE_CASES = (
     Case("qwen3", "float32", trainer={"tensor_parallel": 2}),
     Case(trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
     Case("qwen3", trainer={"fp32_head": True}),
+    Case(lengths=LONG, trainer={"context_parallel": 2}),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)
 

@@ -36,6 +36,8 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"pipeline_parallel": 2}),
     ("qwen3", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
     ("qwen3_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen2", {"context_parallel": 2}),
+    ("qwen3", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
 ]
 MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor_parallel": 2}),
@@ -47,6 +49,10 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", {"data_parallel": 4, "expert_parallel": 2}),
     ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2, "pipeline_parallel": 2}),
     ("qwen2_moe", {"tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 4} | SEQUENCE),
+    ("llama", {"context_parallel": 4}),
+    ("llama", {"context_parallel": 2, "data_parallel": 2}),
+    ("qwen2", {"context_parallel": 2, "pipeline_parallel": 2}),
+    ("qwen3_moe", {"context_parallel": 2, "expert_parallel": 2}),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 
@@ -109,7 +115,10 @@ def test_a_resumed_step_is_that_of_the_uninterrupted_run(
     asyncio.run(scenario())
 
 
-SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipped/share")
+SAME = (
+    *("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipped/share"),
+    "trainer/computed/exact_entropy",
+)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +126,7 @@ SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipp
     [
         ("qwen2", {"pipeline_parallel": 2}),
         ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
+        pytest.param("llama", {"context_parallel": 2}, marks=pytest.mark.thorough),
     ],
     ids=lambda value: name_of(value),
 )
@@ -127,7 +137,11 @@ def test_old_and_reference_logprobs_reach_all_ranks(
 
     async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
         trainer = {**split, "micro_batch_tokens": 40}
-        algorithm = {"updates_per_batch": 2, "kl": {"coefficient": 0.2}}
+        algorithm = {
+            "updates_per_batch": 2,
+            "kl": {"coefficient": 0.2},
+            "entropy": {"coefficient": 0.01},
+        }
         count = make_config(family, trainer=trainer).num_trainer_ranks
         endpoints = {"trainer": free_addresses(count)}
         config = make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)

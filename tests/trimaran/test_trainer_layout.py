@@ -42,6 +42,31 @@ def test_tensor_parallel_sizes_that_do_not(facts: ModelFacts, tensor: int, words
         check_trainer_layout(facts, TrainerSection(tensor_parallel=tensor))
 
 
+@pytest.mark.parametrize(("tensor", "context"), [(1, 2), (1, 8), (2, 4), (8, 1), (4, 2)])
+def test_heads_that_context_parallel_ranks_can_divide(tensor: int, context: int) -> None:
+    section = TrainerSection(tensor_parallel=tensor, context_parallel=context)
+    check_trainer_layout(FACTS, section)
+
+
+@pytest.mark.parametrize(
+    ("facts", "tensor", "context", "words"),
+    [
+        (FACTS, 2, 3, "3 ranks cannot divide the 4 attention heads and 1 KV heads .* 1, 2, 4"),
+        (FACTS, 4, 4, r"the 2 attention heads .* has 8 and 2, tensor_parallel is 4\); .* 1, 2"),
+        (
+            replace(FACTS, num_heads=12, num_kv_heads=4),
+            1,
+            6,
+            "12 attention heads and 4 KV .* 2, 4, 12",
+        ),
+    ],
+)
+def test_heads_that_they_cannot(facts: ModelFacts, tensor: int, context: int, words: str) -> None:
+    section = TrainerSection(tensor_parallel=tensor, context_parallel=context)
+    with pytest.raises(InputError, match=rf"^trainer\.context_parallel: .*{words}$"):
+        check_trainer_layout(facts, section)
+
+
 def test_each_fault_has_a_line() -> None:
     with pytest.raises(InputError) as caught:
         check_trainer_layout(FACTS, TrainerSection(tensor_parallel=3, pipeline_parallel=4))
@@ -112,7 +137,9 @@ def test_layouts_that_do_not_fit_experts(
 
 
 def test_shares_of_experts_lie_on_ranks_that_there_are() -> None:
-    words = r"expert_parallel: 3 does not divide tensor_parallel x data_parallel \(2 x 2 = 4\)"
+    words = (
+        r"3 does not divide tensor_parallel x context_parallel x data_parallel \(2 x 1 x 2 = 4\)"
+    )
     with pytest.raises(ValidationError, match=words):
         TrainerSection(
             tensor_parallel=2, data_parallel=2, expert_parallel=3, sequence_parallel=True

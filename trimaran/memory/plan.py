@@ -214,7 +214,7 @@ def _too_long(plan: Plan, room: Room) -> Iterator[str]:
 def _with_less(plan: Plan) -> str:
     if plan.trains_on_host:
         return "lower rollout.replicas or rollout.kv_cache_gib"
-    return "raise trainer.tensor_parallel or trainer.pipeline_parallel"
+    return "raise trainer.tensor_parallel, context_parallel or pipeline_parallel"
 
 
 def _no_sequence(plan: Plan, room: Room) -> Iterator[str]:

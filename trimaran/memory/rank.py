@@ -108,7 +108,7 @@ def rank_memory(
     count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
     layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
     logits, head = _head(model, place, work, choices.fp32_head)
-    norm = size * model.facts.hidden_size if place.is_last_stage else 0
+    norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     return RankMemory(
         weights=size * count,
         gradients=FP32 * count,
@@ -133,10 +133,10 @@ def _head(model: Model, place: RankPlace, work: Work, fp32: bool) -> tuple[float
     if not place.is_last_stage:
         return 0.0, 0
     size, hidden, rows = model.number_bytes, model.facts.hidden_size, vocabulary(model, place)
-    gradient = size * rows * hidden
+    gradient, trained = size * rows * hidden, work.trained / place.layout.context
     # The chosen hidden states and their gradient, and logits, which turn into their own gradient.
     if fp32 and size < FP32:
         entries = min(CHUNK_ENTRIES, rows)
         token = size * hidden + FP32 * 2 * (hidden + entries)
-        return work.trained * token, gradient + 2 * FP32 * entries * hidden
-    return work.trained * size * (2 * hidden + rows), 2 * FP32 * CHUNK_ROWS * rows + gradient
+        return trained * token, gradient + 2 * FP32 * entries * hidden
+    return trained * size * (2 * hidden + rows), 2 * FP32 * CHUNK_ROWS * rows + gradient

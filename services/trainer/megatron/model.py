@@ -19,7 +19,8 @@ from megatron.core.transformer.transformer_block import (
 
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
-from services.trainer.megatron.groups import tensor_group
+from services.trainer.megatron.context import ContextSplit
+from services.trainer.megatron.groups import context_group, tensor_group
 from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
 from services.trainer.megatron.mapping import mark_shards, parameters
@@ -80,7 +81,8 @@ class PackedGPT(GPTModel):
         self.first_layer: int = layers[0].layer_number - 1
         """Of this stage, as the whole model counts."""
         self._tensor_rank = place.tensor
-        self._padding = size if config.sequence_parallel else 1
+        self._context = ContextSplit(place.context, place.layout.context, context_group())
+        self._padding = self._context.size * (size if config.sequence_parallel else 1)
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
         # More ranks than key/value heads share one each.
@@ -98,7 +100,7 @@ class PackedGPT(GPTModel):
     def outputs(self, packed: Tokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
 
-        With sequence parallelism N is this rank's share of the tokens.
+        With sequence or context parallelism N is this rank's share of the tokens.
         """
         token_ids, groups = _pad(packed, self._padding)
         layout = build_layout(
@@ -107,21 +109,25 @@ class PackedGPT(GPTModel):
             self.config.params_dtype,
             self._num_key_heads,
             self._rope.attention_factor,
+            self._context,
         )
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
-            hidden = self.embedding(input_ids=token_ids[None], position_ids=None)
+            hidden = self.embedding(input_ids=self._context.own(token_ids)[None], position_ids=None)
         hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
         if not self.post_process:
             return hidden
+        own, sources = self._context.find(packed.sources_M)
         if self.config.sequence_parallel:
             hidden = tensor_parallel.gather_from_sequence_parallel_region(hidden)
-            hidden = hidden.squeeze(1).index_select(0, packed.sources_M)
+            hidden = hidden.squeeze(1).index_select(0, sources)
         else:
-            hidden = hidden.squeeze(1).index_select(0, packed.sources_M)
+            hidden = hidden.squeeze(1).index_select(0, sources)
             hidden = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
         weight, first = self._output_weight()
-        return vocab_parallel_outputs(hidden, weight, packed.targets_M - first, self._head, entropy)
+        targets = packed.targets_M[own] - first
+        outputs = vocab_parallel_outputs(hidden, weight, targets, self._head, entropy)
+        return self._context.join(outputs, own, len(packed.targets_M))
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""
@@ -164,6 +170,7 @@ def transformer_config(
         attention_dropout=0.0,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
+        context_parallel_size=layout.context,
         sequence_parallel=run.trainer.sequence_parallel,
         # Micro-batches have as many tokens as they have.
         variable_seq_lengths=layout.pipeline > 1,

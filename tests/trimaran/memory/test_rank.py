@@ -81,6 +81,18 @@ def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None
     assert together.mlp == apart.mlp == 3 * 24
 
 
+def test_context_parallel_ranks_share_tokens_and_heads() -> None:
+    alone, shared = layer_bytes(MODEL, ONE, WORK), layer_bytes(MODEL, Layout(context=2), WORK)
+    assert shared.total == alone.total / 2
+    of_four = layer_bytes(MODEL, Layout(context=4), WORK)  # each has one of two key heads
+    assert of_four.mlp == alone.mlp / 4
+    assert of_four.attention == layer_bytes(MODEL, Layout(tensor=4), WORK).attention
+    one, two = (rank_memory(MODEL, Layout(context=x).place(0), WORK) for x in (1, 2))
+    assert two.sure == one.sure
+    assert (two.logits(16), two.activations(16)) == (one.logits(16) / 2, one.activations(16) / 2)
+    assert rank_memory(MODEL, Layout(context=2).place(1), WORK).snapshot == 0
+
+
 def test_head_norms_and_experts_add_theirs() -> None:
     facts = replace(FACTS, family="qwen3")
     norms = layer_bytes(Model(facts), ONE, WORK).norms
