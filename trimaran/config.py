@@ -474,6 +474,9 @@ class TrainerSection(Section):
     tensor_parallel: Positive = 1
     pipeline_parallel: Positive = 1
     """Stages of equally many layers."""
+    virtual_stages: Positive = 1
+    """Of each pipeline rank, which so has its layers in several parts: it waits less for the others, and
+    sends more (the interleaved schedule)."""
     data_parallel: Positive = 1
     context_parallel: Positive = 1
     """Ranks that share the tokens of each micro-batch, and in the attention its heads: for completions
@@ -484,6 +487,12 @@ class TrainerSection(Section):
     sequence_parallel: bool = False
     """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
     memory for activations."""
+    distributed_optimizer: bool = False
+    """The ranks of data and context parallelism, which hold the same parameters, share main weights and
+    AdamW's moments: each updates a part and sends it to the others."""
+    offload: tuple[Literal["optimizer", "gradients"], ...] = ()
+    """What is not on the device all the time: the optimizer waits on the host but for each update; gradients
+    have no memory between an update and the next backward pass."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Threads = 1
@@ -520,6 +529,24 @@ class TrainerSection(Section):
             raise ValueError(
                 "sequence_parallel: tensor-parallel ranks share the tokens, and tensor_parallel is 1;"
                 " leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_need_ranks(self) -> TrainerSection:
+        if self.virtual_stages > 1 and self.pipeline_parallel == 1:
+            raise ValueError(
+                "virtual_stages: they alternate between the ranks of a pipeline, and pipeline_parallel is"
+                " 1; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_needs_others(self) -> TrainerSection:
+        if self.distributed_optimizer and self.data_parallel * self.context_parallel == 1:
+            raise ValueError(
+                "distributed_optimizer: data- and context-parallel ranks share the optimizer, and both"
+                " sizes are 1; leave it out"
             )
         return self
 

@@ -40,7 +40,14 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
                 f"trainer.expert_parallel: {layout.expert} is no multiple of tensor_parallel"
                 f" {layout.tensor}, and experts are not split by it; use a multiple"
             )
-    if facts.num_layers % layout.pipeline:
+    if not facts.num_layers % layout.pipeline:
+        if (layers := facts.num_layers // layout.pipeline) % section.virtual_stages:
+            yield (
+                f"trainer.virtual_stages: {section.virtual_stages} does not divide the {layers} layers of a"
+                f" pipeline rank ({facts.num_layers} / {layout.pipeline}); it can be"
+                f" {', '.join(str(n) for n in range(1, layers + 1) if layers % n == 0)}"
+            )
+    else:
         fitting = [n for n in range(1, facts.num_layers + 1) if facts.num_layers % n == 0]
         yield (
             f"trainer.pipeline_parallel: {layout.pipeline} does not divide the model's"

@@ -16,7 +16,7 @@ from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.snapshot import Part, take_snapshot
 from tests.trainer.batches import proofs_for, random_batch
-from tests.trainer.models import TIED, unfused
+from tests.trainer.models import DEEP, TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from trimaran.clients import TrainerClient
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.e2e
 
 STEPS = 4
 SEQUENCE = {"sequence_parallel": True}
+SPLIT = {"distributed_optimizer": True}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"tensor_parallel": 2}),
@@ -38,6 +39,8 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
     ("qwen2", {"context_parallel": 2}),
     ("qwen3", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
+    ("qwen2", {"data_parallel": 2, "pipeline_parallel": 2} | SPLIT),
+    (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2}),
 ]
 MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor_parallel": 2}),
@@ -53,6 +56,11 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"context_parallel": 2, "data_parallel": 2}),
     ("qwen2", {"context_parallel": 2, "pipeline_parallel": 2}),
     ("qwen3_moe", {"context_parallel": 2, "expert_parallel": 2}),
+    ("llama", {"context_parallel": 2, "data_parallel": 2} | SPLIT),
+    ("qwen3_moe", {"data_parallel": 4, "expert_parallel": 2} | SPLIT),
+    ("qwen3", {"tensor_parallel": 2, "data_parallel": 2} | SEQUENCE | SPLIT),
+    (DEEP, {"pipeline_parallel": 4}),
+    (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "data_parallel": 2} | SPLIT),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 
@@ -91,10 +99,11 @@ async def train_once(client: TrainerClient, step: int, root: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"pipeline_parallel": 2, "data_parallel": 2}, {"tensor_parallel": 4}]
+    "sizes",
+    [{"pipeline_parallel": 2, "data_parallel": 2} | SPLIT, {"tensor_parallel": 4}],
 )
 def test_a_resumed_step_is_that_of_the_uninterrupted_run(
-    sizes: dict[str, int], make_config: Callable[..., RunConfig], tmp_path: Path
+    sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
     def make() -> RunConfig:
         trainer = {**sizes, "micro_batch_tokens": 40}
@@ -209,7 +218,8 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
 
     asyncio.run(train())
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
-    assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(len(senders))]
+    count = len(addresses) if config.trainer.distributed_optimizer else len(senders)
+    assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(count)]
     trained = load_tensors(tmp_path / "run" / "model", tied=family in TIED)
     start = load_tensors(model_folders[family], tied=family in TIED)
     wanted = unfused(model.state_dict())

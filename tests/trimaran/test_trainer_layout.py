@@ -78,6 +78,22 @@ def test_each_fault_has_a_line() -> None:
     )
 
 
+def test_stages_that_do_not_divide_the_layers_of_a_rank() -> None:
+    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=3))
+    words = r"virtual_stages: 2 does not divide the 3 layers of a pipeline rank \(6 / 2\); .* 1, 3$"
+    with pytest.raises(InputError, match=words):
+        check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=2))
+
+
+def test_what_needs_other_ranks() -> None:
+    TrainerSection(pipeline_parallel=2, virtual_stages=2)
+    with pytest.raises(ValidationError, match="virtual_stages: .* pipeline_parallel is 1; leave"):
+        TrainerSection(virtual_stages=2)
+    TrainerSection(context_parallel=2, distributed_optimizer=True)
+    with pytest.raises(ValidationError, match="distributed_optimizer: .* both sizes are 1; leave"):
+        TrainerSection(tensor_parallel=2, distributed_optimizer=True)
+
+
 def test_one_tensor_parallel_rank_has_nobody_to_share_tokens_with() -> None:
     TrainerSection(tensor_parallel=2, sequence_parallel=True)
     with pytest.raises(ValidationError, match="sequence_parallel: tensor-parallel ranks share"):

@@ -53,8 +53,10 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class PackedGPT(GPTModel):
-    """One pipeline stage of a GPTModel that reads packed sequences; the last one answers with
-    log-probabilities."""
+    """One stage of a GPTModel that reads packed sequences; the last one answers with log-probabilities.
+
+    A pipeline rank has one stage, or several (`virtual`) with the interleaved schedule.
+    """
 
     def __init__(
         self,
@@ -64,18 +66,21 @@ class PackedGPT(GPTModel):
         run: RunConfig,
         place: RankPlace,
         device: torch.device,
+        virtual: int = 0,
     ) -> None:
         size = place.layout.tensor
-        spec: Any = _block_spec(config)
+        stage = virtual if run.trainer.virtual_stages > 1 else None
+        spec: Any = _block_spec(config, stage)
         super().__init__(
             config=config,
             transformer_layer_spec=spec,
             vocab_size=-(-architecture.facts.vocab_size // size) * size,
             max_sequence_length=architecture.facts.max_positions,
-            pre_process=place.pipeline == 0,
-            post_process=place.is_last_stage,
+            pre_process=place.pipeline == virtual == 0,
+            post_process=place.is_last_stage and virtual == run.trainer.virtual_stages - 1,
             share_embeddings_and_output_weights=architecture.facts.tied,
             position_embedding_type="none",
+            vp_stage=stage,
         )
         layers: Any = self.decoder.layers
         self.first_layer: int = layers[0].layer_number - 1
@@ -172,6 +177,7 @@ def transformer_config(
         pipeline_model_parallel_size=layout.pipeline,
         context_parallel_size=layout.context,
         sequence_parallel=run.trainer.sequence_parallel,
+        **(_interleaved(run.trainer.virtual_stages) if run.trainer.virtual_stages > 1 else {}),
         # Micro-batches have as many tokens as they have.
         variable_seq_lengths=layout.pipeline > 1,
         # The only one that takes them; also looked at where there are no experts.
@@ -197,6 +203,16 @@ def transformer_config(
     )
 
 
+def _interleaved(virtual_stages: int) -> dict[str, Any]:
+    """Both directions at a time would be mixed up between two ranks, which are each other's next and
+    previous one; megatron-core keeps them apart where it overlaps them."""
+    return {
+        "virtual_pipeline_model_parallel_size": virtual_stages,
+        "overlap_p2p_comm": True,
+        "batch_p2p_comm": False,
+    }
+
+
 def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
     if not facts.num_experts:
         return {}
@@ -218,7 +234,7 @@ def _mend_router() -> None:
         moe_utils.te_general_gemm = None
 
 
-def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
+def _block_spec(config: TransformerConfig, stage: int | None) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts,
         normalization="RMSNorm",
@@ -235,5 +251,5 @@ def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     norm: Any = RMSNorm
     return TransformerBlockSubmodules(
-        layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=norm
+        layer_specs=[layer] * get_num_layers_to_build(config, stage), layer_norm=norm
     )
