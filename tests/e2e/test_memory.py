@@ -76,6 +76,7 @@ MORE_CASES = (
     Case(lengths=LONG, trainer={"context_parallel": 2}),
     Case(trainer={"data_parallel": 2, "distributed_optimizer": True}),
     Case(lengths=LONG, trainer={"offload": ["optimizer", "gradients"]}),
+    Case(trainer={"pipeline_parallel": 2, "virtual_stages": 2, "micro_batch_tokens": 928}),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)
 
