@@ -5,6 +5,7 @@ It is no dependency of ours: `pip install --no-deps mbridge==0.15.1` beside the 
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -39,12 +40,11 @@ def test_mbridge_fills_our_parameters_with_the_same_bits(
     family: str, make_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mbridge = pytest.importorskip("mbridge", reason="mbridge, another mapping, is not installed")
-    from mbridge.models.qwen2 import Qwen2Bridge
-
+    qwen2: Any = importlib.import_module("mbridge.models.qwen2").Qwen2Bridge
     from services.trainer.megatron.policy import MegatronPolicy
 
     # A tied model changes it for all later ones, those of Qwen3 among them.
-    monkeypatch.setattr(Qwen2Bridge, "_DIRECT_MAPPING", dict(Qwen2Bridge._DIRECT_MAPPING))
+    monkeypatch.setattr(qwen2, "_DIRECT_MAPPING", dict(qwen2._DIRECT_MAPPING))
     config = make_config(family)
     policy = MegatronPolicy(config, read_architecture(config.model.path), torch.device("cpu"))
     [stage] = policy._stages

@@ -199,7 +199,9 @@ def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
     assert all(torch.equal(state[name], tensor) for name, tensor in kept.state().items())
     exported = dict(away.export())
     assert all(torch.equal(exported[name], tensor) for name, tensor in kept.export())
-    tensors = [*away._optimizer_tensors(), *(b.grad_data for b in away._data_parallel[0].buffers)]
+    [stage] = away._data_parallel
+    buffers: Any = stage.buffers
+    tensors = [*away._optimizer_tensors(), *(buffer.grad_data for buffer in buffers)]
     assert len(tensors) > 2 * len(list(away._weights()))
     assert {tensor.untyped_storage().nbytes() for tensor in tensors} == {0}
     again = make_policy(

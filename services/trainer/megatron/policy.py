@@ -151,7 +151,7 @@ class MegatronPolicy:
     def sum_gradients(self) -> float:
         if self._place.layout.num_ranks > 1:
             # Without a number of tokens: nothing is divided.
-            finalize_model_grads(self._data_parallel)
+            finalize_model_grads([*self._data_parallel])
         self._optimizer.prepare_grads()
         self._gradient_norm = float(self._optimizer.get_grad_norm())
         return self._gradient_norm
@@ -325,7 +325,7 @@ def _make_optimizer(
             clip_grad=section.clip_grad,
             use_distributed_optimizer=section.distributed_optimizer,
         ),
-        stages,
+        [*stages],
         use_gloo_process_groups=False,
     )
     for one in _parts(optimizer):
