@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -469,17 +470,29 @@ class TrainerSection(Section):
     device: DeviceName = "auto"
     devices: Devices = "auto"
     """Numbers (of GPUs: or UUIDs) of one device a rank (tensor_parallel x pipeline_parallel x
-    data_parallel), rank 0's first; or auto: the first ones in sight."""
+    data_parallel x context_parallel), rank 0's first; or auto: the first ones in sight."""
     tensor_parallel: Positive = 1
     pipeline_parallel: Positive = 1
     """Stages of equally many layers."""
+    virtual_stages: Positive = 1
+    """Of each pipeline rank, which so has its layers in several parts: it waits less for the others, and
+    sends more (the interleaved schedule)."""
     data_parallel: Positive = 1
+    context_parallel: Positive = 1
+    """Ranks that share the tokens of each micro-batch, and in the attention its heads: for completions
+    that are too long for one rank."""
     expert_parallel: Positive = 1
     """Shares of the experts, of a model that has them. They lie on the ranks of the other kinds: the size
-    divides tensor_parallel x data_parallel."""
+    divides tensor_parallel x context_parallel x data_parallel."""
     sequence_parallel: bool = False
     """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
     memory for activations."""
+    distributed_optimizer: bool = False
+    """The ranks of data and context parallelism, which hold the same parameters, share main weights and
+    AdamW's moments: each updates a part and sends it to the others."""
+    offload: tuple[Literal["optimizer", "gradients"], ...] = ()
+    """What is not on the device all the time: the optimizer waits on the host but for each update; gradients
+    have no memory between an update and the next backward pass."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Threads = 1
@@ -520,11 +533,30 @@ class TrainerSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _stages_need_ranks(self) -> TrainerSection:
+        if self.virtual_stages > 1 and self.pipeline_parallel == 1:
+            raise ValueError(
+                "virtual_stages: they alternate between the ranks of a pipeline, and pipeline_parallel is"
+                " 1; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_needs_others(self) -> TrainerSection:
+        if self.distributed_optimizer and self.data_parallel * self.context_parallel == 1:
+            raise ValueError(
+                "distributed_optimizer: data- and context-parallel ranks share the optimizer, and both"
+                " sizes are 1; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _experts_divide_ranks(self) -> TrainerSection:
-        if (ranks := self.tensor_parallel * self.data_parallel) % self.expert_parallel:
+        sizes = self.tensor_parallel, self.context_parallel, self.data_parallel
+        if (ranks := math.prod(sizes)) % self.expert_parallel:
             raise ValueError(
                 f"expert_parallel: {self.expert_parallel} does not divide tensor_parallel x"
-                f" data_parallel ({self.tensor_parallel} x {self.data_parallel} = {ranks})"
+                f" context_parallel x data_parallel ({' x '.join(map(str, sizes))} = {ranks})"
             )
         return self
 
@@ -544,6 +576,7 @@ class TrainerSection(Section):
             tensor=self.tensor_parallel,
             pipeline=self.pipeline_parallel,
             data=self.data_parallel,
+            context=self.context_parallel,
             expert=self.expert_parallel,
         )
 
@@ -721,7 +754,7 @@ class RunConfig(Section):
 
 DEVICES_NEEDED = {
     "rollout": "rollout.replicas x rollout.tensor_parallel",
-    "trainer": "trainer.tensor_parallel x trainer.pipeline_parallel x trainer.data_parallel",
+    "trainer": "trainer.tensor_parallel x pipeline_parallel x data_parallel x context_parallel",
 }
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trimaran.config import TrainerSection
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
+from trimaran.parallel import Layout
 
 
 def check_trainer_layout(facts: ModelFacts, section: TrainerSection) -> None:
@@ -23,6 +24,8 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
             f"trainer.tensor_parallel: {layout.tensor} {why}; this model can be split by"
             f" {', '.join(map(str, fitting))}"
         )
+    else:
+        yield from _context_faults(facts, layout)
     if layout.expert > max(facts.num_experts, 1) or facts.num_experts % layout.expert:
         has = f"{facts.num_experts} experts a layer" if facts.num_experts else "no experts"
         yield f"trainer.expert_parallel: {layout.expert} shares of the experts, and the model has {has}"
@@ -37,12 +40,33 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
                 f"trainer.expert_parallel: {layout.expert} is no multiple of tensor_parallel"
                 f" {layout.tensor}, and experts are not split by it; use a multiple"
             )
-    if facts.num_layers % layout.pipeline:
+    if not facts.num_layers % layout.pipeline:
+        if (layers := facts.num_layers // layout.pipeline) % section.virtual_stages:
+            yield (
+                f"trainer.virtual_stages: {section.virtual_stages} does not divide the {layers} layers of a"
+                f" pipeline rank ({facts.num_layers} / {layout.pipeline}); it can be"
+                f" {', '.join(str(n) for n in range(1, layers + 1) if layers % n == 0)}"
+            )
+    else:
         fitting = [n for n in range(1, facts.num_layers + 1) if facts.num_layers % n == 0]
         yield (
             f"trainer.pipeline_parallel: {layout.pipeline} does not divide the model's"
             f" {facts.num_layers} layers; this model can have"
             f" {', '.join(map(str, fitting))} stages"
+        )
+
+
+def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:
+    """In the attention the ranks divide the heads of a tensor-parallel rank."""
+    heads = facts.num_heads // layout.tensor
+    keys = max(1, facts.num_kv_heads // layout.tensor)
+    fitting = [n for n in range(1, heads + 1) if not (heads % n or (keys % n and n % keys))]
+    if layout.context not in fitting:
+        yield (
+            f"trainer.context_parallel: {layout.context} ranks cannot divide the {heads} attention heads"
+            f" and {keys} KV heads of a tensor-parallel rank (the model has {facts.num_heads} and"
+            f" {facts.num_kv_heads}, tensor_parallel is {layout.tensor}); it can be"
+            f" {', '.join(map(str, fitting))}"
         )
 
 

@@ -83,7 +83,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
     costs = costs_of(config)
     fields = {
         "devices": "rollout.replicas x rollout.tensor_parallel + trainer.tensor_parallel x"
-        " trainer.pipeline_parallel x trainer.data_parallel",
+        " pipeline_parallel x data_parallel x context_parallel",
         "replicas": "rollout.max_replicas",
         "steps": "run.steps",
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"

@@ -65,6 +65,10 @@ def build_policy(
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=section.tensor_parallel,
         pipeline_model_parallel_size=section.pipeline_parallel,
+        virtual_pipeline_model_parallel_size=(
+            section.virtual_stages if section.virtual_stages > 1 else None
+        ),
+        context_parallel_size=section.context_parallel,
         expert_model_parallel_size=section.expert_parallel,
         expert_tensor_parallel_size=1,
         distributed_timeout_minutes=math.ceil(section.step_timeout / 60),

@@ -4,7 +4,8 @@
     shard-0.safetensors        fp32 main weights and AdamW moments of that shard
 
 Ranks that hold the same shard of the model hold the same state, so the first of them writes
-(`trimaran.parallel`).
+(`trimaran.parallel`). With `trainer.distributed_optimizer` each rank writes its own part, and the shard has its
+rank's number; a tensor's name ends in @ and the place in the flat parameter where it begins.
 
     step-00010.tmp ──▶ step-00010            while it is written, and once it is whole
     step-00010     ──▶ step-00010.replaced   what stood there before; gone once the new one stands
@@ -53,11 +54,24 @@ class RankLayout:
     dtype: str
     updates_per_batch: int
     """All of a step, those of further epochs, too."""
+    distributed_optimizer: bool = False
+    virtual_stages: int = 1
+
+    @property
+    def num_shards(self) -> int:
+        """With the distributed optimizer each rank has a part of its own."""
+        return self.ranks.num_ranks if self.distributed_optimizer else self.ranks.num_shards
 
     def named(self) -> dict[str, object]:
         """As the configuration calls them."""
         sizes = {f"{name}_parallel": size for name, size in asdict(self.ranks).items()}
-        return {**sizes, "dtype": self.dtype, "updates_per_batch": self.updates_per_batch}
+        return {
+            **sizes,
+            "dtype": self.dtype,
+            "updates_per_batch": self.updates_per_batch,
+            "distributed_optimizer": self.distributed_optimizer,
+            "virtual_stages": self.virtual_stages,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +218,7 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
         raise InputError(f"{folder}/{STATE}: not a trainer checkpoint ({error})") from None
     _check_same(folder, "model", _flat(state.model), _flat(model))
     _check_same(folder, "configuration", state.layout.named(), layout.named())
-    if len(state.shards) != layout.ranks.num_shards:
+    if len(state.shards) != layout.num_shards:
         raise InputError(f"{folder}/{STATE}: names {len(state.shards)} shards")
     return state
 

@@ -96,9 +96,11 @@ class TrainerRank:
         self._place = bucket_of(config, run.run_id)
         self._checkpoints = open_checkpoints(config, run, self._place)
         place = config.trainer.layout.place(rank)
-        self._shard = place.shard
         self.exports = place.sends
         """The others hold the same weights as one that does."""
+        splits = config.trainer.distributed_optimizer
+        self._shard = rank if splits else place.shard
+        self._saves = splits or place.sends
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._policy: ExportablePolicy
         self._model: Model
@@ -181,14 +183,14 @@ class TrainerRank:
 
     async def write_shard(self, step: int) -> str:
         """This rank's part of a checkpoint of the current step. Its digest; empty for a rank whose
-        weights another one saves. Raises OutOfOrderError for any other step.
+        state another one saves. Raises OutOfOrderError for any other step.
 
         Ranks do not wait for each other here. Training waits until the part is written, has failed
         or is given up.
         """
         if step != self._step or self._training is not None:
             raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
-        if not self.exports:
+        if not self._saves:
             return ""
         return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
 
@@ -365,6 +367,8 @@ class TrainerRank:
             self._config.trainer.layout,
             dtype=self._config.model.dtype,
             updates_per_batch=self._config.algorithm.num_updates,
+            distributed_optimizer=self._config.trainer.distributed_optimizer,
+            virtual_stages=self._config.trainer.virtual_stages,
         )
 
     @property

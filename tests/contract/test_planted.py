@@ -65,7 +65,7 @@ FOUND = [
     "WeightTransferEngineFactory.add_engine: no such attribute",
     "TransformerConfig( … has no parameter use_te_activation",
     "MegatronOptimizer.ready_grads: no such attribute",
-    "DistributedDataParallelConfig(reduce_in_fp32=): has no parameter reduce_in_fp32",
+    "DistributedDataParallelConfig( … has no parameter reduce_in_fp32",
     "from torch_npu._C._distributed_c10d import ProcessGroupHccl: no such name",
     "services/trainer/unlisted.py:3: from vllm.nowhere import nothing: no such name",
     "services/trainer/unlisted.py:10: vllm.v1.engine.async_llm.AsyncLLM.from_vllm_config(…, log=): has no parameter log",

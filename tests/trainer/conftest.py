@@ -10,14 +10,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from tests.trainer.collectives import refuse_float64
-from tests.trainer.models import FAMILIES, save_model
+from tests.trainer.models import DEEP, FAMILIES, save_model
 from trimaran.config import RunConfig, parse_config
 
 
 @pytest.fixture(scope="session")
 def model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    return {family: save_model(root / family, family) for family in FAMILIES}
+    return {family: save_model(root / family, family) for family in (*FAMILIES, DEEP)}
 
 
 @pytest.fixture(scope="session")

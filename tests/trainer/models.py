@@ -33,7 +33,8 @@ LLAMA3 = {
 WIDE: dict[str, Any] = {"head_dim": 12}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 FAMILIES = ("qwen2", "llama", "qwen3", "qwen2_moe", "qwen3_moe")
-TIED = ("qwen2",)
+DEEP = "qwen2_of_4_layers"
+TIED = ("qwen2", DEEP)
 
 
 def make_model(family: str) -> Any:
@@ -41,8 +42,10 @@ def make_model(family: str) -> Any:
     norms of queries and keys, heads that are not hidden_size / heads wide; with experts: qwen2_moe has
     one that every token passes, qwen3_moe weighs the chosen ones to 1."""
     torch.manual_seed(0)
-    if family == "qwen2":
-        config: Any = transformers.Qwen2Config(**SHAPE, vocab_size=97, tie_word_embeddings=True)
+    if family in TIED:
+        layers = {"num_hidden_layers": 4} if family == DEEP else {}
+        shape = {**SHAPE, **layers}
+        config: Any = transformers.Qwen2Config(**shape, vocab_size=97, tie_word_embeddings=True)
         model: Any = transformers.Qwen2ForCausalLM(config)
     elif family == "llama":
         config = transformers.LlamaConfig(

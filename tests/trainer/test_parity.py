@@ -16,7 +16,7 @@ from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.snapshot import Part, take_snapshot
 from tests.trainer.batches import proofs_for, random_batch
-from tests.trainer.models import TIED, unfused
+from tests.trainer.models import DEEP, TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from trimaran.clients import TrainerClient
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.e2e
 
 STEPS = 4
 SEQUENCE = {"sequence_parallel": True}
+SPLIT = {"distributed_optimizer": True}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"tensor_parallel": 2}),
@@ -36,6 +37,9 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"pipeline_parallel": 2}),
     ("qwen3", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
     ("qwen3_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen3", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
+    ("qwen2", {"data_parallel": 2, "pipeline_parallel": 2} | SPLIT),
+    (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2}),
 ]
 MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor_parallel": 2}),
@@ -47,6 +51,16 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", {"data_parallel": 4, "expert_parallel": 2}),
     ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2, "pipeline_parallel": 2}),
     ("qwen2_moe", {"tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 4} | SEQUENCE),
+    ("qwen2", {"context_parallel": 2}),
+    ("llama", {"context_parallel": 4}),
+    ("llama", {"context_parallel": 2, "data_parallel": 2}),
+    ("qwen2", {"context_parallel": 2, "pipeline_parallel": 2}),
+    ("qwen3_moe", {"context_parallel": 2, "expert_parallel": 2}),
+    ("llama", {"context_parallel": 2, "data_parallel": 2} | SPLIT),
+    ("qwen3_moe", {"data_parallel": 4, "expert_parallel": 2} | SPLIT),
+    ("qwen3", {"tensor_parallel": 2, "data_parallel": 2} | SEQUENCE | SPLIT),
+    (DEEP, {"pipeline_parallel": 4}),
+    (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "data_parallel": 2} | SPLIT),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 
@@ -85,10 +99,11 @@ async def train_once(client: TrainerClient, step: int, root: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"pipeline_parallel": 2, "data_parallel": 2}, {"tensor_parallel": 4}]
+    "sizes",
+    [{"pipeline_parallel": 2, "data_parallel": 2} | SPLIT, {"tensor_parallel": 4}],
 )
 def test_a_resumed_step_is_that_of_the_uninterrupted_run(
-    sizes: dict[str, int], make_config: Callable[..., RunConfig], tmp_path: Path
+    sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
     def make() -> RunConfig:
         trainer = {**sizes, "micro_batch_tokens": 40}
@@ -109,7 +124,10 @@ def test_a_resumed_step_is_that_of_the_uninterrupted_run(
     asyncio.run(scenario())
 
 
-SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipped/share")
+SAME = (
+    *("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipped/share"),
+    "trainer/computed/exact_entropy",
+)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +135,7 @@ SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl", "trainer/policy/clipp
     [
         ("qwen2", {"pipeline_parallel": 2}),
         ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
+        pytest.param("llama", {"context_parallel": 2}, marks=pytest.mark.thorough),
     ],
     ids=lambda value: name_of(value),
 )
@@ -127,7 +146,11 @@ def test_old_and_reference_logprobs_reach_all_ranks(
 
     async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
         trainer = {**split, "micro_batch_tokens": 40}
-        algorithm = {"updates_per_batch": 2, "kl": {"coefficient": 0.2}}
+        algorithm = {
+            "updates_per_batch": 2,
+            "kl": {"coefficient": 0.2},
+            "entropy": {"coefficient": 0.01},
+        }
         count = make_config(family, trainer=trainer).num_trainer_ranks
         endpoints = {"trainer": free_addresses(count)}
         config = make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)
@@ -195,7 +218,8 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
 
     asyncio.run(train())
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
-    assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(len(senders))]
+    count = len(addresses) if config.trainer.distributed_optimizer else len(senders)
+    assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(count)]
     trained = load_tensors(tmp_path / "run" / "model", tied=family in TIED)
     start = load_tensors(model_folders[family], tied=family in TIED)
     wanted = unfused(model.state_dict())

@@ -76,7 +76,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     policy.zero_gradients()
     policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
     (plain * factors).sum().backward()
-    weights: Any = policy._model.named_weights()
+    weights: Any = policy._weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     gradients = {
         part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
@@ -109,7 +109,7 @@ def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
             lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
         ):
             policy.forward_backward([packed], loss)
-        weights: Any = policy._model.named_weights()
+        weights: Any = policy._weights()
         return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
 
     (kept, gradients), (kept_less, again) = train(False), train(True)
@@ -173,3 +173,76 @@ def test_an_fp32_head_changes_what_a_bfloat16_model_answers(
     difference = (outputs[0].logprobs_M - outputs[1].logprobs_M).abs().max()
     assert 0 < difference < 0.05
     assert all(one.entropies_M is not None and one.entropies_M.min() > 0 for one in outputs)
+
+
+def train(policy: MegatronPolicy, updates: int = 2) -> None:
+    packed = whole_batch()
+    for _ in range(updates):
+        policy.zero_gradients()
+        policy.forward_backward([packed], add_up)
+        policy.sum_gradients()
+        policy.update(1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
+    dtype: str, make_config: Callable[..., RunConfig]
+) -> None:
+    kept, away = (
+        make_policy(make_config("qwen2", model={"dtype": dtype}, trainer={"offload": names}))
+        for names in ([], ["optimizer", "gradients"])
+    )
+    for policy in (kept, away):
+        train(policy)
+    state = away.state()
+    assert state.keys() == kept.state().keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in kept.state().items())
+    exported = dict(away.export())
+    assert all(torch.equal(exported[name], tensor) for name, tensor in kept.export())
+    [stage] = away._data_parallel
+    buffers: Any = stage.buffers
+    tensors = [*away._optimizer_tensors(), *(buffer.grad_data for buffer in buffers)]
+    assert len(tensors) > 2 * len(list(away._weights()))
+    assert {tensor.untyped_storage().nbytes() for tensor in tensors} == {0}
+    again = make_policy(
+        make_config("qwen2", model={"dtype": dtype}, trainer={"offload": ["optimizer"]})
+    )
+    again.load_state({name: tensor.clone() for name, tensor in state.items()}, num_updates=2)
+    for policy in (kept, again):
+        train(policy)
+    found = again.state()
+    assert all(torch.equal(found[name], tensor) for name, tensor in kept.state().items())
+
+
+def split(config: RunConfig) -> RunConfig:
+    """With the distributed optimizer, which the configuration refuses to a rank alone."""
+    trainer = config.trainer.model_copy(update={"distributed_optimizer": True})
+    return config.model_copy(update={"trainer": trainer})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("offload", [(), ("optimizer", "gradients")])
+def test_the_distributed_optimizer_updates_parts_as_the_other_does_the_whole(
+    dtype: str, offload: tuple[str, ...], make_config: Callable[..., RunConfig]
+) -> None:
+    config = make_config("qwen2", model={"dtype": dtype}, trainer={"offload": offload})
+    whole, parts = make_policy(config), make_policy(split(config))
+    start = {name: tensor.clone() for name, tensor in parts.state().items()}
+    assert start.keys() == {f"{name}@0" for name in whole.state()}
+    for name, tensor in whole.state().items():  # in the precision of the folder
+        assert torch.equal(start[f"{name}@0"], tensor.flatten()), name
+    for policy in (whole, parts):
+        train(policy, updates=1)
+    state = parts.state()
+    for name, tensor in whole.state().items():
+        torch.testing.assert_close(state[f"{name}@0"], tensor.flatten(), rtol=1e-5, atol=1e-7)
+    again = make_policy(split(config))
+    again.load_state({name: tensor.clone() for name, tensor in state.items()}, num_updates=1)
+    assert all(
+        torch.equal(new, old)
+        for (_, new), (_, old) in zip(again.export(), parts.export(), strict=True)
+    )
+    for policy in (parts, again):
+        train(policy)
+    found = again.state()
+    assert all(torch.equal(found[name], tensor) for name, tensor in parts.state().items())

@@ -42,6 +42,31 @@ def test_tensor_parallel_sizes_that_do_not(facts: ModelFacts, tensor: int, words
         check_trainer_layout(facts, TrainerSection(tensor_parallel=tensor))
 
 
+@pytest.mark.parametrize(("tensor", "context"), [(1, 2), (1, 8), (2, 4), (8, 1), (4, 2)])
+def test_heads_that_context_parallel_ranks_can_divide(tensor: int, context: int) -> None:
+    section = TrainerSection(tensor_parallel=tensor, context_parallel=context)
+    check_trainer_layout(FACTS, section)
+
+
+@pytest.mark.parametrize(
+    ("facts", "tensor", "context", "words"),
+    [
+        (FACTS, 2, 3, "3 ranks cannot divide the 4 attention heads and 1 KV heads .* 1, 2, 4"),
+        (FACTS, 4, 4, r"the 2 attention heads .* has 8 and 2, tensor_parallel is 4\); .* 1, 2"),
+        (
+            replace(FACTS, num_heads=12, num_kv_heads=4),
+            1,
+            6,
+            "12 attention heads and 4 KV .* 2, 4, 12",
+        ),
+    ],
+)
+def test_heads_that_they_cannot(facts: ModelFacts, tensor: int, context: int, words: str) -> None:
+    section = TrainerSection(tensor_parallel=tensor, context_parallel=context)
+    with pytest.raises(InputError, match=rf"^trainer\.context_parallel: .*{words}$"):
+        check_trainer_layout(facts, section)
+
+
 def test_each_fault_has_a_line() -> None:
     with pytest.raises(InputError) as caught:
         check_trainer_layout(FACTS, TrainerSection(tensor_parallel=3, pipeline_parallel=4))
@@ -51,6 +76,22 @@ def test_each_fault_has_a_line() -> None:
         "trainer.pipeline_parallel: 4 does not divide the model's 6 layers; this model can have"
         " 1, 2, 3, 6 stages"
     )
+
+
+def test_stages_that_do_not_divide_the_layers_of_a_rank() -> None:
+    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=3))
+    words = r"virtual_stages: 2 does not divide the 3 layers of a pipeline rank \(6 / 2\); .* 1, 3$"
+    with pytest.raises(InputError, match=words):
+        check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=2))
+
+
+def test_what_needs_other_ranks() -> None:
+    TrainerSection(pipeline_parallel=2, virtual_stages=2)
+    with pytest.raises(ValidationError, match="virtual_stages: .* pipeline_parallel is 1; leave"):
+        TrainerSection(virtual_stages=2)
+    TrainerSection(context_parallel=2, distributed_optimizer=True)
+    with pytest.raises(ValidationError, match="distributed_optimizer: .* both sizes are 1; leave"):
+        TrainerSection(tensor_parallel=2, distributed_optimizer=True)
 
 
 def test_one_tensor_parallel_rank_has_nobody_to_share_tokens_with() -> None:
@@ -112,7 +153,9 @@ def test_layouts_that_do_not_fit_experts(
 
 
 def test_shares_of_experts_lie_on_ranks_that_there_are() -> None:
-    words = r"expert_parallel: 3 does not divide tensor_parallel x data_parallel \(2 x 2 = 4\)"
+    words = (
+        r"3 does not divide tensor_parallel x context_parallel x data_parallel \(2 x 1 x 2 = 4\)"
+    )
     with pytest.raises(ValidationError, match=words):
         TrainerSection(
             tensor_parallel=2, data_parallel=2, expert_parallel=3, sequence_parallel=True

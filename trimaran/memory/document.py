@@ -23,7 +23,7 @@ WORK = Work(prompt=1024, completion=2048, group=8, groups=64)
 FRACTION = 0.85
 """`rollout.memory_fraction` unless a run says otherwise."""
 BUCKET_MIB = 64
-SHARED = Choices(sequence_parallel=True)
+SHARED = Choices(sequence_parallel=True, distributed_optimizer=True)
 
 
 def refresh(text: str) -> str:
@@ -40,7 +40,7 @@ def tables() -> Iterator[str]:
     rule = "---:|" * len(DEVICES)
     yield ""
     yield (
-        "| model | tensor, pipeline, data, expert | ranks | stage | parameters | gradients | optimizer"
+        "| model | tensor, context, pipeline, data, expert | ranks | stage | parameters | gradients | optimizer"
         f" | snapshot | KiB a token | {sizes} |"
     )
     yield f"|---|---|---:|---:|---:|---:|---:|---:|---:|{rule}"
@@ -56,7 +56,8 @@ def tables() -> Iterator[str]:
 
 def _rank_rows(example: Example, layout: Layout) -> Iterator[str]:
     """Of the first stage and the last one, where there are several."""
-    sizes = f"{layout.tensor}, {layout.pipeline}, {layout.data}, {layout.expert}"
+    counts = layout.tensor, layout.context, layout.pipeline, layout.data, layout.expert
+    sizes = ", ".join(map(str, counts))
     for stage in sorted({0, layout.pipeline - 1}):
         first = stage * (layout.num_ranks // layout.pipeline)
         rank = rank_memory(example.model, layout.place(first), WORK, SHARED)

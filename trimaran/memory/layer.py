@@ -3,7 +3,8 @@
 Seen with `torch.autograd.graph.saved_tensors_hooks` on our layer spec (services/trainer/megatron/model.py).
 With C channels of the model, Q of all heads, K of all key/value heads, H heads, F of the MLP, e bytes of a
 number, r rows of attention for each packed token, L tokens of a sequence, T tensor-parallel ranks, and
-S = T with sequence parallelism, else 1:
+S = T with sequence parallelism, else 1. Context-parallel ranks share it all: outside the attention the tokens,
+inside it the heads.
 
     norms       e 2 C / S, their inputs; those of heads e (Q + K) / T
     inputs      e (2 C / S + Q / T), of the projections to queries, to the MLP and of the attention
@@ -56,11 +57,12 @@ def layer_bytes(
     hidden, size, tensor = model.facts.hidden_size, model.number_bytes, layout.tensor
     split = tensor if sequence_parallel else 1
     heads = (model.queries + model.keys) / tensor if model.has_head_norms else 0
+    context, pair_cost = layout.context, PAIR_COST_CPU if on_host else PAIR_COST
     return LayerBytes(
-        norms=size * (2 * hidden / split + heads),
-        inputs=size * (2 * hidden / split + model.queries / tensor),
-        mlp=_mlp(model, tensor),
-        attention=_attention(model, work, tensor, PAIR_COST_CPU if on_host else PAIR_COST),
+        norms=size * (2 * hidden / split + heads) / context,
+        inputs=size * (2 * hidden / split + model.queries / tensor) / context,
+        mlp=_mlp(model, tensor) / context,
+        attention=_attention(model, work, tensor * context, pair_cost),
     )
 
 
@@ -76,20 +78,21 @@ def _mlp(model: Model, tensor: int) -> float:
     return model.facts.experts_per_token * each + 2 * FP32 * model.facts.num_experts
 
 
-def _attention(model: Model, work: Work, tensor: int, pair_cost: float) -> float:
+def _attention(model: Model, work: Work, ranks: int, pair_cost: float) -> float:
+    """`ranks`: that divide the heads."""
     if not work.shares_prompt(pair_cost):
-        return work.rows * _attention_row(model, work.sequence, tensor)
+        return work.rows * _attention_row(model, work.sequence, ranks)
     of_prompt = work.prompt / work.group_tokens
-    keys = 2 * model.number_bytes * max(model.keys / tensor, model.facts.head_dim)
-    prompt = _attention_row(model, work.prompt, tensor) + keys
-    completion = _attention_row(model, EXPLICIT_LENGTH + 1, tensor)
+    keys = 2 * model.number_bytes * max(model.keys / ranks, model.facts.head_dim)
+    prompt = _attention_row(model, work.prompt, ranks) + keys
+    completion = _attention_row(model, EXPLICIT_LENGTH + 1, ranks)
     return of_prompt * prompt + (1 - of_prompt) * completion
 
 
-def _attention_row(model: Model, length: int, tensor: int) -> float:
+def _attention_row(model: Model, length: int, ranks: int) -> float:
     """With more ranks than key/value heads each of them has one."""
-    size, heads = model.number_bytes, model.facts.num_heads / tensor
-    queries, keys = model.queries / tensor, max(model.keys / tensor, model.facts.head_dim)
+    size, heads = model.number_bytes, model.facts.num_heads / ranks
+    queries, keys = model.queries / ranks, max(model.keys / ranks, model.facts.head_dim)
     if length > EXPLICIT_LENGTH:
         return size * 2 * (queries + keys) + FP32 * heads
     weights = heads * length * (FP32 + (size if size < FP32 else 0))

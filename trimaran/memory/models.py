@@ -43,7 +43,12 @@ QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 
 
 EXAMPLES = (
     Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),
-    Example("Qwen2.5-32B", QWEN25_32B, (Layout(8, 1, 1), Layout(8, 2, 1), Layout(4, 4, 1)), 2),
+    Example(
+        "Qwen2.5-32B",
+        QWEN25_32B,
+        (Layout(8, 1, 1), Layout(8, 1, 1, context=2), Layout(8, 2, 1), Layout(4, 4, 1)),
+        2,
+    ),
     Example(
         "Qwen3-30B-A3B",
         QWEN3_30B,

@@ -66,7 +66,7 @@ class Plan:
             return room.trainer
         if room.host is None:
             return None
-        fixed = self.sure_on_host() - sum(rank.sure for rank in self.ranks)
+        fixed = self.sure_on_host() - sum(rank.resident for rank in self.ranks)
         return (room.host - fixed) // len(self.ranks)
 
     def largest_micro_batch(self, room: Room) -> int | None:
@@ -87,7 +87,8 @@ class Plan:
         return self.config.rollout.replicas * one
 
     def _own(self, rank: RankMemory) -> int:
-        return RUNTIME + rank.snapshot + (rank.sure if self.trains_on_host else 0)
+        on_device = rank.resident if self.trains_on_host else 0
+        return RUNTIME + rank.snapshot + rank.host_optimizer + on_device
 
 
 def make_plan(
@@ -130,6 +131,9 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         reference=config.algorithm.kl.coefficient > 0,
         sequence_parallel=config.trainer.sequence_parallel,
         fp32_head=config.trainer.fp32_head,
+        distributed_optimizer=config.trainer.distributed_optimizer,
+        offload=config.trainer.offload,
+        virtual_stages=config.trainer.virtual_stages,
         on_host=on_host,
     )
 
@@ -214,7 +218,7 @@ def _too_long(plan: Plan, room: Room) -> Iterator[str]:
 def _with_less(plan: Plan) -> str:
     if plan.trains_on_host:
         return "lower rollout.replicas or rollout.kv_cache_gib"
-    return "raise trainer.tensor_parallel or trainer.pipeline_parallel"
+    return "raise trainer.tensor_parallel, context_parallel or pipeline_parallel"
 
 
 def _no_sequence(plan: Plan, room: Room) -> Iterator[str]:

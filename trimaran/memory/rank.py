@@ -32,6 +32,10 @@ class Choices:
     """The frozen initial policy is kept, for a KL term."""
     sequence_parallel: bool = False
     fp32_head: bool = False
+    distributed_optimizer: bool = False
+    offload: tuple[str, ...] = ()
+    """As `trainer.offload`."""
+    virtual_stages: int = 1
     on_host: bool = False
     """The rank computes on a CPU."""
 
@@ -52,8 +56,8 @@ class RankMemory:
     """The frozen weights that a KL term compares with."""
     layers_token: float
     """Activations of all its layers, for each packed token."""
-    in_flight: int
-    """Micro-batches whose activations are kept at a time."""
+    in_flight: float
+    """Micro-batches whose activations are kept at a time; of some, those of a part of its layers."""
     batch_tokens: int
     """Packed tokens of one update on its data-parallel rank: no micro-batch has more."""
     logits_token: float
@@ -66,11 +70,27 @@ class RankMemory:
     """What a pass of the reference holds, for each packed token in it."""
     snapshot: int
     """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
+    offload: tuple[str, ...] = ()
 
     @property
     def sure(self) -> int:
-        """What does not depend on how much trains at a time."""
-        return self.weights + self.gradients + self.main_weights + self.moments + self.reference
+        """At an update, which does not depend on how much trains at a time."""
+        return self.weights + self.gradients + self.optimizer + self.reference
+
+    @property
+    def optimizer(self) -> int:
+        return self.main_weights + self.moments
+
+    @property
+    def host_optimizer(self) -> int:
+        """On the host, where it waits between updates."""
+        return self.optimizer if "optimizer" in self.offload else 0
+
+    @property
+    def resident(self) -> int:
+        """What is on the device all the time."""
+        gradients = self.gradients if "gradients" in self.offload else 0
+        return self.sure - self.host_optimizer - gradients
 
     def activations(self, tokens: int) -> int:
         return round(self.layers_token * min(self.in_flight * tokens, self.batch_tokens))
@@ -79,18 +99,19 @@ class RankMemory:
         return round(self.logits_token * tokens)
 
     def passing(self, tokens: int) -> int:
-        """At the highest point of an update, which is where a backward pass begins, or a pass of the
-        reference."""
+        """Beside `resident`, at the highest point of a step: where a backward pass begins, in a pass of
+        the reference, or where the optimizer is back from the host."""
         compared = min(REFERENCE_FACTOR * tokens, self.batch_tokens)
         training = self.activations(tokens) + max(
             self.logits(tokens) + self.head, round(self.working_token * tokens)
         )
         inference = round(self.reference_token * compared) + self.head if self.reference else 0
-        return max(training, inference)
+        away = self.sure - self.resident
+        return max(training + away - self.host_optimizer, inference, away)
 
     def peak(self, tokens: int) -> int:
         """Of the device, with micro-batches of so many packed tokens."""
-        return self.sure + self.passing(tokens)
+        return self.resident + self.passing(tokens)
 
     def largest(self, room: int) -> int:
         """The most tokens of a micro-batch with which the peak is within `room`; 0 where none are."""
@@ -107,17 +128,17 @@ def rank_memory(
     dense, experts = dense_parameters(model, place), expert_parameters(model, place)
     count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
     layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
+    updated = _updated(dense, experts, place) if choices.distributed_optimizer else count
     logits, head = _head(model, place, work, choices.fp32_head)
-    norm = size * model.facts.hidden_size if place.is_last_stage else 0
+    norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     return RankMemory(
         weights=size * count,
         gradients=FP32 * count,
-        main_weights=FP32 * count if size < FP32 else 0,
-        moments=2 * FP32 * count,
+        main_weights=FP32 * updated if size < FP32 else 0,
+        moments=2 * FP32 * updated,
         reference=size * count if choices.reference else 0,
         layers_token=layers * layer + norm,
-        # The first stage as many as there are stages (1F1B: PipeDream-Flush, arXiv 2006.09503).
-        in_flight=place.layout.pipeline - place.pipeline,
+        in_flight=_in_flight(place, choices.virtual_stages),
         batch_tokens=work.batch_tokens,
         logits_token=logits,
         working_token=layer,
@@ -125,7 +146,24 @@ def rank_memory(
         reference_token=layer + logits if choices.reference else 0.0,
         snapshot=size
         * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
+        offload=choices.offload,
     )
+
+
+def _in_flight(place: RankPlace, virtual_stages: int) -> float:
+    """The first stage as many as there are stages (1F1B: PipeDream-Flush, arXiv 2006.09503). With several
+    stages a rank (interleaved: arXiv 2104.04473), as megatron-core warms up, in parts of a rank's layers."""
+    ranks, after = place.layout.pipeline, place.layout.pipeline - place.pipeline - 1
+    if virtual_stages == 1:
+        return after + 1
+    return (2 * after + (virtual_stages - 1) * ranks + 1) / virtual_stages
+
+
+def _updated(dense: int, experts: int, place: RankPlace) -> int:
+    """Parameters whose optimizer the rank has, of those that others hold as well."""
+    layout = place.layout
+    same = layout.data * layout.context
+    return -(-dense // same) + -(-experts * layout.expert // (same * layout.tensor))
 
 
 def _head(model: Model, place: RankPlace, work: Work, fp32: bool) -> tuple[float, int]:
@@ -133,10 +171,10 @@ def _head(model: Model, place: RankPlace, work: Work, fp32: bool) -> tuple[float
     if not place.is_last_stage:
         return 0.0, 0
     size, hidden, rows = model.number_bytes, model.facts.hidden_size, vocabulary(model, place)
-    gradient = size * rows * hidden
+    gradient, trained = size * rows * hidden, work.trained / place.layout.context
     # The chosen hidden states and their gradient, and logits, which turn into their own gradient.
     if fp32 and size < FP32:
         entries = min(CHUNK_ENTRIES, rows)
         token = size * hidden + FP32 * 2 * (hidden + entries)
-        return work.trained * token, gradient + 2 * FP32 * entries * hidden
-    return work.trained * size * (2 * hidden + rows), 2 * FP32 * CHUNK_ROWS * rows + gradient
+        return trained * token, gradient + 2 * FP32 * entries * hidden
+    return trained * size * (2 * hidden + rows), 2 * FP32 * CHUNK_ROWS * rows + gradient

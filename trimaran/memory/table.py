@@ -72,6 +72,10 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         ("activations and logits of a token, KiB", *map(_kib, ranks)),
         row("snapshot on the host", [rank.snapshot for rank in ranks]),
     ]
+    if plan.config.trainer.offload:
+        kept = [rank.host_optimizer for rank in ranks]
+        rows.append(row("optimizer on the host", kept))
+        rows.append(row("on the device all the time", [rank.resident for rank in ranks]))
     known = "?" if largest is None else f"{largest:,}"
     rows.append(
         (f"largest micro-batch, of {plan.work.batch_tokens:,} tokens", *[known] * len(ranks))
@@ -106,6 +110,11 @@ def _host(plan: Plan, room: Room) -> list[Row]:
         ("all on one host, GiB", ""),
         ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),
         (f"shadows of {count} replicas", number(count * plan.replica.shadow)),
+        *(
+            [("optimizers", number(sum(rank.host_optimizer for rank in plan.ranks)))]
+            if "optimizer" in plan.config.trainer.offload
+            else []
+        ),
         ("trainer processes as loaded", number(RUNTIME * len(plan.ranks))),
         ("peak, without replicas as loaded", number(plan.peak_on_host())),
         ("there is", "?" if room.host is None else number(room.host)),

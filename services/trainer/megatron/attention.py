@@ -17,6 +17,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 
 from services.trainer.megatron import sequences, shared_prompts
+from services.trainer.megatron.context import ALONE, ContextSplit
 from services.trainer.megatron.segments import Segments, assign, positions
 from services.trainer.megatron.sequences import Sequences
 from services.trainer.megatron.shared_prompts import SharedPrompts, shared_prompt_attention
@@ -43,6 +44,7 @@ class PackedLayout(PackedSeqParams):
     shared: SharedPrompts | None = None
     cos_ND: torch.Tensor | None = None
     sin_ND: torch.Tensor | None = None
+    context: ContextSplit = ALONE
 
 
 def build_layout(
@@ -51,10 +53,11 @@ def build_layout(
     dtype: torch.dtype,
     num_key_heads: int,
     attention_factor: float = 1.0,
+    context: ContextSplit = ALONE,
 ) -> PackedLayout:
     """Decide for each group how its prompt is attended to, and say where its tokens go.
 
-    `num_key_heads`: key/value heads of this rank. `attention_factor`: `rope.Rope` says of what.
+    `num_key_heads`: key/value heads of this rank outside the attention. `attention_factor`: `rope.Rope` says of what.
     """
     device = inverse_frequencies.device
     angles = positions(groups)[:, None].float().to(device) * inverse_frequencies
@@ -64,9 +67,12 @@ def build_layout(
     return PackedLayout(
         segments=segments,
         sequences=sequences.lay_out(in_sequences, device),
-        shared=shared_prompts.lay_out(sharing, num_key_heads, device) if sharing else None,
+        shared=shared_prompts.lay_out(sharing, context.key_heads(num_key_heads), device)
+        if sharing
+        else None,
         cos_ND=(angles.cos() * attention_factor).to(dtype),
         sin_ND=(angles.sin() * attention_factor).to(dtype),
+        context=context,
     )
 
 
@@ -92,12 +98,17 @@ class PackedAttention(MegatronModule):
         packed_seq_params: PackedLayout,
         **_: Any,
     ) -> torch.Tensor:
-        """[N, 1, H, D], [N, 1, K, D], [N, 1, K, D] -> [N, 1, H * D]."""
+        """[N, 1, H, D], [N, 1, K, D], [N, 1, K, D] -> [N, 1, H * D].
+
+        With context parallelism N is this rank's share of the tokens.
+        """
         layout = packed_seq_params
         assert layout.cos_ND is not None and layout.sin_ND is not None
-        query = rotate(query.squeeze(1), layout.cos_ND, layout.sin_ND)
-        key = rotate(key.squeeze(1), layout.cos_ND, layout.sin_ND)
-        return attend(query, key, value.squeeze(1), layout).flatten(1).unsqueeze(1)
+        query, key, value = layout.context.to_heads(*(x.squeeze(1) for x in (query, key, value)))
+        query = rotate(query, layout.cos_ND, layout.sin_ND)
+        key = rotate(key, layout.cos_ND, layout.sin_ND)
+        out = layout.context.to_tokens(attend(query, key, value, layout))
+        return out.flatten(1).unsqueeze(1)
 
 
 def attend(

@@ -16,6 +16,11 @@ def tensor_group() -> dist.ProcessGroup | None:
     return _unless_alone(parallel_state.get_tensor_model_parallel_group())
 
 
+def context_group() -> dist.ProcessGroup | None:
+    """Those that share the tokens of each micro-batch."""
+    return _unless_alone(parallel_state.get_context_parallel_group())
+
+
 def stage_group() -> dist.ProcessGroup | None:
     """The stages of one pipeline."""
     return _unless_alone(parallel_state.get_pipeline_model_parallel_group())

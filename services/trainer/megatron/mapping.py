@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from services.trainer.megatron.architecture import Architecture
+from services.trainer.megatron.main_weights import fill_main
 from services.trainer.megatron.rules import MappingRule, Rules, Shape, rows, whole
 from services.trainer.model_files import EMBEDDING, HEAD
 from services.weight_sync.data.snapshot import Part
@@ -93,8 +94,7 @@ def load_weights(
         shard = rule.shard(whole_tensors, *rule.at(place))
         with torch.no_grad():
             parameter.copy_(shard)
-            if (main := getattr(parameter, "main_param", None)) is not None:
-                main.copy_(shard)
+            fill_main(parameter, shard)
 
 
 def _checked(tensors: Mapping[str, torch.Tensor], name: str, shape: Shape) -> torch.Tensor:

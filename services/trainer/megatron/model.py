@@ -19,7 +19,8 @@ from megatron.core.transformer.transformer_block import (
 
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
-from services.trainer.megatron.groups import tensor_group
+from services.trainer.megatron.context import ContextSplit
+from services.trainer.megatron.groups import context_group, tensor_group
 from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
 from services.trainer.megatron.mapping import mark_shards, parameters
@@ -52,8 +53,10 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class PackedGPT(GPTModel):
-    """One pipeline stage of a GPTModel that reads packed sequences; the last one answers with
-    log-probabilities."""
+    """One stage of a GPTModel that reads packed sequences; the last one answers with log-probabilities.
+
+    A pipeline rank has one stage, or several (`virtual`) with the interleaved schedule.
+    """
 
     def __init__(
         self,
@@ -63,24 +66,28 @@ class PackedGPT(GPTModel):
         run: RunConfig,
         place: RankPlace,
         device: torch.device,
+        virtual: int = 0,
     ) -> None:
         size = place.layout.tensor
-        spec: Any = _block_spec(config)
+        stage = virtual if run.trainer.virtual_stages > 1 else None
+        spec: Any = _block_spec(config, stage)
         super().__init__(
             config=config,
             transformer_layer_spec=spec,
             vocab_size=-(-architecture.facts.vocab_size // size) * size,
             max_sequence_length=architecture.facts.max_positions,
-            pre_process=place.pipeline == 0,
-            post_process=place.is_last_stage,
+            pre_process=place.pipeline == virtual == 0,
+            post_process=place.is_last_stage and virtual == run.trainer.virtual_stages - 1,
             share_embeddings_and_output_weights=architecture.facts.tied,
             position_embedding_type="none",
+            vp_stage=stage,
         )
         layers: Any = self.decoder.layers
         self.first_layer: int = layers[0].layer_number - 1
         """Of this stage, as the whole model counts."""
         self._tensor_rank = place.tensor
-        self._padding = size if config.sequence_parallel else 1
+        self._context = ContextSplit(place.context, place.layout.context, context_group())
+        self._padding = self._context.size * (size if config.sequence_parallel else 1)
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
         # More ranks than key/value heads share one each.
@@ -98,7 +105,7 @@ class PackedGPT(GPTModel):
     def outputs(self, packed: Tokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
 
-        With sequence parallelism N is this rank's share of the tokens.
+        With sequence or context parallelism N is this rank's share of the tokens.
         """
         token_ids, groups = _pad(packed, self._padding)
         layout = build_layout(
@@ -107,21 +114,25 @@ class PackedGPT(GPTModel):
             self.config.params_dtype,
             self._num_key_heads,
             self._rope.attention_factor,
+            self._context,
         )
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
-            hidden = self.embedding(input_ids=token_ids[None], position_ids=None)
+            hidden = self.embedding(input_ids=self._context.own(token_ids)[None], position_ids=None)
         hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
         if not self.post_process:
             return hidden
+        own, sources = self._context.find(packed.sources_M)
         if self.config.sequence_parallel:
             hidden = tensor_parallel.gather_from_sequence_parallel_region(hidden)
-            hidden = hidden.squeeze(1).index_select(0, packed.sources_M)
+            hidden = hidden.squeeze(1).index_select(0, sources)
         else:
-            hidden = hidden.squeeze(1).index_select(0, packed.sources_M)
+            hidden = hidden.squeeze(1).index_select(0, sources)
             hidden = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
         weight, first = self._output_weight()
-        return vocab_parallel_outputs(hidden, weight, packed.targets_M - first, self._head, entropy)
+        targets = packed.targets_M[own] - first
+        outputs = vocab_parallel_outputs(hidden, weight, targets, self._head, entropy)
+        return self._context.join(outputs, own, len(packed.targets_M))
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""
@@ -164,7 +175,9 @@ def transformer_config(
         attention_dropout=0.0,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
+        context_parallel_size=layout.context,
         sequence_parallel=run.trainer.sequence_parallel,
+        **(_interleaved(run.trainer.virtual_stages) if run.trainer.virtual_stages > 1 else {}),
         # Micro-batches have as many tokens as they have.
         variable_seq_lengths=layout.pipeline > 1,
         # The only one that takes them; also looked at where there are no experts.
@@ -190,6 +203,16 @@ def transformer_config(
     )
 
 
+def _interleaved(virtual_stages: int) -> dict[str, Any]:
+    """Both directions at a time would be mixed up between two ranks, which are each other's next and
+    previous one; megatron-core keeps them apart where it overlaps them."""
+    return {
+        "virtual_pipeline_model_parallel_size": virtual_stages,
+        "overlap_p2p_comm": True,
+        "batch_p2p_comm": False,
+    }
+
+
 def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
     if not facts.num_experts:
         return {}
@@ -211,7 +234,7 @@ def _mend_router() -> None:
         moe_utils.te_general_gemm = None
 
 
-def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
+def _block_spec(config: TransformerConfig, stage: int | None) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts,
         normalization="RMSNorm",
@@ -228,5 +251,5 @@ def _block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     norm: Any = RMSNorm
     return TransformerBlockSubmodules(
-        layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=norm
+        layer_specs=[layer] * get_num_layers_to_build(config, stage), layer_norm=norm
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from services.trainer.batch import PackedBatch
 from services.trainer.megatron import schedule
 from services.trainer.megatron.architecture import Architecture, attention_cost
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
+from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
 from services.trainer.megatron.mapping import (
     check_names,
     list_parts,
@@ -28,6 +30,7 @@ from services.trainer.megatron.mapping import (
     tensor_shapes,
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
+from services.trainer.megatron.offload import HostCopies
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.weight_sync.data.grid import cut_tensors
@@ -53,13 +56,12 @@ class MegatronPolicy:
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._rules = model_rules(architecture)
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
-        self._model = self._make_model()
-        self._data_parallel = DistributedDataParallel(
-            self._model.config,
-            DistributedDataParallelConfig(grad_reduce_in_fp32=True),
-            self._model,
-        )
+        self._stages = self._make_stages()
+        """Of the pipeline, on this rank."""
+        self._data_parallel = [_with_buffers(config, stage) for stage in self._stages]
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
+        if config.trainer.distributed_optimizer:
+            mark_parts(self._stages, self._optimizer)
         # One for experts, where they are spread over ranks, and one for the rest.
         self._adams: list[torch.optim.Optimizer]
         self._adams = [one.optimizer for one in _parts(self._optimizer)]
@@ -69,66 +71,94 @@ class MegatronPolicy:
             for group in adam.param_groups
             for main in group["params"]
         }
+        self._on_host = HostCopies()
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         check_names(tensors, architecture)
-        self._load(self._model, tensors)
+        self._load(self._stages, tensors)
+        self._put_away()
         self._gradient_norm = 0.0
         self.num_updates = 0
-        self._reference: PackedGPT | None = None
+        self._reference: list[PackedGPT] = []
         if config.algorithm.kl.coefficient:
-            self._reference = self._make_model().requires_grad_(False)
+            self._reference = [stage.requires_grad_(False) for stage in self._make_stages()]
             self._load(self._reference, tensors)
             self._put_reference_away()
 
-    def _make_model(self) -> PackedGPT:
+    def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
-        return PackedGPT(
-            self._architecture, self._rules, config, self._config, self._place, self.device
-        )
+        common = self._architecture, self._rules, config, self._config, self._place, self.device
+        return [PackedGPT(*common, stage) for stage in range(self._config.trainer.virtual_stages)]
 
-    def _load(self, model: PackedGPT, tensors: dict[str, torch.Tensor]) -> None:
-        load_weights(model.named_weights(), self._rules, tensors, self._place)
+    def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
+        load_weights(_named(stages), self._rules, tensors, self._place)
+
+    def _weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return _named(self._stages)
+
+    def _put_away(self) -> None:
+        """What `trainer.offload` names: the optimizer but for an update, gradients from an update until
+        the next ones are computed."""
+        offload = self._config.trainer.offload
+        if "optimizer" in offload:
+            self._on_host.put_away(self._optimizer_tensors())
+        if "gradients" in offload:
+            for one in self._data_parallel:
+                one.offload_grad_buffers()
+
+    def _optimizer_tensors(self) -> Iterator[torch.Tensor]:
+        """Without main weights that are the parameters themselves."""
+        for one in self._main_weights():
+            if one.is_copy:
+                yield one.main
+            state = self._adam_of[id(one.main)].state[one.main]
+            yield from (state[key] for key in MOMENTS if key in state)
 
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False
     ) -> list[TokenOutputs]:
-        return schedule.infer([self._model], micro_batches, entropy)
+        return schedule.infer(self._stages, micro_batches, entropy)
 
     def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
-        assert self._reference is not None, "a reference exists only with a KL coefficient"
+        assert self._reference, "a reference exists only with a KL coefficient"
         if self._config.algorithm.kl.offload:
-            self._reference.to(self.device)
-        outputs = schedule.infer([self._reference], micro_batches, entropy=False)
+            for stage in self._reference:
+                stage.to(self.device)
+        outputs = schedule.infer(self._reference, micro_batches, entropy=False)
         self._put_reference_away()
         return [one.logprobs_M for one in outputs]
 
     def _put_reference_away(self) -> None:
-        if self._reference is not None and self._config.algorithm.kl.offload:
-            self._reference.to("cpu")
+        if self._config.algorithm.kl.offload:
+            for stage in self._reference:
+                stage.to("cpu")
 
     def forward_backward(
         self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
     ) -> None:
-        schedule.train([self._data_parallel], micro_batches, loss, entropy)
+        schedule.train(self._data_parallel, micro_batches, loss, entropy)
 
     def zero_gradients(self) -> None:
-        self._data_parallel.zero_grad_buffer()
+        for one in self._data_parallel:
+            if "gradients" in self._config.trainer.offload:
+                one.restore_grad_buffers()
+            one.zero_grad_buffer()
         self._optimizer.zero_grad()
 
     def own_gradient_norm(self) -> float:
-        weights: list[Any] = [weight for _, weight in self._model.named_weights()]
+        weights: list[Any] = [weight for _, weight in self._weights()]
         return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
 
     def sum_gradients(self) -> float:
         if self._place.layout.num_ranks > 1:
             # Without a number of tokens: nothing is divided.
-            finalize_model_grads([self._data_parallel])
+            finalize_model_grads([*self._data_parallel])
         self._optimizer.prepare_grads()
         self._gradient_norm = float(self._optimizer.get_grad_norm())
         return self._gradient_norm
 
     def update(self, learning_rate: float) -> None:
         """As megatron-core's own `step`, which would not let us look at the norm in between."""
+        self._on_host.bring_back()
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         for one in _parts(self._optimizer):
@@ -137,6 +167,7 @@ class MegatronPolicy:
             )
         self._optimizer.step_with_ready_grads()
         self.num_updates += 1
+        self._put_away()
 
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         group = parallel_state.get_data_parallel_group()
@@ -164,7 +195,7 @@ class MegatronPolicy:
 
         All tensor-parallel ranks of a stage must iterate together, to the end.
         """
-        named = ((name, weight.detach()) for name, weight in self._model.named_weights())
+        named = ((name, weight.detach()) for name, weight in self._weights())
         return list_parts(named, self._rules, self._place, gather_rows)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
@@ -181,7 +212,7 @@ class MegatronPolicy:
         exactly one rank has each element, so the sum is that element, bit for bit.
         """
         axes = {tensor.name: tensor.axis for tensor in self.tensors}
-        held = {name: weight.detach() for name, weight in self._model.named_weights()}
+        held = {name: weight.detach() for name, weight in self._weights()}
         for name, rule in self._rules.items():
             own = [(name, held[name])] if name in held else []
             parts = {
@@ -199,36 +230,43 @@ class MegatronPolicy:
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's fp32 main weights and AdamW moments, live; before the first update no moments.
 
+        With the distributed optimizer its parts of them, flat: `main.NAME@START` begins at that element.
         Raises InternalError for an optimizer that keeps no moments under AdamW's names.
         """
         state = {}
-        for name, main, _ in self._main_weights():
-            state[f"main.{name}"] = main.detach()
+        for one in self._main_weights():
+            state[f"main.{one.name}"] = self._on_host.values(one.main)
             for key in MOMENTS if self.num_updates else ():
-                adam = self._adam_of[id(main)]
-                if key not in adam.state[main]:
-                    raise InternalError(f"{type(adam).__name__} holds no {key} of {name}")
-                state[f"{key}.{name}"] = adam.state[main][key]
+                adam = self._adam_of[id(one.main)]
+                if key not in adam.state[one.main]:
+                    raise InternalError(f"{type(adam).__name__} holds no {key} of {one.name}")
+                state[f"{key}.{one.name}"] = self._on_host.values(adam.state[one.main][key])
         return state
 
     def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
-        """What `state` gave after `num_updates` optimizer updates.
+        """What `state` gave after `num_updates` optimizer updates. All ranks must call.
 
         Raises InputError, before anything changes, when it is not of this model.
         """
         self._check_state(state, num_updates)
-        for name, main, parameter in self._main_weights():
+        self._on_host.bring_back()
+        for one in self._main_weights():
             with torch.no_grad():
-                main.copy_(state[f"main.{name}"])
-                parameter.copy_(main)
+                one.main.copy_(state[f"main.{one.name}"])
+                one.computes.copy_(one.main)
             if num_updates:
                 # A tensor of its own each: torch's AdamW counts in it, in place.
                 entry: dict[str, Any] = {
                     "step": torch.tensor(float(num_updates), device=self.device)
                 }
                 for key in MOMENTS:
-                    entry[key] = state[f"{key}.{name}"].to(self.device).clone()
-                self._adam_of[id(main)].state[main] = entry
+                    entry[key] = state[f"{key}.{one.name}"].to(self.device).clone()
+                self._adam_of[id(one.main)].state[one.main] = entry
+        if self._config.trainer.distributed_optimizer:
+            # The other parts come from the ranks that updated them.
+            for stage in self._data_parallel:
+                stage.start_param_sync(force_sync=True)
+        self._put_away()
         for group in self._optimizer.param_groups:
             # Where MindSpeed's AdamW and the FusedAdam of TransformerEngine and apex count.
             group["step"] = num_updates
@@ -237,7 +275,7 @@ class MegatronPolicy:
     def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
         kinds = ("main", *MOMENTS) if num_updates else ("main",)
         wanted = {
-            f"{kind}.{name}": main.shape for name, main, _ in self._main_weights() for kind in kinds
+            f"{kind}.{one.name}": one.main.shape for one in self._main_weights() for kind in kinds
         }
         for name, shape in wanted.items():
             if name not in state:
@@ -248,10 +286,21 @@ class MegatronPolicy:
                     f" this run's model needs {tuple(shape)}"
                 )
 
-    def _main_weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Name, fp32 main weight and parameter, which are one tensor where fp32 computes."""
-        for name, parameter in self._model.named_weights():
-            yield name, getattr(parameter, "main_param", parameter), parameter
+    def _main_weights(self) -> Iterator[MainWeight]:
+        return main_weights(self._weights())
+
+
+def _named(stages: Sequence[PackedGPT]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return chain.from_iterable(stage.named_weights() for stage in stages)
+
+
+def _with_buffers(config: RunConfig, stage: PackedGPT) -> DistributedDataParallel:
+    """For its gradients."""
+    choices = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=config.trainer.distributed_optimizer,
+    )
+    return DistributedDataParallel(stage.config, choices, stage)
 
 
 def _parts(optimizer: Any) -> list[Any]:
@@ -259,7 +308,9 @@ def _parts(optimizer: Any) -> list[Any]:
     return optimizer.chained_optimizers
 
 
-def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:
+def _make_optimizer(
+    config: RunConfig, dtype: torch.dtype, stages: list[DistributedDataParallel]
+) -> Any:
     section = config.trainer
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
@@ -272,8 +323,9 @@ def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDat
             bf16=dtype == torch.bfloat16,
             params_dtype=dtype,
             clip_grad=section.clip_grad,
+            use_distributed_optimizer=section.distributed_optimizer,
         ),
-        [model],
+        [*stages],
         use_gloo_process_groups=False,
     )
     for one in _parts(optimizer):

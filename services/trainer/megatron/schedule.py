@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import get_attr_wrapped_model
 
@@ -60,11 +61,14 @@ def _run(
     entropy: bool,
     forward_only: bool,
 ) -> list[Any]:
-    """What `finish` gave of each micro-batch, on the last stage."""
+    """What `finish` gave of each micro-batch, on the last stage. `chunks`: this rank's stages."""
     device = next(chunks[0].parameters()).device
     count = most_micro_batches(len(micro_batches), device)
     if not count:
         return []
+    if len(chunks) > 1:  # the interleaved schedule goes round by as many as there are ranks
+        ranks = parallel_state.get_pipeline_model_parallel_world_size()
+        count = -(-count // ranks) * ranks
     batches = [*micro_batches, *[OneToken.on(device)] * (count - len(micro_batches))]
 
     def step(

@@ -45,6 +45,29 @@ def test_bfloat16_takes_18_bytes_a_parameter_and_float32_16() -> None:
     assert (whole.weights, whole.main_weights, whole.sure) == (4 * COUNT, 0, 16 * COUNT)
 
 
+def test_a_distributed_optimizer_is_shared_by_ranks_with_the_same_parameters() -> None:
+    layout, choices = Layout(data=2, context=2), Choices(distributed_optimizer=True)
+    rank = rank_memory(MODEL, layout.place(3), WORK, choices)
+    assert (rank.weights, rank.gradients) == (2 * COUNT, 4 * COUNT)
+    assert (rank.main_weights, rank.moments) == (COUNT, 2 * COUNT)
+    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    spread = Layout(tensor=2, data=4, expert=4)
+    alone, shared = (rank_memory(model, spread.place(0), WORK, one) for one in (Choices(), choices))
+    experts = 2 * (3 * 8 * 6)  # layers, the one expert of the rank, which two ranks hold
+    dense = alone.moments // 8 - experts
+    assert shared.moments == 8 * (dense // 4 + experts // 2)
+
+
+def test_what_is_off_loaded_is_there_for_an_update_and_not_in_a_backward_pass() -> None:
+    kept = rank_memory(MODEL, ONE.place(0), WORK)
+    choices = Choices(offload=("optimizer", "gradients"))
+    rank = rank_memory(MODEL, ONE.place(0), WORK, choices)
+    assert (rank.sure, rank.resident, rank.host_optimizer) == (18 * COUNT, 2 * COUNT, 12 * COUNT)
+    assert rank.peak(64) == max(18 * COUNT, kept.peak(64) - 12 * COUNT)
+    alone = rank_memory(MODEL, ONE.place(0), WORK, Choices(offload=("gradients",)))
+    assert (alone.resident, alone.peak(64)) == (14 * COUNT, kept.peak(64))
+
+
 def test_a_reference_is_the_weights_once_more() -> None:
     rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True))
     assert rank.reference == 2 * COUNT
@@ -79,6 +102,18 @@ def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None
     assert (together.norms, apart.norms) == (32, 16)
     assert (together.inputs, apart.inputs) == (2 * (16 + 4), 2 * (8 + 4))
     assert together.mlp == apart.mlp == 3 * 24
+
+
+def test_context_parallel_ranks_share_tokens_and_heads() -> None:
+    alone, shared = layer_bytes(MODEL, ONE, WORK), layer_bytes(MODEL, Layout(context=2), WORK)
+    assert shared.total == alone.total / 2
+    of_four = layer_bytes(MODEL, Layout(context=4), WORK)  # each has one of two key heads
+    assert of_four.mlp == alone.mlp / 4
+    assert of_four.attention == layer_bytes(MODEL, Layout(tensor=4), WORK).attention
+    one, two = (rank_memory(MODEL, Layout(context=x).place(0), WORK) for x in (1, 2))
+    assert two.sure == one.sure
+    assert (two.logits(16), two.activations(16)) == (one.logits(16) / 2, one.activations(16) / 2)
+    assert rank_memory(MODEL, Layout(context=2).place(1), WORK).snapshot == 0
 
 
 def test_head_norms_and_experts_add_theirs() -> None:
@@ -116,6 +151,14 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
     assert first.activations(64) == round(64 * layer)  # there is but one
     assert last.activations(16) == round(16 * (layer + 2 * 8))
     assert (first.logits(16), first.head) == (0, 0)
+
+
+def test_interleaved_stages_keep_more() -> None:
+    model = Model(replace(FACTS, num_layers=8))
+    choices = Choices(virtual_stages=2)
+    places = map(Layout(pipeline=4).place, range(4))
+    kept = [rank_memory(model, place, WORK, choices).in_flight for place in places]
+    assert kept == [11 / 2, 9 / 2, 7 / 2, 5 / 2]
 
 
 def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
