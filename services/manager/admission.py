@@ -48,7 +48,7 @@ class Allow:
     """
 
     models: tuple[Path, ...] = ()
-    """Folders below which `model.path` lies."""
+    """Folders below which `model.path` and `trainer.load` lie."""
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; None: all."""
@@ -102,6 +102,9 @@ def admit(
         without = "leave it out, and it lies in the run's folder"
         _check_place("run.payloads", config.run.payloads, allow.payloads, without)
         _check_place("run.checkpoints", config.run.checkpoints, allow.payloads, without)
+        load = config.trainer.load and str(config.trainer.load)
+        begins = "leave it out, and the run begins with the weights of model.path"
+        _check_place("trainer.load", load, tuple(map(str, allow.models)), begins)
         has_it = "leave it out where every host has the model"
         _check_place("model.source", config.model.source, allow.sources, has_it)
         config = _with_real_functions(config, allow)

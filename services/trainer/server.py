@@ -157,7 +157,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 ledger = (
                     wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
                 )
-                return await self._rank.publish_checkpoint(shards, ledger)
+                score = request.score if request.HasField("score") else None
+                return await self._rank.publish_checkpoint(shards, ledger, score)
             except Exception as error:
                 await self._discard_checkpoint()
                 if isinstance(error, TrimaranError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from services.trainer.megatron.mapping import (
 from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.saved import specs_of
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
@@ -211,7 +212,7 @@ class MegatronPolicy:
                 state[f"{key}.{name}"] = adam.state[main][key]
         return state
 
-    def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+    def load_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """What `state` gave after `num_updates` optimizer updates.
 
         Raises InputError, before anything changes, when it is not of this model.
@@ -234,17 +235,18 @@ class MegatronPolicy:
             group["step"] = num_updates
         self.num_updates = num_updates
 
-    def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+    def _check_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
+        specs = specs_of(state)
         kinds = ("main", *MOMENTS) if num_updates else ("main",)
         wanted = {
             f"{kind}.{name}": main.shape for name, main, _ in self._main_weights() for kind in kinds
         }
         for name, shape in wanted.items():
-            if name not in state:
+            if name not in specs:
                 raise InputError(f"the checkpoint lacks {name}, so training cannot go on from it")
-            if state[name].shape != shape:
+            if specs[name].shape != shape:
                 raise InputError(
-                    f"the checkpoint's {name} has shape {tuple(state[name].shape)};"
+                    f"the checkpoint's {name} has shape {specs[name].shape};"
                     f" this run's model needs {tuple(shape)}"
                 )
 
