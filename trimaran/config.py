@@ -130,7 +130,9 @@ class RunSection(Section):
     max_attempts: Positive = 3
     """Failures after which a prompt is skipped."""
     deterministic: bool = False
-    """A resumed run trains recorded batches again. It must reach the recorded weights, or it stops."""
+    """The same batches give the same weights, bit for bit, in the same layout on the same kind of device:
+    variables and switches of the libraries are set for it. A resumed run trains recorded batches again; it
+    must reach the recorded weights, or it stops."""
     checkpoint_every: Positive = 10
     """Steps."""
     keep_checkpoints: Positive = 1

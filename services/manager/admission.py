@@ -102,9 +102,6 @@ def admit(
         without = "leave it out, and it lies in the run's folder"
         _check_place("run.payloads", config.run.payloads, allow.payloads, without)
         _check_place("run.checkpoints", config.run.checkpoints, allow.payloads, without)
-        load = config.trainer.load and str(config.trainer.load)
-        begins = "leave it out, and the run begins with the weights of model.path"
-        _check_place("trainer.load", load, tuple(map(str, allow.models)), begins)
         has_it = "leave it out where every host has the model"
         _check_place("model.source", config.model.source, allow.sources, has_it)
         config = _with_real_functions(config, allow)
@@ -142,9 +139,11 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
     files = {"train": data.file(config.data.train, "data.train")}
     if config.data.validation is not None:
         files["validation"] = data.file(config.data.validation, "data.validation")
+    load = config.trainer.load and models.folder(config.trainer.load, "trainer.load")
     return config.model_copy(
         update={
             "model": config.model.model_copy(update={"path": model}),
+            "trainer": config.trainer.model_copy(update={"load": load}),
             "data": config.data.model_copy(update=files),
         }
     )
