@@ -296,6 +296,9 @@ def _check_same(
 def open_shard(folder: Path, state: TrainerState, number: int) -> ShardFile:
     """Raises InputError when it cannot be read or is not what was written."""
     path = folder / _shard_name(number)
+    if not path.exists():  # as it came from a bucket (checkpoints.py)
+        copied = folder / f"shard-{number}-{state.shards[number]}.safetensors"
+        path = copied if copied.exists() else path
     return ShardFile(path, state.shards[number], f"{path}", remedy(folder.name))
 
 

@@ -359,12 +359,22 @@ class TrainerRank:
             logger.info("continuing from %s", loaded.place)
         elif self._config.trainer.load is not None:
             self._begin_with(self._config.trainer.load)
-        self._adopt(self._take_snapshot())
+        self._adopt(self._first_snapshot())
         if loaded and self._held and self._held.root != loaded.state.root:
             raise InternalError(
                 f"{loaded.place}: the weights have root {self._held.root},"
                 f" recorded is {loaded.state.root}"
             )
+
+    def _first_snapshot(self) -> Snapshot | None:
+        """Here the ranks meet again after each has loaded its own weights."""
+        try:
+            return self._take_snapshot()
+        except RuntimeError as error:  # as torch calls a collective that has failed
+            raise UnavailableError(
+                f"trainer rank {self.rank}: another rank was lost while the ranks loaded their weights"
+                f" ({str(error).splitlines()[0]}); see the logs of the others"
+            ) from error
 
     def _begin_with(self, path: Path) -> None:
         section = self._config.trainer

@@ -15,6 +15,7 @@ from services.trainer.megatron.mapping import family_rules
 from services.trainer.megatron.shards import (
     find_runs,
     held_names,
+    holds,
     original,
     row_numbers,
     shard_shape,
@@ -45,8 +46,11 @@ class Resharded(SavedTensors):
         self._opened: dict[int, SavedTensors] = {}
         own = held_names(self._rules, facts, place)
         needed = {original(name, self._rules) for name in own}
-        held = ((one, {*held_names(self._rules, facts, one)}) for one in saved.senders)
-        self._old = [(one, names & needed) for one, names in held if names & needed]
+        # In the order of shards: what several old ranks hold is taken from the first of them.
+        self._old: list[tuple[RankPlace, set[str]]] = []
+        for one in saved.senders:
+            if held := {name for name in needed if holds(one, name, self._rules[name], facts)}:
+                self._old.append((one, held))
         first, _ = self._old[0]
         # Of each parameter: its weight, and what the optimizer keeps.
         kinds = {name.partition(".")[0]: s.dtype for name, s in self._shard(first).specs.items()}
@@ -70,7 +74,6 @@ class Resharded(SavedTensors):
         for place, names in self._old:
             if source not in names or not missing.any():
                 continue
-            # What several old ranks hold is taken from the first of them.
             runs = find_runs(missing, row_numbers(rule, place))
             tensor = self._tensor(place, f"{kind}.{source}") if runs else whole
             for target, first, length in runs:

@@ -134,7 +134,7 @@ def test_a_damaged_or_lost_part_of_the_bucket_is_named(place: Place, tmp_path: P
     data = place.read(name)
     place.write(data[:-4] + b"!?!?", name)
     with pytest.raises(InputError, match=rf"{place.url}/{name}: is damaged.*remove step-00005"):
-        BucketCheckpoints(place, tmp_path / "c").load(LAYOUT, MODEL, 1)
+        loaded(place, tmp_path / "c")
     place.delete([name])
     with pytest.raises(InputError, match=r"is not there, and state\.json beside it names it"):
         BucketCheckpoints(place, tmp_path / "d").load(LAYOUT, MODEL, 1)

@@ -116,6 +116,19 @@ def test_a_damaged_shard_is_named_and_nothing_is_left(
     assert not list(tmp_path.glob("back*"))
 
 
+def test_a_checkpoint_that_was_copied_out_of_a_bucket_is_read(
+    model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    source = model_folders["llama"]
+    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(tensor=2), "float32")
+    state = checkpoint.read_any(folder)
+    for number, digest in enumerate(state.shards):
+        path = folder / f"shard-{number}.safetensors"
+        path.rename(folder / f"shard-{number}-{digest}.safetensors")
+    root = checkpoint_to_huggingface(folder, state, source, tmp_path / "back", "float32")
+    assert root == state.root
+
+
 def test_one_parameter_is_read_at_a_time(
     model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,9 +212,19 @@ def test_what_cannot_be_converted_is_told_before_anything_is_written(
     ]:
         code, text = run_convert(*words)
         assert code == 2 and message in text and not (tmp_path / "back").exists()
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+        code, text = run_convert(source, tmp_path / "full")
+        assert code == 1 and "make room there" in text and not (tmp_path / "full").exists()
+
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "sync", fail)  # another process has filled it meanwhile
     code, text = run_convert(source, tmp_path / "full")
-    assert code == 1 and "make room there" in text and not (tmp_path / "full").exists()
+    assert code == 1 and "full: [Errno 28] No space left on device; mend it" in text
+    monkeypatch.undo()
+    assert run_convert(source, tmp_path / "full")[0] == 0
 
 
 def test_a_huggingface_folder_may_have_been_float16(

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 from trimaran.config import TrainerSection, load_config
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.model_folder import ModelFacts, read_model_folder
 from trimaran.parallel import Layout
 from trimaran.trainer_layout import check_trainer_layout
@@ -19,6 +19,13 @@ HUGGINGFACE, CHECKPOINT = "huggingface", "checkpoint"
 
 def convert(options: argparse.Namespace) -> int:
     source, target = Path(options.source), Path(options.target)
+    try:
+        return _convert(source, target, options)
+    except OSError as error:
+        raise UnavailableError(f"{target}: {error}; mend it and convert again") from None
+
+
+def _convert(source: Path, target: Path, options: argparse.Namespace) -> int:
     if _is_model(source):
         if options.to == HUGGINGFACE:
             raise InputError(f"{source}: is a Hugging Face folder already; give --to checkpoint")

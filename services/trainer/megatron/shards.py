@@ -25,10 +25,11 @@ from trimaran.parallel import RankPlace
 
 def held_names(rules: Rules, facts: ModelFacts, place: RankPlace) -> list[str]:
     """The parameters of the rank at `place`, as `PackedGPT.named_weights` names them."""
-    return [name for name, rule in rules.items() if _holds(place, name, rule, facts)]
+    return [name for name, rule in rules.items() if holds(place, name, rule, facts)]
 
 
-def _holds(place: RankPlace, name: str, rule: MappingRule, facts: ModelFacts) -> bool:
+def holds(place: RankPlace, name: str, rule: MappingRule, facts: ModelFacts) -> bool:
+    """Whether the rank at `place` has the parameter `name`, or a part of it."""
     layout = place.layout
     if rule.is_copy and layout.pipeline == 1:
         return False  # one parameter is both
