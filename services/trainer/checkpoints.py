@@ -22,14 +22,14 @@ import torch
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Keep, Model, RankLayout, TrainerState
-from services.trainer.convert import checkpoint_to_huggingface
+from services.trainer.convert import DIGEST, checkpoint_to_huggingface
 from services.trainer.resharding import Resharded
 from services.trainer.saved import SavedTensors
 from services.trainer.shard_file import ShardFile, write_tensors
 from trimaran.config import RunConfig
-from trimaran.errors import InputError, NotFoundError, UnavailableError
+from trimaran.errors import InputError, InternalError, NotFoundError, UnavailableError
 from trimaran.parallel import Layout
-from trimaran.places import Place, fetch_file, is_bucket
+from trimaran.places import Place, fetch_file, is_bucket, sync
 from trimaran.run_context import RunContext
 from trimaran.run_place import place_url
 
@@ -82,7 +82,12 @@ def open_checkpoints(config: RunConfig, run: RunContext, place: Place | None) ->
         return FolderCheckpoints(folder)
 
     def add_model(to: Path, state: TrainerState) -> None:
-        checkpoint_to_huggingface(to, state, model.path, to / HUGGINGFACE, model.dtype)
+        target = to / HUGGINGFACE
+        root = checkpoint_to_huggingface(to, state, model.path, target, model.dtype)
+        if config.weight_sync.digest == DIGEST and root != state.root:
+            raise InternalError(f"{target}: has weight root {root}, the trainer's is {state.root}")
+        for path in (*target.iterdir(), target):
+            sync(path)
 
     return FolderCheckpoints(folder, add_model)
 

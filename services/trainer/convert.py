@@ -40,6 +40,7 @@ from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout, RankPlace
 
 DIGEST = "xxh3-128"
+"""Of weight roots here; also the default of `weight_sync.digest`."""
 
 
 def checkpoint_to_huggingface(

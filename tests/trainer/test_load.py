@@ -122,10 +122,12 @@ def test_another_model_and_what_is_no_checkpoint_are_refused(
         asyncio.run(start(made))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, dtype: str
 ) -> None:
-    config = make_config("llama", run={"groups_per_step": 4, "checkpoint_models": True})
+    run = {"groups_per_step": 4, "checkpoint_models": True}
+    config = make_config("llama", run=run, model={"dtype": dtype})
 
     async def scenario() -> Path:
         async with started(config, tmp_path) as rank:
