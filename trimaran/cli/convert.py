@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 from pathlib import Path
@@ -19,6 +20,8 @@ HUGGINGFACE, CHECKPOINT = "huggingface", "checkpoint"
 
 def convert(options: argparse.Namespace) -> int:
     source, target = Path(options.source), Path(options.target)
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("convert: torch is missing here; docs/install.md has what trainers need")
     try:
         return _convert(source, target, options)
     except OSError as error:
