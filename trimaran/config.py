@@ -34,6 +34,7 @@ from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
 from trimaran.parallel import Layout
+from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
 
@@ -130,11 +131,18 @@ class RunSection(Section):
     max_attempts: Positive = 3
     """Failures after which a prompt is skipped."""
     deterministic: bool = False
-    """A resumed run trains recorded batches again. It must reach the recorded weights, or it stops."""
+    """The same batches give the same weights, bit for bit, in the same layout on the same kind of device:
+    variables and switches of the libraries are set for it. A resumed run trains recorded batches again; it
+    must reach the recorded weights, or it stops."""
     checkpoint_every: Positive = 10
     """Steps."""
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
+    keep_best: NonNegative = 0
+    """Besides, so many with the best validation/greedy_reward/mean of all that were saved. A resume begins
+    at the newest one all the same."""
+    checkpoint_models: bool = False
+    """Each checkpoint also holds its model as a Hugging Face folder, `huggingface/`."""
     checkpoints: Place | None = None
     """Where checkpoints, the trained model and what people read of a run lie: a folder that all hosts
     of the run see, or a bucket such as s3://name/path; without it the run folder. docs/operations.md"""
@@ -148,6 +156,11 @@ class RunSection(Section):
     """Of all payloads; a run that has no more room is held."""
     hold_timeout: Seconds = 3600
     """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
+
+    @property
+    def num_checkpoints(self) -> int:
+        """That lie there at a time, at most: those that are kept, and one that is written."""
+        return self.keep_checkpoints + self.keep_best + 1
 
 
 class ModelSection(Section):
@@ -522,6 +535,12 @@ class TrainerSection(Section):
     """A step, or any other call of the trainer, that takes longer ends the run."""
     save_timeout: Seconds = 600
     """A checkpoint that takes longer is given up, and training goes on."""
+    load: Path | None = None
+    """A new run begins with the weights of this checkpoint: a folder such as
+    runs/first/checkpoints/step-00100, or one in which there is `checkpoints/`, for its newest. It may be of
+    any layout. The reference model is that of model.path all the same."""
+    load_optimizer: bool = True
+    """With AdamW's moments and their count. false: the weights of `load` alone."""
 
     @model_validator(mode="after")
     def _sequence_needs_tensor(self) -> TrainerSection:
@@ -721,6 +740,23 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _checkpoints_can_be_so(self) -> RunConfig:
+        run, every = self.run, self.validation.every
+        if run.keep_best and (self.data.validation is None or run.checkpoint_every % every):
+            raise ValueError(
+                f"run.keep_best ({run.keep_best}) compares validations: give data.validation, and a"
+                f" run.checkpoint_every (it is {run.checkpoint_every}) that is a multiple of"
+                f" validation.every ({every})"
+            )
+        if run.checkpoint_models and run.checkpoints and is_bucket(run.checkpoints):
+            raise ValueError(
+                f"run.checkpoint_models: in a bucket ({run.checkpoints}) no host has all parts of a"
+                " checkpoint; leave it out, and bring those that matter into a folder for `trimaran"
+                " convert`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_as_many_as_needed(self) -> RunConfig:
         for key, have, want in (
             ("rollout", len(self.endpoints.rollout), self.rollout.replicas),
@@ -756,7 +792,7 @@ DEVICES_NEEDED = {
     "rollout": "rollout.replicas x rollout.tensor_parallel",
     "trainer": "trainer.tensor_parallel x pipeline_parallel x data_parallel x context_parallel",
 }
-PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"))
+PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"), ("trainer", "load"))
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:

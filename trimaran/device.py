@@ -45,6 +45,15 @@ REFUSED_ON_NPU: dict[str, tuple[Callable[[str], bool], str]] = {
     "HCCL_ASYNC_ERROR_HANDLING": (lambda value: _number(value) in (0, 2), SILENT),
 }
 """By variable: which values are refused, and what would happen."""
+DETERMINISTIC: dict[Kind, dict[str, str]] = {
+    "cpu": {},
+    # https://docs.nvidia.com/cuda/cublas/#results-reproducibility; torch asks for it.
+    # megatron-core's arguments.py takes any NCCL algorithm but NVLS for its deterministic mode.
+    "cuda": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "^NVLS"},
+    # As MindSpeed sets them for its --npu-deterministic. Not tried on an NPU.
+    "npu": {"HCCL_DETERMINISTIC": "true", "LCCL_DETERMINISTIC": "1", "CLOSE_MATMUL_K_SHIFT": "1"},
+}
+"""Environment variables without which equal inputs may give other bits. What is set already stays."""
 EXACT_KINDS = ("cpu", "cuda")
 """Where torch is known to compare int16 and to divide int64 with rest; not yet known of an NPU."""
 
@@ -92,13 +101,14 @@ class Device:
 
     def be_deterministic(self) -> None:
         """Equal inputs give equal bits from now on; an operation that cannot do so raises. Call it
-        before the device computes. A host needs nothing."""
+        before the device computes and before ranks meet. A host needs nothing: its threads share sums
+        out in a fixed way, and Gloo adds in a fixed order."""
+        for variable, value in DETERMINISTIC[self.kind].items():
+            os.environ.setdefault(variable, value)
         if self.on_host:
             return
         import torch
 
-        # https://docs.nvidia.com/cuda/cublas/#results-reproducibility; torch asks for it.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         # Nothing of ours reads memory that it has not written.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

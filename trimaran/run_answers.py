@@ -17,7 +17,8 @@ class Checkpoint:
     root: str
     """Of its weights; empty for one that an earlier version of Trimaran saved and removed."""
     kept: bool
-    """It is still there. Older ones are removed: `run.keep_checkpoints` says how many stay."""
+    """It is still there. Older ones are removed: `run.keep_checkpoints` and `run.keep_best` say
+    how many stay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,7 +317,9 @@ class Loop:
         # The parts of all ranks, then the whole.
         timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
         try:
-            path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable)
+            validation = self.reporter.validations.get(step)
+            score = validation.greedy if validation else None
+            path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable, score)
         except StaleEpochError:
             raise
         except TrimaranError as error:

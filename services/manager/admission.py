@@ -48,7 +48,7 @@ class Allow:
     """
 
     models: tuple[Path, ...] = ()
-    """Folders below which `model.path` lies."""
+    """Folders below which `model.path` and `trainer.load` lie."""
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; None: all."""
@@ -139,9 +139,11 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
     files = {"train": data.file(config.data.train, "data.train")}
     if config.data.validation is not None:
         files["validation"] = data.file(config.data.validation, "data.validation")
+    load = config.trainer.load and models.folder(config.trainer.load, "trainer.load")
     return config.model_copy(
         update={
             "model": config.model.model_copy(update={"path": model}),
+            "trainer": config.trainer.model_copy(update={"load": load}),
             "data": config.data.model_copy(update=files),
         }
     )

@@ -88,7 +88,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         "steps": "run.steps",
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"
         " what algorithm.dynamic_sampling.max_replaced, greedy answers (remax) and validation add",
-        "disk_gib": "run.keep_checkpoints x the model's state + run.payload_quota_gib (GiB)",
+        "disk_gib": "(run.keep_checkpoints + run.keep_best) x the model's state + run.payload_quota_gib (GiB)",
         "host_memory_gib": "rollout.max_replicas x rollout.kv_cache_gib + reward.workers x"
         " reward.memory_mib (GiB)",
     }
@@ -152,7 +152,8 @@ def _checkpoints(config: RunConfig) -> int:
     """Those that are kept, one that is written, and the exported model."""
     with told("model.path", config.model.path):
         model = sum(_sizes(config.model.path.glob("*.safetensors")))
-    return model * (MAIN_STATE * (config.run.keep_checkpoints + 1) + 1)
+    each = MAIN_STATE + int(config.run.checkpoint_models)
+    return model * (each * config.run.num_checkpoints + 1)
 
 
 def _sizes(files: Iterable[Path]) -> Iterable[int]:

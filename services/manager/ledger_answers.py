@@ -51,7 +51,8 @@ def trained_steps(run: Managed) -> tuple[int, ...]:
         return tuple(range(1, run.step + 1))
     place = run_place(_config(run), run.run_id)
     kept = [checkpoint.step for checkpoint in list_checkpoints(Path(run.folder), (), place)]
-    return tuple(range(min(kept, default=0) + 1, run.step + 1))
+    newest = sorted(kept)[-_config(run).run.keep_checkpoints :]  # others are kept as the best
+    return tuple(range(min(newest, default=0) + 1, run.step + 1))
 
 
 async def trained_samples(

@@ -135,7 +135,7 @@ class AllowSection(Section):
     """The operator's word that runs may name whatever the manager's own user may read and write: its
     keys, other clients' tokens and other runs as well. It stands alone."""
     models: tuple[Path, ...] = ()
-    """Folders below which `model.path` lies."""
+    """Folders below which `model.path` and `trainer.load` lie."""
     data: tuple[Path, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""

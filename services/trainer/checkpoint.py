@@ -1,11 +1,12 @@
 """Trainer checkpoints: `checkpoints/step-00010/`, written whole or not at all.
 
     state.json                 step, lineage, layout, model, the step's recorded answer, digests
-    shard-0.safetensors        fp32 main weights and AdamW moments of that shard
+    shard-0.safetensors        fp32 main weights and AdamW moments of that shard (shard_file.py)
 
 Ranks that hold the same shard of the model hold the same state, so the first of them writes
-(`trimaran.parallel`). With `trainer.distributed_optimizer` each rank writes its own part, and the shard has its
+(`trimaran.parallel`). With `trainer.distributed_optimizer` each rank writes its own part, and the file has its
 rank's number; a tensor's name ends in @ and the place in the flat parameter where it begins.
+A run with other shards reads its own out of these (resharding.py).
 
     step-00010.tmp ──▶ step-00010            while it is written, and once it is whole
     step-00010     ──▶ step-00010.replaced   what stood there before; gone once the new one stands
@@ -16,21 +17,18 @@ At every moment a whole checkpoint lies under one of these names, and `tidy` put
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from xxhash import xxh3_128
 
-from services.trainer.finite import is_finite
-from services.trainer.tensor_file import TensorFile, raw, spec_of
-from trimaran.errors import InputError, InternalError
+from services.trainer.shard_file import ShardFile, write_tensors
+from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 from trimaran.places import put_in_place, sync
@@ -39,13 +37,14 @@ from trimaran.types import LedgerEnd
 FOLDER = "checkpoints"
 STATE = "state.json"
 PREFIX = "step-"
-FORMAT = 3
-"""1 had neither digests nor the model in it, 2 no layout with a pipeline."""
+FORMAT = 4
+"""1 had neither digests nor the model in it, 2 no layout with a pipeline, 3 one digest for all tensors
+of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """In what a checkpoint must agree with the run that loads it.
+    """How the ranks shared the model, and in what a checkpoint must agree with the run that resumes it.
 
     Example: RankLayout(Layout(data=2), dtype="bfloat16", updates_per_batch=1)
     """
@@ -58,20 +57,19 @@ class RankLayout:
     virtual_stages: int = 1
 
     @property
-    def num_shards(self) -> int:
-        """With the distributed optimizer each rank has a part of its own."""
+    def num_files(self) -> int:
+        """With the distributed optimizer each rank writes one."""
         return self.ranks.num_ranks if self.distributed_optimizer else self.ranks.num_shards
 
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """On what it depends which shard has which part of the model."""
+        ranks = self.ranks
+        return ranks.tensor, ranks.pipeline, ranks.expert, self.virtual_stages
+
     def named(self) -> dict[str, object]:
-        """As the configuration calls them."""
-        sizes = {f"{name}_parallel": size for name, size in asdict(self.ranks).items()}
-        return {
-            **sizes,
-            "dtype": self.dtype,
-            "updates_per_batch": self.updates_per_batch,
-            "distributed_optimizer": self.distributed_optimizer,
-            "virtual_stages": self.virtual_stages,
-        }
+        """What must agree, as the configuration calls it."""
+        return {"dtype": self.dtype, "updates_per_batch": self.updates_per_batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +98,24 @@ class TrainerState:
     """The digest of each, by its number."""
     ledger: LedgerEnd | None = None
     """How far the run's ledger had come."""
+    score: float | None = None
+    """Of the validation of its step, where there was one; more is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which checkpoints stay. Example: Keep(newest=2, best=1).chosen({10: 0.5, 20: None, 30: 0.4, 40: None})
+    has 10, 30 and 40."""
+
+    newest: int
+    best: int = 0
+
+    def chosen(self, scores: Mapping[int, float | None]) -> set[int]:
+        """Of the steps that were saved, with their scores. Of equally good ones the later."""
+        steps = sorted(scores)
+        scored = [(score, step) for step in steps if (score := scores[step]) is not None]
+        best = sorted(scored)[len(scored) - min(self.best, len(scored)) :]
+        return {*steps[-self.newest :], *(step for _, step in best)}
 
 
 def folder_of(run_folder: Path, step: int) -> Path:
@@ -113,7 +129,11 @@ def newest(run_folder: Path) -> Path | None:
 
 def _by_step(run_folder: Path) -> list[Path]:
     whole = [path for path in _named(run_folder, "") if (path / STATE).is_file()]
-    return sorted(whole, key=lambda path: int(path.name.removeprefix(PREFIX)))
+    return sorted(whole, key=_step_of)
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix(PREFIX))
 
 
 def _named(run_folder: Path, suffix: str) -> list[Path]:
@@ -137,39 +157,40 @@ def write_shard(
     return digest
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
-    """A safetensors file and the `shard_digest` of its tensors, which come to the host one by one.
-
-    Raises InternalError for a number that is not finite; the file is removed then.
-    """
-    digest = xxh3_128()
-    try:
-        with TensorFile(path, (spec_of(name, tensors[name]) for name in sorted(tensors))) as file:
-            for name in sorted(tensors):
-                host = file.write(name, tensors[name])
-                if not is_finite(host):
-                    raise InternalError(
-                        f"{name} holds numbers that are not finite; nothing is saved"
-                    )
-                _digest_tensor(digest, name, host)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return digest.hexdigest()
-
-
-def publish(run_folder: Path, state: TrainerState, keep: int) -> Path:
-    """Once every rank has written: add the state, rename, drop all but the newest `keep`."""
+def publish(
+    run_folder: Path,
+    state: TrainerState,
+    keep: Keep,
+    add: Callable[[Path], None] = lambda folder: None,
+) -> Path:
+    """Once every rank has written: add the state, and whatever `add` puts into the folder; rename, and
+    drop all but those to `keep`."""
     temporary, folder = _temporary(run_folder, state.step), folder_of(run_folder, state.step)
+    add(temporary)
     (temporary / STATE).write_text(dump_state(state), encoding="utf-8")
     sync(temporary / STATE)
     put_in_place(temporary, folder)
     sync(run_folder)
     for given_up in _named(run_folder, ".tmp"):
         shutil.rmtree(given_up)
-    for old in _by_step(run_folder)[:-keep]:
-        _drop(old)
+    folders = {_step_of(path): path for path in _by_step(run_folder)}
+    kept = keep.chosen({step: _score(path) for step, path in folders.items()})
+    for step in folders.keys() - kept:
+        _drop(folders[step])
     return folder
+
+
+def _score(folder: Path) -> float | None:
+    return score_of((folder / STATE).read_text(encoding="utf-8", errors="replace"))
+
+
+def score_of(text: str) -> float | None:
+    """Of a state's text; None where it has none that can be compared."""
+    try:
+        score = json.loads(text).get("score")
+    except (ValueError, AttributeError):
+        return None
+    return score if isinstance(score, float) and math.isfinite(score) else None
 
 
 def dump_state(state: TrainerState) -> str:
@@ -192,17 +213,49 @@ def tidy(run_folder: Path) -> None:
             path.rename(folder)
 
 
+def find(path: Path, key: str) -> Path:
+    """`path`, or the newest checkpoint that is in it. `key`: for errors. Raises InputError."""
+    folder = path if (path / STATE).is_file() else newest(path)
+    if folder is None:
+        raise InputError(
+            f"{key}: {path} is no checkpoint and holds none; name a folder such as"
+            f" RUN/{FOLDER}/{PREFIX}00010, in which there is a {STATE}"
+        )
+    return folder
+
+
 def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
-    """Raises InputError when the checkpoint is broken, or of another layout or model."""
+    """Raises InputError when the checkpoint is broken, or of another model. Its layout may be another."""
+    return parse_state(_read_text(folder), str(folder), layout, model)
+
+
+def read_any(folder: Path) -> TrainerState:
+    """Of whatever model. Raises InputError when it is broken."""
+    return _parse(_read_text(folder), str(folder))
+
+
+def check_facts(folder: Path, state: TrainerState, facts: ModelFacts) -> None:
+    """For a run that begins with what another one saved. Raises InputError where the models differ."""
+    wanted = Model(state.model.name, facts)
+    _check_same(str(folder), "model", _flat(state.model), _flat(wanted))
+
+
+def _read_text(folder: Path) -> str:
     try:
-        text = (folder / STATE).read_text(encoding="utf-8")
+        return (folder / STATE).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / STATE}: not a trainer checkpoint ({error})") from None
-    return parse_state(text, str(folder), layout, model)
 
 
 def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> TrainerState:
     """The same of a state's text; `folder`: for errors."""
+    state = _parse(text, folder)
+    _check_same(folder, "model", _flat(state.model), _flat(model))
+    _check_same(folder, "configuration", state.layout.named(), layout.named())
+    return state
+
+
+def _parse(text: str, folder: str) -> TrainerState:
     try:
         tree = json.loads(text)
         written = tree.pop("format", 1)
@@ -216,9 +269,7 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
         if isinstance(error, InputError):
             raise
         raise InputError(f"{folder}/{STATE}: not a trainer checkpoint ({error})") from None
-    _check_same(folder, "model", _flat(state.model), _flat(model))
-    _check_same(folder, "configuration", state.layout.named(), layout.named())
-    if len(state.shards) != layout.num_shards:
+    if len(state.shards) != state.layout.num_files:
         raise InputError(f"{folder}/{STATE}: names {len(state.shards)} shards")
     return state
 
@@ -248,35 +299,18 @@ def _check_same(
         )
 
 
-def read_shard(folder: Path, number: int, digest: str) -> dict[str, torch.Tensor]:
+def open_shard(folder: Path, state: TrainerState, number: int) -> ShardFile:
     """Raises InputError when it cannot be read or is not what was written."""
     path = folder / _shard_name(number)
-    return load_shard(path, digest, f"{path}", folder.name)
+    if not path.exists():  # as it came from a bucket (checkpoints.py)
+        copied = folder / f"shard-{number}-{state.shards[number]}.safetensors"
+        path = copied if copied.exists() else path
+    return ShardFile(path, state.shards[number], f"{path}", remedy(folder.name))
 
 
-def load_shard(path: Path, digest: str, where: str, name: str) -> dict[str, torch.Tensor]:
-    """The same of a part's file. `where` it was saved, and the checkpoint's `name`: for errors."""
-    remedy = f"remove {name} to resume from the checkpoint before it, if one was kept"
-    try:
-        shard = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{where}: cannot be read ({error}); {remedy}") from None
-    if shard_digest(shard) != digest:
-        raise InputError(f"{where}: is damaged, its digest is not that of {STATE}; {remedy}")
-    return shard
-
-
-def shard_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """xxh3-128 over the tensors by name: name, dtype, shape and bytes of each. On the host."""
-    digest = xxh3_128()
-    for name in sorted(tensors):
-        _digest_tensor(digest, name, tensors[name])
-    return digest.hexdigest()
-
-
-def _digest_tensor(digest: xxh3_128, name: str, tensor: torch.Tensor) -> None:
-    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-    digest.update(raw(tensor))
+def remedy(name: str) -> str:
+    """For the damaged checkpoint `name`."""
+    return f"remove {name} to resume from the checkpoint before it, if one was kept"
 
 
 def _temporary(run_folder: Path, step: int) -> Path:

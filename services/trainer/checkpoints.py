@@ -14,23 +14,30 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 
 from services.trainer import checkpoint
-from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Model, RankLayout, TrainerState
+from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Keep, Model, RankLayout, TrainerState
+from services.trainer.convert import DIGEST, checkpoint_to_huggingface
+from services.trainer.joined import whole_shard
+from services.trainer.resharding import Resharded
+from services.trainer.saved import SavedTensors
+from services.trainer.shard_file import ShardFile, write_tensors
 from trimaran.config import RunConfig
-from trimaran.errors import InputError, NotFoundError, UnavailableError
-from trimaran.places import Place, fetch_file, is_bucket
+from trimaran.errors import InputError, InternalError, NotFoundError, UnavailableError
+from trimaran.places import Place, fetch_file, is_bucket, sync
 from trimaran.run_context import RunContext
 from trimaran.run_place import place_url
 
 logger = logging.getLogger(__name__)
 
 Tensors = Mapping[str, torch.Tensor]
+HUGGINGFACE = "huggingface"
+"""The folder in a checkpoint, where `run.checkpoint_models` asks for it."""
 STATE_NAME = re.compile(rf"{FOLDER}/({PREFIX}(\d+))/{re.escape(STATE)}")
 
 
@@ -38,7 +45,8 @@ class Loaded(NamedTuple):
     """The newest checkpoint, as one rank reads it."""
 
     state: TrainerState
-    shard: dict[str, torch.Tensor]
+    shard: SavedTensors
+    """What this rank would have saved: as it was saved, or out of the shards of another layout."""
     place: str
 
 
@@ -52,15 +60,15 @@ class Checkpoints(Protocol):
         """
         ...
 
-    def publish(self, state: TrainerState, keep: int) -> str:
-        """Once every rank has written. Drops all but the newest `keep`; where it lies."""
+    def publish(self, state: TrainerState, keep: Keep) -> str:
+        """Once every rank has written. Drops all but those to `keep`; where it lies."""
         ...
 
     def tidy(self) -> None:
         """After an interrupted save."""
         ...
 
-    def load(self, layout: RankLayout, model: Model, number: int) -> Loaded | None:
+    def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
         """None before the first. Raises InputError when it is broken, or of another model."""
         ...
 
@@ -69,7 +77,19 @@ def open_checkpoints(config: RunConfig, run: RunContext, place: Place | None) ->
     """As `run.checkpoints` says. `place`: the run's own in a bucket."""
     if place is not None:
         return BucketCheckpoints(place, run.folder)
-    return FolderCheckpoints(shared_folder(config, run))
+    model, folder = config.model, shared_folder(config, run)
+    if not config.run.checkpoint_models:
+        return FolderCheckpoints(folder)
+
+    def add_model(to: Path, state: TrainerState) -> None:
+        target = to / HUGGINGFACE
+        root = checkpoint_to_huggingface(to, state, model.path, target, model.dtype)
+        if config.weight_sync.digest == DIGEST and root != state.root:
+            raise InternalError(f"{target}: has weight root {root}, the trainer's is {state.root}")
+        for path in (*target.iterdir(), target):
+            sync(path)
+
+    return FolderCheckpoints(folder, add_model)
 
 
 def shared_folder(config: RunConfig, run: RunContext) -> Path:
@@ -79,28 +99,57 @@ def shared_folder(config: RunConfig, run: RunContext) -> Path:
     return Path(place_url(config, run.run_id))
 
 
-class FolderCheckpoints:
-    """Example: FolderCheckpoints(run_folder).load(layout, model, number=0)"""
+def read_shard(
+    state: TrainerState, layout: RankLayout, rank: int, open_file: Callable[[int], ShardFile]
+) -> SavedTensors:
+    """Of a run with `layout`, for its rank `rank`: its own file where that is the one that it would
+    save, else its shard of the model."""
+    saved, facts, place = state.layout, state.model.facts, layout.ranks.place(rank)
+    if saved.cut != layout.cut:
+        return Resharded(facts, saved, place, open_file, layout.virtual_stages)
+    if saved.distributed_optimizer and layout.distributed_optimizer and saved.ranks == layout.ranks:
+        return open_file(rank)
+    return whole_shard(facts, saved, saved.ranks.senders[place.shard], open_file)
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: in which `checkpoints/` lies."""
-        self._folder = folder
+
+def load_other(path: Path, layout: RankLayout, model: Model, rank: int) -> Loaded:
+    """The checkpoint of another run that `trainer.load` names, whatever its layout and dtype.
+
+    Raises InputError when it is broken, or of another model."""
+    folder = checkpoint.find(path, "trainer.load")
+    state = checkpoint.read_any(folder)
+    checkpoint.check_facts(folder, state, model.facts)
+    shard = read_shard(state, layout, rank, lambda one: checkpoint.open_shard(folder, state, one))
+    return Loaded(state, shard, str(folder))
+
+
+class FolderCheckpoints:
+    """Example: FolderCheckpoints(run_folder).load(layout, model, rank=0)"""
+
+    def __init__(
+        self, folder: Path, add: Callable[[Path, TrainerState], None] = lambda folder, state: None
+    ) -> None:
+        """`folder`: in which `checkpoints/` lies. `add` puts more into each new one, which has all shards
+        already."""
+        self._folder, self._add = folder, add
 
     def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
         return checkpoint.write_shard(self._folder, step, number, tensors)
 
-    def publish(self, state: TrainerState, keep: int) -> str:
-        return str(checkpoint.publish(self._folder, state, keep))
+    def publish(self, state: TrainerState, keep: Keep) -> str:
+        return str(checkpoint.publish(self._folder, state, keep, lambda to: self._add(to, state)))
 
     def tidy(self) -> None:
         checkpoint.tidy(self._folder)
 
-    def load(self, layout: RankLayout, model: Model, number: int) -> Loaded | None:
+    def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
         folder = checkpoint.newest(self._folder)
         if folder is None:
             return None
         state = checkpoint.read_state(folder, layout, model)
-        shard = checkpoint.read_shard(folder, number, state.shards[number])
+        shard = read_shard(
+            state, layout, rank, lambda one: checkpoint.open_shard(folder, state, one)
+        )
         return Loaded(state, shard, str(folder))
 
 
@@ -110,19 +159,22 @@ class BucketCheckpoints:
     def __init__(self, place: Place, folder: Path) -> None:
         """`place`: the run's own. `folder`: of this host, for the newest parts."""
         self._place, self._folder = place, folder / FOLDER
+        self._held = 0
+        """Of which step this rank last read or wrote its part."""
 
     def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
         partial = self._folder / _step_name(step) / f"shard-{number}.partial"
         partial.parent.mkdir(parents=True, exist_ok=True)
-        digest = checkpoint.write_tensors(partial, tensors)
+        digest = write_tensors(partial, tensors)
         name = _part_name(step, number, digest)
         path = self._local(name)
         partial.replace(path)
         self._place.upload(path, name)
         self._drop_local(number, path)
+        self._held = step
         return digest
 
-    def publish(self, state: TrainerState, keep: int) -> str:
+    def publish(self, state: TrainerState, keep: Keep) -> str:
         parts = {_part_name(state.step, rank, digest) for rank, digest in enumerate(state.shards)}
         there = self._place.sizes(FOLDER)
         if lacking := parts - there.keys():
@@ -137,7 +189,7 @@ class BucketCheckpoints:
         for partial in self._folder.glob("*/*.partial"):
             partial.unlink(missing_ok=True)
 
-    def load(self, layout: RankLayout, model: Model, number: int) -> Loaded | None:
+    def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
         steps = _steps(self._place.sizes(FOLDER))
         if not steps:
             return None
@@ -146,31 +198,35 @@ class BucketCheckpoints:
         where = f"{self._place.url}/{folder}"
         text = self._place.read(f"{folder}/{STATE}").decode(errors="replace")
         state = checkpoint.parse_state(text, where, layout, model)
-        name = _part_name(step, number, state.shards[number])
-        return Loaded(state, self._shard(name, state.shards[number], step), where)
+        self._held = step
+        shard = read_shard(state, layout, rank, lambda one: self._shard(state, one))
+        return Loaded(state, shard, where)
 
-    def _shard(self, name: str, digest: str, step: int) -> dict[str, torch.Tensor]:
+    def _shard(self, state: TrainerState, number: int) -> ShardFile:
         """From this host's disk, or fetched: where it lacks, or what lies there is damaged."""
+        step, digest = state.step, state.shards[number]
+        name = _part_name(step, number, digest)
         path, where = self._local(name), f"{self._place.url}/{name}"
+        remedy = checkpoint.remedy(_step_name(step))
         if path.is_file():
             try:
-                return checkpoint.load_shard(path, digest, str(path), _step_name(step))
+                shard = ShardFile(path, digest, str(path), remedy)
+                shard.check()
             except InputError as error:
                 logger.warning("%s; it is fetched", error)
                 path.unlink(missing_ok=True)
+            else:
+                return shard
         try:
             fetch_file(self._place, name, path)
         except NotFoundError as error:
-            raise InputError(
-                f"{error}, and {STATE} beside it names it; remove {_step_name(step)} to resume from the"
-                " checkpoint before it, if one was kept"
-            ) from None
-        return checkpoint.load_shard(path, digest, where, _step_name(step))
+            raise InputError(f"{error}, and {STATE} beside it names it; {remedy}") from None
+        return ShardFile(path, digest, where, remedy)
 
-    def _prune(self, parts: set[str], there: set[str], keep: int) -> None:
+    def _prune(self, parts: set[str], there: set[str], keep: Keep) -> None:
         """States first: without its state a checkpoint is none. Of the step that was saved, what its
         state does not name goes as well."""
-        kept = sorted(_steps(there))[-keep:]
+        kept = keep.chosen({step: self._score(step, keep) for step in _steps(there)})
         folders = tuple(f"{FOLDER}/{_step_name(step)}/" for step in kept)
         saved = {name.rpartition("/")[0] for name in parts}
         old = {
@@ -187,9 +243,20 @@ class BucketCheckpoints:
         self._place.delete(states)
         self._place.delete(old - states)
 
+    def _score(self, step: int, keep: Keep) -> float | None:
+        if not keep.best:
+            return None  # then no other state is fetched
+        name = f"{FOLDER}/{_step_name(step)}/{STATE}"
+        return checkpoint.score_of(self._place.read(name).decode(errors="replace"))
+
     def _drop_local(self, number: int, newest: Path) -> None:
-        for path in self._folder.glob(f"*/shard-{number}-*.safetensors"):
-            if path != newest:
+        """This rank's older parts, and what was fetched of another layout two saves ago: others of the
+        host may need their last part until the next one is safe."""
+        for path in self._folder.glob(f"{PREFIX}*/shard-*-*.safetensors"):
+            is_own = path.name.startswith(f"shard-{number}-")
+            step = path.parent.name.removeprefix(PREFIX)
+            is_older = step.isdecimal() and int(step) < self._held
+            if path != newest and (is_own or is_older):
                 path.unlink(missing_ok=True)
 
     def _local(self, name: str) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from services.trainer.checkpoint import Model, RankLayout, TrainerState
-from services.trainer.checkpoints import open_checkpoints, shared_folder
+from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints import load_other, open_checkpoints, shared_folder
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
@@ -66,7 +66,7 @@ class ExportablePolicy(Policy, ShardedWeights, Protocol):
         """What a checkpoint holds of this rank, by name."""
         ...
 
-    def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+    def load_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """What `state` gave after so many updates."""
         ...
 
@@ -195,13 +195,17 @@ class TrainerRank:
         return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
 
     async def publish_checkpoint(
-        self, shards: Sequence[str], ledger: LedgerEnd | None = None
+        self,
+        shards: Sequence[str],
+        ledger: LedgerEnd | None = None,
+        score: float | None = None,
     ) -> str:
         """On rank 0, once all ranks have written their parts, with their digests. Training may have
         gone on since. Where it lies."""
         assert self._written, "write_shard comes first"
-        state = replace(self._written, shards=tuple(shards), ledger=ledger)
-        keep = self._config.run.keep_checkpoints
+        state = replace(self._written, shards=tuple(shards), ledger=ledger, score=score)
+        run = self._config.run
+        keep = Keep(run.keep_checkpoints, run.keep_best)
         what = f"checkpoint of step {state.step}"
         place = await self._saver.run(what, lambda: self._checkpoints.publish(state, keep))
         self.ledger = ledger
@@ -346,7 +350,7 @@ class TrainerRank:
         self._policy = build()
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
-        loaded = self._checkpoints.load(self._layout, self._model, self._shard)
+        loaded = self._checkpoints.load(self._layout, self._model, self.rank)
         if loaded:
             state = loaded.state
             self._policy.load_state(loaded.shard, state.num_updates)
@@ -354,12 +358,32 @@ class TrainerRank:
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
             self.ledger = state.ledger
             logger.info("continuing from %s", loaded.place)
-        self._adopt(self._take_snapshot())
+        elif self._config.trainer.load is not None:
+            self._begin_with(self._config.trainer.load)
+        self._adopt(self._first_snapshot())
         if loaded and self._held and self._held.root != loaded.state.root:
             raise InternalError(
                 f"{loaded.place}: the weights have root {self._held.root},"
                 f" recorded is {loaded.state.root}"
             )
+
+    def _first_snapshot(self) -> Snapshot | None:
+        """Here the ranks meet again after each has loaded its own weights."""
+        try:
+            return self._take_snapshot()
+        except RuntimeError as error:  # as torch calls a collective that has failed
+            raise UnavailableError(
+                f"trainer rank {self.rank}: another rank was lost while the ranks loaded their weights"
+                f" ({str(error).splitlines()[0]}); see the logs of the others"
+            ) from error
+
+    def _begin_with(self, path: Path) -> None:
+        section = self._config.trainer
+        loaded = load_other(path, self._layout, self._model, self.rank)
+        num_updates = loaded.state.num_updates if section.load_optimizer else 0
+        self._policy.load_state(loaded.shard, num_updates)
+        what = f"weights and {num_updates} updates" if num_updates else "weights"
+        logger.info("beginning with the %s of %s", what, loaded.place)
 
     @property
     def _layout(self) -> RankLayout:

@@ -25,6 +25,7 @@ from trimaran.errors import (
     InternalError,
     OutOfOrderError,
     TrimaranError,
+    UnavailableError,
     first_error,
 )
 from trimaran.network import Host, check_tensors, find_host
@@ -78,7 +79,8 @@ class OtherRanks:
     ) -> list[str]:
         """Digests of all parts of a checkpoint, this rank's first. Waits for every rank, so that
         none writes any more when a failure rises."""
-        work = [own, *(self._written(stub, request, timeout) for stub in self._stubs)]
+        stubs = enumerate(self._stubs, start=1)
+        work = [own, *(self._written(rank, stub, request, timeout) for rank, stub in stubs)]
         answers = await asyncio.gather(*work, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -87,11 +89,15 @@ class OtherRanks:
 
     async def _written(
         self,
+        rank: int,
         stub: trainer_pb2_grpc.TrainerServiceStub,
         request: trainer_pb2.SaveCheckpointRequest,
         timeout: float,
     ) -> str:
-        return (await rpc.call(stub.SaveCheckpoint, request, timeout)).digest
+        try:
+            return (await rpc.call(stub.SaveCheckpoint, request, timeout)).digest
+        except (DeadlineError, UnavailableError) as error:
+            raise type(error)(f"trainer rank {rank}: {error}") from None
 
     async def close(self) -> None:
         for channel in self._channels:
@@ -157,7 +163,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 ledger = (
                     wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
                 )
-                return await self._rank.publish_checkpoint(shards, ledger)
+                score = request.score if request.HasField("score") else None
+                return await self._rank.publish_checkpoint(shards, ledger, score)
             except Exception as error:
                 await self._discard_checkpoint()
                 if isinstance(error, TrimaranError):

@@ -18,6 +18,7 @@ import torch
 from services.weight_sync.data.memory import DTYPE_NAMES, DTYPES
 from trimaran.errors import InternalError
 
+LENGTH_BYTES = 8
 ALIGNMENT = 8
 """Of the first tensor; readers map the file."""
 
@@ -52,18 +53,17 @@ class TensorFile:
     ) -> None:
         """`specs`: of all tensors that will be written, in whatever order."""
         self._path, self._missing = path, {spec.name: spec for spec in specs}
-        header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+        self._header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
         self._starts: dict[str, int] = {}
         end = 0
         for name, spec in self._missing.items():
             self._starts[name] = start = end
             end += spec.num_bytes
             entry = {"dtype": spec.dtype, "shape": spec.shape, "data_offsets": (start, end)}
-            header[name] = entry
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % ALIGNMENT)
+            self._header[name] = entry
+        text = self._text()
         self._file = path.open("wb")
-        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         self._first = self._file.tell()
 
     def __enter__(self) -> TensorFile:
@@ -79,6 +79,21 @@ class TensorFile:
         if error is None and self._missing:
             raise InternalError(f"{self._path}: {', '.join(self._missing)} not written")
 
+    def _text(self) -> bytes:
+        text = json.dumps(self._header).encode()
+        return text + b" " * (-len(text) % ALIGNMENT)
+
+    def replace_metadata(self, metadata: Mapping[str, str]) -> bytes:
+        """The header with `metadata`, which takes as many bytes as what it replaces. Raises
+        InternalError where it does not."""
+        self._header["__metadata__"] = dict(metadata)
+        text = self._text()
+        if LENGTH_BYTES + len(text) != self._first:
+            raise InternalError(f"{self._path}: the metadata has another length than before")
+        self._file.seek(LENGTH_BYTES)
+        self._file.write(text)
+        return text
+
     def write(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What was written, on the host. Raises InternalError for a tensor that is not announced."""
         if self._missing.pop(name, None) != spec_of(name, tensor):
@@ -89,6 +104,15 @@ class TensorFile:
         self._file.seek(self._first + self._starts[name])
         self._file.write(raw(host))
         return host
+
+
+def read_header(path: Path) -> bytes:
+    """As it stands in the file. Raises ValueError for a file that ends before it does."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if length > path.stat().st_size:
+            raise ValueError("it ends within its header")
+        return file.read(length)
 
 
 def raw(tensor: torch.Tensor) -> memoryview:

@@ -23,6 +23,7 @@ from services.controller.resume import replay
 from services.controller.room import Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
+from services.controller.validation import Validation
 from trimaran.clients import GroupAssembly, TrainAnswer
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
@@ -85,6 +86,8 @@ class FakeTrainer:
         self.nonfinite: Callable[[int], str] = lambda step: ""
         """By step, why its update is left out."""
         self.save_fault: Exception | None = None
+        self.scores: dict[int, float | None] = {}
+        """Of the validations of the steps that were saved."""
         self.ledger: LedgerEnd | None = None
         """As the newest checkpoint holds it."""
         self.num_busy = 0
@@ -137,7 +140,10 @@ class FakeTrainer:
     async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
         return self.ledger
 
-    async def save_checkpoint(self, step: int, timeout: float, ledger: LedgerEnd) -> str:
+    async def save_checkpoint(
+        self, step: int, timeout: float, ledger: LedgerEnd, score: float | None = None
+    ) -> str:
+        self.scores[step] = score
         assert step == self.step
         if self.save_fault:
             raise self.save_fault
@@ -261,8 +267,8 @@ class FakeReward:
 
 
 class FakeReporter:
-    def __init__(self, events: list[Any]) -> None:
-        self.events = events
+    def __init__(self, events: list[Any], validations: dict[int, Validation]) -> None:
+        self.events, self.validations = events, validations
 
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
@@ -308,6 +314,7 @@ class World:
         self, folder: Path, config: RunConfig, checkpoints: dict[int, str] | None = None
     ) -> None:
         self.config = config
+        self.validations: dict[int, Validation] = {}
         self.events: list[Any] = []
         self.checkpoints = checkpoints if checkpoints is not None else {0: "root-0"}
         self.store = SqliteStore(folder / "store.sqlite")
@@ -358,7 +365,7 @@ class World:
             on_busy=lambda name, start, end: None,
             poll=0.01,
         )
-        reporter: Any = FakeReporter(self.events)
+        reporter: Any = FakeReporter(self.events, self.validations)
         prover = ProofCheck(
             fake.weight_sync, self.config.outage_timeout, self.settle, poll=0.01, retry=0.01
         )

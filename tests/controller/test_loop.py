@@ -8,6 +8,7 @@ import pytest
 
 from services.controller.faulted import PausedTooLongError
 from services.controller.records import Opened
+from services.controller.validation import Validation
 from tests.controller.fakes import PROMPTS, World, dies, make_config
 from trimaran.errors import (
     BehindError,
@@ -464,6 +465,18 @@ def test_a_checkpoint_that_fails_costs_a_message(tmp_path: Path) -> None:
     assert world.ledger.state.checkpoints == [6]
     failed = [event[1:] for event in world.events if event[0] == "checkpoint failed"]
     assert failed == [(step, str(fault)) for step, fault in faults.items()]
+
+
+def test_a_checkpoint_knows_the_score_of_its_step(tmp_path: Path) -> None:
+    """Not that of an earlier step, whose weights were others."""
+    world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
+    world.validations |= {
+        1: Validation(greedy=0.9, sampled=0.8, num_skipped=0),
+        2: Validation(greedy=0.5, sampled=0.7, num_skipped=0),
+        6: Validation(greedy=None, sampled=None, num_skipped=3),
+    }
+    run(world)
+    assert world.trainer.scores == {2: 0.5, 4: None, 6: None}
 
 
 def test_payloads_stay_for_the_checkpoint_before_one_that_failed(tmp_path: Path) -> None:

@@ -85,6 +85,35 @@ def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_ru
     assert rewards[0] == rewards[1]
 
 
+@pytest.mark.thorough
+def test_a_run_goes_on_in_another_layout_and_another_run_with_its_weights(write_run, tmp_path):
+    path = write_run(run={"steps": 6, "checkpoint_every": 2, "keep_best": 1})
+    process = runs.start("train", path, run_folder_parent=tmp_path)
+    folder = tmp_path / "runs"
+    runs.wait_for(
+        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 3,
+        process,
+        "three steps",
+    )
+    process.send_signal(signal.SIGINT)
+    runs.finish(process)
+    resumed = ("--resume", runs.only_run(folder), "trainer.pipeline_parallel=2")
+    code, output = runs.train(*resumed, run_folder_parent=tmp_path)
+    assert code == 0, output
+    first = runs.only_run(folder)
+    assert sorted({row["step"] for row in runs.rows(first, "step")}) == [1, 2, 3, 4, 5, 6]
+    assert len(list((first / "checkpoints/step-00006").glob("shard-*"))) == 2
+    path = write_run(run={"folder": str(tmp_path / "second")}, trainer={"load": str(first)})
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+    begun = runs.only_run(tmp_path / "second")
+    greedy = "validation/greedy_reward/mean"
+    [last] = [row[greedy] for row in runs.rows(first, "validation") if row["step"] == 6]
+    [begin] = [row[greedy] for row in runs.rows(begun, "validation") if row["step"] == 0]
+    assert begin == last
+    assert runs.survivors(tmp_path) == []
+
+
 def test_a_service_that_cannot_start_shows_its_last_lines(write_run, tmp_path, tiny_model):
     broken = tmp_path / "broken-model"
     broken.mkdir()

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.config import RunConfig, parse_config
+from trimaran.config import Endpoints, RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import locked, make_run_folder, open_run_folder, write_config
+from trimaran.parallel import Layout
 
 
 def configure(folder: Path) -> RunConfig:
@@ -34,6 +35,22 @@ def test_a_run_folder_gives_its_configuration_back(tmp_path: Path) -> None:
     opened, resolved = open_run_folder(str(folder))
     assert opened == folder
     assert resolved.run == config.run
+
+
+def test_a_resumed_run_may_have_another_layout_and_nothing_else(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    folder = make_run_folder(config)
+    addresses = {"trainer": ["127.0.0.1:7001"], "reward": "127.0.0.1:7002"}
+    named = config.model_copy(update={"endpoints": Endpoints.model_validate(addresses)})
+    write_config(folder, named)
+    overrides = ["trainer.tensor_parallel=2", "trainer.sequence_parallel=true"]
+    _, relaid = open_run_folder(str(folder), overrides)
+    assert relaid.trainer.layout == Layout(tensor=2) and relaid.trainer.sequence_parallel
+    assert relaid.endpoints == Endpoints(reward="127.0.0.1:7002")  # one address was of one rank
+    assert relaid.algorithm == config.algorithm
+    message = r"trainer\.learning_rate=1: a resumed run keeps its .*, trainer\.recompute$"
+    with pytest.raises(InputError, match=message):
+        open_run_folder(str(folder), [*overrides, "trainer.learning_rate=1"])
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:

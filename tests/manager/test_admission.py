@@ -61,7 +61,11 @@ def test_paths_are_below_the_roots_and_handed_on_resolved(roots):
     assert by_override.run.seed == 7
 
 
-@pytest.mark.parametrize("key", ["model.path", "data.train", "data.validation"])
+def test_a_checkpoint_to_begin_with_is_below_the_roots_of_models(roots):
+    assert admitted(roots, specify(), "trainer.load=tiny").trainer.load == roots / "models/tiny"
+
+
+@pytest.mark.parametrize("key", ["model.path", "data.train", "data.validation", "trainer.load"])
 @pytest.mark.parametrize(
     ("named", "error"),
     [
@@ -290,7 +294,7 @@ def test_a_plugin_is_at_a_host_of_the_operator_and_gets_that_hosts_token(roots):
         (Limits(replicas=1), r"rollout\.max_replicas: 2 is more than this owner's replicas, 1"),
         (Limits(devices=2), r"rollout\.replicas x .*: 3 is more than this owner's devices, 2"),
         (Limits(tokens=20 * 8 * 8 * 1024 - 1), r"run\.steps x run\.groups_per_step x .*: "),
-        (Limits(disk_gib=1e-6), r"run\.keep_checkpoints x .*"),
+        (Limits(disk_gib=1e-6), r"run\.keep_checkpoints \+ run\.keep_best\) x .*"),
         (Limits(host_memory_gib=2), r"rollout\.max_replicas x rollout\.kv_cache_gib \+ .*"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.checkpoint import Model, RankLayout, TrainerState
+from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoints import BucketCheckpoints, Loaded, open_checkpoints
 from tests.bucket_server import Endpoint, served
 from tests.trainer.batches import random_batch
@@ -42,14 +42,23 @@ def tensors(value: float, rank: int) -> dict[str, torch.Tensor]:
     return {"main.a": torch.full((40, 25), value), "exp_avg.a": torch.full((3,), value + rank)}
 
 
-def saved(place: Place, hosts: list[Path], step: int, value: float, keep: int = 1) -> str:
+def saved(
+    place: Place,
+    hosts: list[Path],
+    step: int,
+    value: float,
+    keep: int = 1,
+    best: int = 0,
+    score: float | None = None,
+) -> str:
     """By one rank a host."""
     digests = [
         BucketCheckpoints(place, host).write_shard(step, rank, tensors(value, rank))
         for rank, host in enumerate(hosts)
     ]
-    state = TrainerState(step, 0, step, f"{value}", {}, "", LAYOUT, MODEL, tuple(digests))
-    return BucketCheckpoints(place, hosts[0]).publish(state, keep)
+    parts = tuple(digests)
+    state = TrainerState(step, 0, step, f"{value}", {}, "", LAYOUT, MODEL, parts, score=score)
+    return BucketCheckpoints(place, hosts[0]).publish(state, Keep(keep, best))
 
 
 def loaded(place: Place, host: Path, rank: int = 1) -> Loaded:
@@ -85,6 +94,14 @@ def test_older_ones_and_parts_of_given_up_saves_go(place: Place, tmp_path: Path)
         assert len(list(host.glob("checkpoints/*/*.safetensors"))) == 1
 
 
+def test_the_best_stay_beside_the_newest(place: Place, tmp_path: Path) -> None:
+    hosts = [tmp_path / "a", tmp_path / "b"]
+    for step, score in ((1, 0.3), (2, 0.5), (3, None), (4, 0.1)):
+        saved(place, hosts, step, 1.0, keep=1, best=1, score=score)
+    steps = {name.split("/")[1] for name in place.sizes()}
+    assert steps == {"step-00002", "step-00004"}
+
+
 def test_without_its_state_there_is_no_checkpoint(place: Place, tmp_path: Path) -> None:
     """A kill between the parts and the state leaves the one before."""
     hosts = [tmp_path / "a", tmp_path / "b"]
@@ -98,7 +115,7 @@ def test_it_is_no_checkpoint_while_a_part_is_missing(place: Place, tmp_path: Pat
     digest = BucketCheckpoints(place, tmp_path).write_shard(5, 0, tensors(1.0, 0))
     state = TrainerState(5, 0, 5, "1.0", {}, "", LAYOUT, MODEL, (digest, "0" * 32))
     with pytest.raises(UnavailableError, match="lacks checkpoints/step-00005/shard-1-0000"):
-        BucketCheckpoints(place, tmp_path).publish(state, 1)
+        BucketCheckpoints(place, tmp_path).publish(state, Keep(1))
     assert BucketCheckpoints(place, tmp_path).load(LAYOUT, MODEL, 0) is None
 
 
@@ -117,7 +134,7 @@ def test_a_damaged_or_lost_part_of_the_bucket_is_named(place: Place, tmp_path: P
     data = place.read(name)
     place.write(data[:-4] + b"!?!?", name)
     with pytest.raises(InputError, match=rf"{place.url}/{name}: is damaged.*remove step-00005"):
-        BucketCheckpoints(place, tmp_path / "c").load(LAYOUT, MODEL, 1)
+        loaded(place, tmp_path / "c")
     place.delete([name])
     with pytest.raises(InputError, match=r"is not there, and state\.json beside it names it"):
         BucketCheckpoints(place, tmp_path / "d").load(LAYOUT, MODEL, 1)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from services.trainer import checkpoint
-from services.trainer.checkpoint import Model, RankLayout, TrainerState
+from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.shard_file import write_tensors
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
@@ -33,12 +33,20 @@ def tensors(value: float, rank: int) -> dict[str, torch.Tensor]:
     return {"main.a": torch.full((40, 25), value), "exp_avg.a": torch.full((3,), value + rank)}
 
 
-def save(run_folder: Path, step: int, value: float, keep: int = 1) -> Path:
+def save(
+    run_folder: Path,
+    step: int,
+    value: float,
+    keep: int = 1,
+    best: int = 0,
+    score: float | None = None,
+) -> Path:
     digests = [
         checkpoint.write_shard(run_folder, step, rank, tensors(value, rank)) for rank in range(2)
     ]
-    state = TrainerState(step, 0, step, f"{value}", {}, "", LAYOUT, MODEL, tuple(digests))
-    return checkpoint.publish(run_folder, state, keep)
+    parts = tuple(digests)
+    state = TrainerState(step, 0, step, f"{value}", {}, "", LAYOUT, MODEL, parts, score=score)
+    return checkpoint.publish(run_folder, state, Keep(keep, best))
 
 
 def load(run_folder: Path) -> tuple[int, float]:
@@ -47,8 +55,8 @@ def load(run_folder: Path) -> tuple[int, float]:
     folder = checkpoint.newest(run_folder)
     assert folder is not None
     state = checkpoint.read_state(folder, LAYOUT, MODEL)
-    for rank, digest in enumerate(state.shards):
-        shard = checkpoint.read_shard(folder, rank, digest)
+    for rank in range(len(state.shards)):
+        shard = checkpoint.open_shard(folder, state, rank)
         assert all(torch.equal(shard[n], t) for n, t in tensors(float(state.root), rank).items())
     return state.step, float(state.root)
 
@@ -166,6 +174,36 @@ def test_a_kill_while_the_same_step_is_saved_loses_nothing(tmp_path: Path, saves
     assert value >= done[-1]
 
 
+def test_the_best_stay_beside_the_newest(tmp_path: Path) -> None:
+    """Also across starts: the scores stand in the checkpoints."""
+    scores = {1: 0.5, 2: None, 3: 0.7, 4: 0.7, 5: 0.1, 6: None, 7: float("nan")}
+    left = []
+    for step, score in scores.items():
+        save(tmp_path, step, 1.0, keep=2, best=1, score=score)
+        names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+        left.append([int(name.removeprefix("step-")) for name in names])
+    # Of two that are as good the later one.
+    assert left == [[1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5, 6], [4, 6, 7]]
+    save(tmp_path, 8, 1.0, keep=1, best=0)
+    assert load(tmp_path) == (8, 1.0)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+
+
+def test_what_is_added_to_a_checkpoint_appears_with_it(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "huggingface").mkdir()
+        raise OSError(28, "No space left on device")
+
+    first = save(tmp_path, 5, 1.0)
+    state = checkpoint.read_state(first, LAYOUT, MODEL)
+    for rank in range(2):
+        checkpoint.write_shard(tmp_path, 6, rank, tensors(2.0, rank))
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.publish(tmp_path, replace(state, step=6), Keep(1), fail)
+    assert load(tmp_path) == (5, 1.0)
+    assert list((tmp_path / "checkpoints").iterdir()) == [first]
+
+
 def test_what_else_lies_among_the_checkpoints_stays(tmp_path: Path) -> None:
     save(tmp_path, 5, 1.0)
     others = ["step-00005-backup", "step-00003.tmp.old", "notes"]
@@ -177,12 +215,17 @@ def test_what_else_lies_among_the_checkpoints_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_shard_that_is_not_what_was_saved_is_refused(tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize("place", ["header", "first", "last"])
+def test_a_shard_with_a_flipped_bit_is_refused(tmp_path: Path, rank: int, place: str) -> None:
     path = save(tmp_path, 5, 1.0) / SHARDS[rank]
-    zeroed = load_file(path)
-    zeroed["exp_avg.a"].zero_()
-    save_file(zeroed, path)
-    with pytest.raises(InputError, match=rf"{SHARDS[rank]}: is damaged.*remove step-00005"):
+    data = bytearray(path.read_bytes())
+    length = 8 + int.from_bytes(data[:8], "little")
+    where = {"header": data.index(b"exp_avg.a") + 2, "first": length, "last": len(data) - 1}[place]
+    data[where] ^= 1
+    path.write_bytes(data)
+    what = {"header": "its header", "first": "exp_avg.a", "last": "main.a"}[place]
+    message = rf"{SHARDS[rank]}: is damaged, the digest of {what} .*remove step-00005"
+    with pytest.raises(InputError, match=message):
         load(tmp_path)
 
 
@@ -204,7 +247,7 @@ def test_a_shard_that_cannot_be_read_is_refused(tmp_path: Path, data: bytes | No
         load(tmp_path)
 
 
-def test_every_part_of_a_shard_is_in_its_digest() -> None:
+def test_every_part_of_a_shard_is_in_its_digest(tmp_path: Path) -> None:
     plain = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
     others = [
         {"a": torch.tensor([1.0, 2.5]), "b": torch.tensor([3])},
@@ -213,10 +256,11 @@ def test_every_part_of_a_shard_is_in_its_digest() -> None:
         {"c": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])},
         {"a": torch.tensor([1.0, 2.0])},
     ]
-    digests = {checkpoint.shard_digest(shard) for shard in [plain, *others]}
+    digests = {write_tensors(tmp_path / "shard", shard) for shard in [plain, *others]}
     assert len(digests) == 6
     turned = dict(reversed(plain.items()))
-    assert checkpoint.shard_digest(turned) == checkpoint.shard_digest(plain)
+    found = [write_tensors(tmp_path / "shard", shard) for shard in (turned, plain)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -239,13 +283,21 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) ->
     )
 
 
+def test_a_checkpoint_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    file = save(tmp_path, 5, 1.0) / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 99, "later": "key"}))
+    message = "of format 99, this Trimaran reads format 4; resume with the version that saved it"
+    with pytest.raises(InputError, match=message):
+        load(tmp_path)
+
+
 def test_a_checkpoint_of_the_format_without_digests_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path, 5, 1.0)
     tree = json.loads((folder / "state.json").read_text())
     for key in ("format", "model", "shards", "nonfinite"):
         del tree[key]
     (folder / "state.json").write_text(json.dumps(tree))
-    with pytest.raises(InputError, match="of format 1, this Trimaran reads format 3.*start a new"):
+    with pytest.raises(InputError, match="of format 1, this Trimaran reads format 4.*start a new"):
         load(tmp_path)
 
 

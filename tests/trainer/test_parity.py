@@ -102,23 +102,30 @@ async def train_once(client: TrainerClient, step: int, root: str) -> str:
     "sizes",
     [{"pipeline_parallel": 2, "data_parallel": 2} | SPLIT, {"tensor_parallel": 4}],
 )
-def test_a_resumed_step_is_that_of_the_uninterrupted_run(
+def test_a_resumed_step_is_that_of_the_uninterrupted_run_and_of_another_run(
     sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
     def make() -> RunConfig:
-        trainer = {**sizes, "micro_batch_tokens": 40}
-        return make_config("qwen2", trainer=trainer, endpoints={"trainer": free_addresses(4)})
+        sections: dict[str, dict[str, Any]] = {
+            "run": {"groups_per_step": 4, "deterministic": True},
+            "trainer": {**sizes, "micro_batch_tokens": 40},
+            "endpoints": {"trainer": free_addresses(4)},
+        }
+        return make_config("qwen2", **sections)
 
     async def scenario() -> None:
         async with running_ranks(make(), tmp_path / "run") as client:
             start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            second = [await train_once(client, step, start.root) for step in (1, 2)][-1]
+            first, second = [await train_once(client, step, start.root) for step in (1, 2)]
             await client.save_checkpoint(2, ANSWER_SECONDS)
             third = await train_once(client, 3, start.root)
         async with running_ranks(make(), tmp_path / "run") as client:
             resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
             assert (resumed.version.step, resumed.root) == (2, second)
             assert await train_once(client, 3, start.root) == third
+        async with running_ranks(make(), tmp_path / "other") as client:
+            assert await train_once(client, 1, start.root) == first
+            assert await train_once(client, 2, start.root) == second
         assert len({start.root, second, third}) == 3
 
     asyncio.run(scenario())

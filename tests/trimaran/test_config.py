@@ -149,6 +149,12 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("reward", {"rules": {"exact": 1}, "max_faulted_share": 0}, "reward.max_faulted_share"),
         ("reward", {"rules": {"exact": 1}, "pause_timeout": 0}, "reward.pause_timeout"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
+        ("run", {"keep_best": 1}, "run.keep_best (1) compares validations: give data.validation"),
+        (
+            "run",
+            {"checkpoint_models": True, "checkpoints": "s3://bucket/runs"},
+            "run.checkpoint_models: in a bucket (s3://bucket/runs) no host has all parts",
+        ),
         ("network", {"subnet": "10.0.0.1/8"}, "network.subnet: 10.0.0.1/8 has host bits set"),
         ("network", {"subnet": "eth0"}, "name a subnet as 10.0.0.0/8"),
         ("network", {"subnet": "127.0.0.0/8"}, "network.subnet: 127.0.0.0/8 is this machine alone"),

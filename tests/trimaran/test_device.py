@@ -278,3 +278,25 @@ def test_variables_that_do_no_harm_are_left_alone():
 def test_the_module_loads_no_torch():
     check = "import sys, trimaran.device; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("cpu", {}),
+        ("cuda", {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}),
+        ("npu", {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1", "NCCL_ALGO": "Ring"}),
+    ],
+)
+def test_what_a_deterministic_run_sets(kind, wanted, monkeypatch):
+    """What is set already stays."""
+    import torch
+
+    seen = []
+    monkeypatch.setattr(os, "environ", {"NCCL_ALGO": "Ring"})
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", seen.append)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    Device(kind, device.BACKENDS[kind]).be_deterministic()
+    assert wanted.items() <= os.environ.items()
+    assert os.environ["NCCL_ALGO"] == "Ring"
+    assert seen == ([] if kind == "cpu" else [True])

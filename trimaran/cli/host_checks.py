@@ -109,13 +109,14 @@ def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
     url = place_url(config, run.run_id) if config.run.checkpoints else None
     # Beside a bucket lie the newest part and the one that is being written.
     folder = run.folder if url is None or is_bucket(url) else Path(url)
-    kept = 2 if is_bucket(url) else config.run.keep_checkpoints + 1
+    kept = 2 if is_bucket(url) else config.run.num_checkpoints
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
     facts = read_model_folder(config.model.path)
     share = STATE_BYTES * facts.num_parameters // config.trainer.layout.num_shards
     shard = config.trainer.layout.place(rank).shard
     have = sum(map(_size, folder.glob(f"checkpoints/*/shard-{shard}[-.]*safetensors")))
-    needed = kept * share + (weights if rank == 0 else 0) - have
+    models = 1 + kept * config.run.checkpoint_models  # and the one at the end
+    needed = kept * share + (models * weights if rank == 0 else 0) - have
     if (free := shutil.disk_usage(folder).free) < needed:
         raise InputError(
             f"{folder}: {kept} checkpoints and the trained model take up to {needed / 1e9:,.2f} GB more,"

@@ -42,12 +42,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.train import resume, train
 
         if options.resume is not None:
-            if options.config is not None:
+            words = [] if options.config is None else [options.config]
+            if words and "=" not in words[0]:
                 raise InputError(
                     f"{options.config}: a resumed run keeps its configuration;"
-                    " give --resume RUN alone"
+                    " give --resume RUN without a file"
                 )
-            return resume(options.resume, options.network, options.launcher)
+            overrides = [*words, *options.overrides]
+            return resume(options.resume, options.network, options.launcher, overrides)
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
         return train(
@@ -79,6 +81,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.plan import plan
 
         return plan(options.config, options.overrides, options.device_memory)
+    if options.command == "convert":
+        from trimaran.cli.convert import convert
+
+        return convert(options)
     if options.command in RUN_COMMANDS:
         from trimaran.cli.runs import dispatch
 

@@ -18,6 +18,7 @@ examples:
   trimaran train examples/addition/run.yaml
   trimaran train examples/addition/run.yaml run.seed=2 run.max_lag=1
   trimaran train --resume runs/addition-20260101-120000
+  trimaran train --resume runs/addition-20260101-120000 trainer.tensor_parallel=2    another layout
 """
 
 WEIGHTS_EXAMPLES = """\
@@ -77,6 +78,17 @@ examples:
   trimaran plan run.yaml
   trimaran plan run.yaml trainer.tensor_parallel=4 --device-memory 80
 exit codes: 0 where all of it fits or nobody knows the room, 2 where it does not or for bad input
+"""
+
+CONVERT_EXAMPLES = """\
+One process, one parameter in memory at a time. The weight root that it prints is the same before and
+after, where no number was rounded. docs/operations.md says what for.
+examples:
+  trimaran convert runs/addition-20260101-120000 model           its newest checkpoint
+  trimaran convert runs/first/checkpoints/step-00100 model --dtype bfloat16
+  trimaran convert models/Qwen2.5-7B start --tensor-parallel 4 --pipeline-parallel 2
+  trimaran convert runs/first/checkpoints/step-00100 other --to checkpoint --tensor-parallel 8
+exit codes: 0 once all of it is there, 2 for bad input, 1 where the disk has no room
 """
 
 UP_EXAMPLES = """\
@@ -250,6 +262,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_doctor(commands)
     _add_plan(commands)
+    _add_convert(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
@@ -362,6 +375,43 @@ def _add_doctor(commands: Any) -> None:
     add_trust_options(doctor)
     add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
     add("--json", action="store_true", help="for machines")
+
+
+def _add_convert(commands: Any) -> None:
+    convert = commands.add_parser(
+        "convert",
+        help="a Hugging Face folder to a checkpoint of any layout, and back",
+        epilog=CONVERT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    convert.add_argument(
+        "source", metavar="SOURCE", help="a Hugging Face folder, a checkpoint or a run's folder"
+    )
+    convert.add_argument("target", metavar="TARGET", help="a folder that is not there yet")
+    convert.add_argument(
+        "--to",
+        choices=("huggingface", "checkpoint"),
+        help="what to make of a checkpoint (default: a Hugging Face folder)",
+    )
+    for name in ("tensor", "pipeline", "expert"):
+        convert.add_argument(
+            f"--{name}-parallel",
+            type=int,
+            default=1,
+            metavar="N",
+            help=f"trainer.{name}_parallel of the checkpoint that is made",
+        )
+    convert.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        help="of the Hugging Face folder that is made; what a run computes in (default: as it was)",
+    )
+    convert.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="a Hugging Face folder of the same model, for tokenizer and config.json (default: that of"
+        " the run in whose folder the checkpoint lies)",
+    )
 
 
 def _add_plan(commands: Any) -> None:

@@ -51,8 +51,14 @@ def train(
     )
 
 
-def resume(run: str, network: str | None = None, launcher: str = "local") -> int:
-    folder, config = open_run_folder(str(find_folder(run)) if run == LATEST else run)
+def resume(
+    run: str,
+    network: str | None = None,
+    launcher: str = "local",
+    overrides: Sequence[str] = (),
+) -> int:
+    """`overrides`: of the trainer's layout alone."""
+    folder, config = open_run_folder(str(find_folder(run)) if run == LATEST else run, overrides)
     make_token(folder)  # an older run has none
     context = replace(RunContext.in_folder(folder), launcher=launcher)
     if asyncio.run(has_succeeded(context)):

@@ -142,11 +142,19 @@ class TrainerClient(Client):
         return wire.decode_ledger_end(answer.ledger) if answer.HasField("ledger") else None
 
     async def save_checkpoint(
-        self, step: int, timeout: float, ledger: LedgerEnd | None = None
+        self,
+        step: int,
+        timeout: float,
+        ledger: LedgerEnd | None = None,
+        score: float | None = None,
     ) -> str:
-        """Returns the checkpoint's path. Raises OutOfOrderError unless `step` is the trainer's own."""
+        """Returns the checkpoint's path. `score`: of the step's validation, for `run.keep_best`. Raises
+        OutOfOrderError unless `step` is the trainer's own."""
         request = pb.SaveCheckpointRequest(
-            caller=self._caller, step=step, ledger=ledger and wire.encode_ledger_end(ledger)
+            caller=self._caller,
+            step=step,
+            ledger=ledger and wire.encode_ledger_end(ledger),
+            score=score,
         )
         answer: pb.SaveCheckpointResponse = await rpc.call(
             self._stub.SaveCheckpoint, request, timeout

@@ -6,11 +6,11 @@ import fcntl
 import itertools
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trimaran.config import RunConfig, dump_config, load_config, parse_config
+from trimaran.config import RunConfig, dump_config, load_config, load_tree, parse_config
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, config_key
@@ -18,6 +18,15 @@ from trimaran.store import find_store, store_name
 from trimaran.trust import make_token
 
 CONFIG_NAME = "config.yaml"
+LAYOUT_KEYS = tuple(
+    f"trainer.{key}"
+    for key in (
+        *("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel"),
+        *("context_parallel", "virtual_stages", "sequence_parallel", "distributed_optimizer"),
+        *("offload", "devices", "threads", "micro_batch_tokens", "recompute"),
+    )
+)
+"""What a resume may change: it says how the same steps are computed."""
 
 
 def make_run_folder(config: RunConfig) -> Path:
@@ -40,13 +49,25 @@ def make_run_folder(config: RunConfig) -> Path:
     raise AssertionError("unreachable")
 
 
-def open_run_folder(path: str) -> tuple[Path, RunConfig]:
-    """An earlier run's folder and configuration. Raises InputError when it is not one."""
+def open_run_folder(path: str, overrides: Sequence[str] = ()) -> tuple[Path, RunConfig]:
+    """An earlier run's folder and configuration, with another layout of its trainer where `overrides`
+    say so. Raises InputError when it is not one, and for any other override."""
+    for override in overrides:
+        if override.partition("=")[0] not in LAYOUT_KEYS:
+            raise InputError(
+                f"{override}: a resumed run keeps its configuration; what may change is how its"
+                f" trainer is laid out: {', '.join(LAYOUT_KEYS)}"
+            )
     folder = Path(path).resolve()
     if not (folder / CONFIG_NAME).is_file():
         raise InputError(f"--resume: {folder} is not a run folder (it holds no {CONFIG_NAME})")
     (folder / "logs").mkdir(exist_ok=True)
-    return folder, load_config(folder / CONFIG_NAME)
+    if not overrides:
+        return folder, load_config(folder / CONFIG_NAME)
+    tree = load_tree(folder / CONFIG_NAME, overrides)
+    # Another number of ranks has other addresses, which are chosen anew.
+    tree["endpoints"] = {**(tree.get("endpoints") or {}), "trainer": []}
+    return folder, parse_config(tree, source=str(folder / CONFIG_NAME))
 
 
 async def has_succeeded(run: RunContext) -> bool:

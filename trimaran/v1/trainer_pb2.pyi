@@ -112,14 +112,16 @@ class SendWeightsResponse(_message.Message):
     def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
 
 class SaveCheckpointRequest(_message.Message):
-    __slots__ = ("caller", "step", "ledger")
+    __slots__ = ("caller", "step", "ledger", "score")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     step: int
     ledger: LedgerEnd
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., ledger: _Optional[_Union[LedgerEnd, _Mapping]] = ...) -> None: ...
+    score: float
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., ledger: _Optional[_Union[LedgerEnd, _Mapping]] = ..., score: _Optional[float] = ...) -> None: ...
 
 class SaveCheckpointResponse(_message.Message):
     __slots__ = ("path", "digest")

@@ -7,7 +7,7 @@ from where the parameters lie in megatron-core's buffers, whatever their shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -23,11 +23,29 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class MainWeight:
-    name: str
-    """The parameter's; with @ and its first element where this is a part of it."""
+    parameter: str
+    """Its name."""
+    shape: torch.Size
+    """The parameter's."""
     main: torch.Tensor
     computes: torch.Tensor
     """The elements of the parameter itself, a view."""
+    part: slice | None = None
+    """Of the flat parameter, where this is not the whole one."""
+
+    @property
+    def name(self) -> str:
+        """The parameter's; with @ and its first element where this is a part of it."""
+        return self.parameter if self.part is None else f"{self.parameter}@{self.part.start}"
+
+    def find(self, kind: str, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """These elements of what a checkpoint holds, be it the whole parameter or this part of it.
+
+        Example: `find("exp_avg", state)`
+        """
+        if self.part is None or f"{kind}.{self.name}" in state:
+            return state[f"{kind}.{self.name}"]
+        return state[f"{kind}.{self.parameter}"].reshape(-1)[self.part]
 
     @property
     def is_copy(self) -> bool:
@@ -41,9 +59,10 @@ def main_weights(named: Iterable[tuple[str, torch.nn.Parameter]]) -> Iterator[Ma
         part: slice | None = getattr(parameter, "main_part", None)
         if part is not None:
             computes = parameter.detach().view(-1)[part]
-            yield MainWeight(f"{name}@{part.start}", parameter.main_param, computes)  # type: ignore[attr-defined]
+            yield MainWeight(name, parameter.shape, parameter.main_param, computes, part)  # type: ignore[attr-defined]
         elif not hasattr(parameter, "main_part"):
-            yield MainWeight(name, getattr(parameter, "main_param", parameter), parameter)
+            main = getattr(parameter, "main_param", parameter)
+            yield MainWeight(name, parameter.shape, main, parameter)
 
 
 def mark_parts(stages: Iterable[torch.nn.Module], optimizer: Any) -> None:

@@ -12,11 +12,14 @@ from dataclasses import replace
 import torch
 
 from services.trainer.megatron.architecture import Architecture
+from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.main_weights import fill_main
 from services.trainer.megatron.rules import MappingRule, Rules, Shape, rows, whole
 from services.trainer.model_files import EMBEDDING, HEAD
 from services.weight_sync.data.snapshot import Part
+from trimaran.choices import FAMILIES
 from trimaran.errors import InputError, InternalError
+from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
 
 LAYER = re.compile(r"((?:module\.)*)decoder\.layers\.(\d+)\.")
@@ -28,10 +31,15 @@ NOT_WEIGHTS = re.compile(r".*\.rotary_emb\.inv_freq")
 def model_rules(architecture: Architecture) -> Rules:
     """Of all parameters of the whole model: the embedding, layer by layer, the last norm, the output
     layer."""
-    facts = architecture.facts
+    return family_rules(architecture.facts)
+
+
+def family_rules(facts: ModelFacts) -> Rules:
+    """The same where only the facts are known, as a checkpoint holds them."""
+    family: Family = FAMILIES.load(facts.family)
     table = (facts.vocab_size, facts.hidden_size)
     rules = {"embedding.word_embeddings.weight": rows(EMBEDDING, table)}
-    layer_rules = architecture.family.layer(facts)
+    layer_rules = family.layer(facts)
     for layer in range(facts.num_layers):
         for name, rule in layer_rules.items():
             rules[f"decoder.layers.{layer}.{name}"] = rule.inside(f"model.layers.{layer}.")
@@ -54,7 +62,12 @@ def rule_for(name: str, rules: Rules) -> MappingRule:
 
 def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, Shape]]:
     """(name, shape) of the Hugging Face tensors of the whole model, in one order on every rank."""
-    for rule in model_rules(architecture).values():
+    return family_shapes(architecture.facts)
+
+
+def family_shapes(facts: ModelFacts) -> Iterator[tuple[str, Shape]]:
+    """The same where only the facts are known."""
+    for rule in family_rules(facts).values():
         if not rule.is_copy:
             yield from zip(rule.names, rule.shapes, strict=True)
 
@@ -87,14 +100,18 @@ def load_weights(
 ) -> None:
     """Fill this rank's parameters, and their fp32 main copies where the optimizer made them."""
     for name, parameter in named:
-        rule = rule_for(name, rules)
-        whole_tensors = [
-            _checked(tensors, *one) for one in zip(rule.names, rule.shapes, strict=True)
-        ]
-        shard = rule.shard(whole_tensors, *rule.at(place))
+        shard = cut_shard(rule_for(name, rules), tensors, place)
         with torch.no_grad():
             parameter.copy_(shard)
             fill_main(parameter, shard)
+
+
+def cut_shard(
+    rule: MappingRule, tensors: Mapping[str, torch.Tensor], place: RankPlace
+) -> torch.Tensor:
+    """Of the rank at `place`. Raises InputError for a tensor that is missing or has another shape."""
+    whole_tensors = [_checked(tensors, *one) for one in zip(rule.names, rule.shapes, strict=True)]
+    return rule.shard(whole_tensors, *rule.at(place))
 
 
 def _checked(tensors: Mapping[str, torch.Tensor], name: str, shape: Shape) -> torch.Tensor:

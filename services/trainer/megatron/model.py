@@ -196,6 +196,8 @@ def transformer_config(
         use_te_activation_func=True,
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
+        # Its embedding's gradient is summed in a fixed order.
+        deterministic_mode=run.run.deterministic,
         persist_layer_norm=False,
         **(RECOMPUTE if run.trainer.recompute else {}),
         **_expert_config(facts, layout),

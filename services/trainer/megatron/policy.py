@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -33,6 +33,7 @@ from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.megatron.offload import HostCopies
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.saved import specs_of
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
@@ -243,8 +244,9 @@ class MegatronPolicy:
                 state[f"{key}.{one.name}"] = self._on_host.values(adam.state[one.main][key])
         return state
 
-    def load_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
-        """What `state` gave after `num_updates` optimizer updates. All ranks must call.
+    def load_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
+        """What `state` gave after `num_updates` optimizer updates; with the distributed optimizer also
+        whole parameters. All ranks must call.
 
         Raises InputError, before anything changes, when it is not of this model.
         """
@@ -252,7 +254,7 @@ class MegatronPolicy:
         self._on_host.bring_back()
         for one in self._main_weights():
             with torch.no_grad():
-                one.main.copy_(state[f"main.{one.name}"])
+                one.main.copy_(one.find("main", state))
                 one.computes.copy_(one.main)
             if num_updates:
                 # A tensor of its own each: torch's AdamW counts in it, in place.
@@ -260,7 +262,7 @@ class MegatronPolicy:
                     "step": torch.tensor(float(num_updates), device=self.device)
                 }
                 for key in MOMENTS:
-                    entry[key] = state[f"{key}.{one.name}"].to(self.device).clone()
+                    entry[key] = one.find(key, state).to(self.device).clone()
                 self._adam_of[id(one.main)].state[one.main] = entry
         if self._config.trainer.distributed_optimizer:
             # The other parts come from the ranks that updated them.
@@ -272,17 +274,22 @@ class MegatronPolicy:
             group["step"] = num_updates
         self.num_updates = num_updates
 
-    def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
+    def _check_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
+        specs = specs_of(state)
         kinds = ("main", *MOMENTS) if num_updates else ("main",)
-        wanted = {
-            f"{kind}.{one.name}": one.main.shape for one in self._main_weights() for kind in kinds
-        }
-        for name, shape in wanted.items():
-            if name not in state:
+        wanted = [
+            (f"{kind}.{one.name}", one.main.shape)
+            if one.part is None or f"{kind}.{one.name}" in specs
+            else (f"{kind}.{one.parameter}", one.shape)
+            for one in self._main_weights()
+            for kind in kinds
+        ]
+        for name, shape in wanted:
+            if name not in specs:
                 raise InputError(f"the checkpoint lacks {name}, so training cannot go on from it")
-            if state[name].shape != shape:
+            if specs[name].shape != shape:
                 raise InputError(
-                    f"the checkpoint's {name} has shape {tuple(state[name].shape)};"
+                    f"the checkpoint's {name} has shape {specs[name].shape};"
                     f" this run's model needs {tuple(shape)}"
                 )
 

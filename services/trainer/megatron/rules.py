@@ -60,6 +60,8 @@ class MappingRule:
     most_ranks: int = sys.maxsize
     """With more of them a rank's parameter is no share of any tensor: `shares` takes that of all ranks,
     one after the other."""
+    axis: int = 0
+    """Along which tensors are split: 1 of `columns`."""
 
     def at(self, place: RankPlace) -> tuple[int, int]:
         """The rank's number among those that share the parameter, and how many they are."""
@@ -107,9 +109,10 @@ def columns(name: str, shape: Shape) -> MappingRule:
         length = parameter.shape[1]
         return [Share(rank * length, (rank + 1) * length, parameter)]
 
-    return MappingRule(
-        (name,), (shape,), lambda tensors, rank, size: tensors[0].chunk(size, 1)[rank], shares
-    )
+    def shard(tensors: Tensors, rank: int, size: int) -> torch.Tensor:
+        return tensors[0].chunk(size, 1)[rank]
+
+    return MappingRule((name,), (shape,), shard, shares, axis=1)
 
 
 def gated(names: tuple[str, str], shape: Shape) -> MappingRule:

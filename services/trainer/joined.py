@@ -1,0 +1,86 @@
+"""A shard that the distributed optimizer has saved in parts: a file of each rank that had one.
+
+`main.NAME@START` of one file is what stands in the flat parameter from element START on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+
+from services.trainer.checkpoint import RankLayout
+from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.shards import shard_shape
+from services.trainer.saved import SavedTensors
+from services.trainer.tensor_file import Spec
+from services.weight_sync.data.memory import DTYPES
+from trimaran.errors import InputError
+from trimaran.model_folder import ModelFacts
+from trimaran.parallel import RankPlace
+
+OpenFile = Callable[[int], SavedTensors]
+"""From the number of a checkpoint's file."""
+
+
+def whole_shard(
+    facts: ModelFacts, saved: RankLayout, place: RankPlace, open_file: OpenFile
+) -> SavedTensors:
+    """What the ranks with the shard of `place`, of the saved layout, have saved together."""
+    if not saved.distributed_optimizer:
+        return open_file(place.shard)
+    ranks = [rank for rank in range(saved.ranks.num_ranks) if _shard(saved, rank) == place.shard]
+    return Joined(facts, place, [open_file(rank) for rank in ranks])
+
+
+def _shard(saved: RankLayout, rank: int) -> int:
+    return saved.ranks.place(rank).shard
+
+
+class _Part(NamedTuple):
+    name: str
+    start: int
+    key: str
+    file: SavedTensors
+
+
+class Joined(SavedTensors):
+    """Example: Joined(facts, place, [first, second])["main.output_layer.weight"]"""
+
+    def __init__(self, facts: ModelFacts, place: RankPlace, files: Sequence[SavedTensors]) -> None:
+        """`place`: of a rank that has the shard. `files`: of all such ranks."""
+        rules = family_rules(facts)
+        parts = sorted(_parts(files), key=lambda part: part[:2])
+        self._parts = {name: list(found) for name, found in groupby(parts, lambda part: part.name)}
+        self._specs: dict[str, Spec] = {}
+        for name, (first, *_) in self._parts.items():
+            shape = shard_shape(rules[name.partition(".")[2]], place)
+            self._specs[name] = Spec(name, first.file.specs[first.key].dtype, shape)
+
+    @property
+    def specs(self) -> Mapping[str, Spec]:
+        return self._specs
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Raises InputError for a file that is damaged or lacks a part."""
+        spec = self._specs[name]
+        whole = torch.empty(spec.shape, dtype=DTYPES[spec.dtype])
+        flat, filled = whole.view(-1), 0
+        for part in self._parts[name]:
+            if part.start != filled:
+                break
+            tensor = part.file[part.key]
+            flat[filled : filled + len(tensor)] = tensor
+            filled += len(tensor)
+        if filled != len(flat):
+            raise InputError(f"the checkpoint lacks a part of {name}, from element {filled} on")
+        return whole
+
+
+def _parts(files: Sequence[SavedTensors]) -> Iterator[_Part]:
+    for file in files:
+        for key in file:
+            name, _, start = key.rpartition("@")
+            yield _Part(name, int(start), key, file)

@@ -1,0 +1,145 @@
+"""A new run that begins with what another one has saved (`trainer.load`), and models beside checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from services.trainer import checkpoint
+from services.trainer.convert import huggingface_to_checkpoint
+from services.trainer.model_files import load_tensors
+from services.trainer.rank import TrainerRank
+from tests.trainer.batches import random_batch
+from tests.trainer.test_policy import whole_batch
+from tests.trainer.test_rank import save, started
+from trimaran.config import RunConfig
+from trimaran.errors import InputError
+from trimaran.parallel import Layout
+from trimaran.types import VersionId
+
+pytestmark = pytest.mark.usefixtures("single_rank")
+MakeConfig = Callable[..., RunConfig]
+
+
+def policy_of(rank: TrainerRank) -> Any:
+    return rank._policy
+
+
+async def first_run(config: RunConfig, folder: Path) -> tuple[Path, str, str]:
+    """Its checkpoint of step 2, the root there, and that after a third step."""
+    folder.mkdir()
+    async with started(config, folder) as rank:
+        saved = [await rank.train(random_batch(step)) for step in (1, 2)][-1]
+        path = await save(rank, 2)
+        return path, saved.version.root, (await rank.train(random_batch(3))).version.root
+
+
+@pytest.mark.parametrize("optimizer", [True, False])
+@pytest.mark.parametrize("named", ["checkpoint", "run"])
+def test_a_run_begins_with_the_weights_and_moments_of_another(
+    make_config: MakeConfig, tmp_path: Path, optimizer: bool, named: str
+) -> None:
+    async def scenario() -> None:
+        path, root, next_root = await first_run(make_config(), tmp_path / "first")
+        load = path if named == "checkpoint" else tmp_path / "first"
+        config = make_config(trainer={"load": str(load), "load_optimizer": optimizer})
+        (tmp_path / "second").mkdir()
+        async with started(config, tmp_path / "second") as rank:
+            assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
+            assert policy_of(rank).num_updates == (2 if optimizer else 0)
+            answer = await rank.train(replace(random_batch(3), step=1))
+            assert (answer.version.root == next_root) == optimizer
+            await save(rank, 1)
+        shutil.rmtree(tmp_path / "first")  # a resume needs only its own
+        async with started(config, tmp_path / "second") as rank:
+            assert rank.version == answer.version
+
+    asyncio.run(scenario())
+
+
+def test_the_reference_is_that_of_the_model_folder(make_config: MakeConfig, tmp_path: Path) -> None:
+    algorithm = {"kl": {"coefficient": 0.1}}
+
+    async def scenario() -> None:
+        path, *_ = await first_run(make_config(algorithm=algorithm), tmp_path / "first")
+        (tmp_path / "second").mkdir()
+        packed = whole_batch()
+        config = make_config(algorithm=algorithm, trainer={"load": str(path)})
+        async with started(config, tmp_path / "second") as rank:
+            [reference] = policy_of(rank).forward_reference([packed])
+            [own] = policy_of(rank).forward([packed])
+        (tmp_path / "third").mkdir()
+        async with started(make_config(), tmp_path / "third") as rank:
+            [begin] = policy_of(rank).forward([packed])
+        assert torch.equal(reference, begin.logprobs_M)
+        assert not torch.equal(own.logprobs_M, begin.logprobs_M)
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
+    make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """As `trimaran convert` makes one."""
+    layout = Layout(tensor=2, pipeline=2)
+    made = huggingface_to_checkpoint(model_folders["qwen3"], tmp_path / "made", layout, "float32")
+    config = make_config("qwen3", model={"dtype": "bfloat16"}, trainer={"load": str(made)})
+
+    async def roots(config: RunConfig, folder: Path) -> list[str]:
+        folder.mkdir()
+        async with started(config, folder) as rank:
+            answers = [await rank.train(random_batch(step)) for step in (1, 2)]
+            return [answer.version.root for answer in answers]
+
+    plain = make_config("qwen3", model={"dtype": "bfloat16"})
+    loaded = asyncio.run(roots(config, tmp_path / "loaded"))
+    assert loaded == asyncio.run(roots(plain, tmp_path / "plain"))
+
+
+def test_another_model_and_what_is_no_checkpoint_are_refused(
+    make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    made = huggingface_to_checkpoint(model_folders["qwen2"], tmp_path / "made", Layout(), "float32")
+
+    async def start(load: Path) -> None:
+        async with started(make_config("llama", trainer={"load": str(load)}), tmp_path):
+            pass
+
+    with pytest.raises(InputError, match="saved with family qwen2.*this run has llama"):
+        asyncio.run(start(made))
+    with pytest.raises(InputError, match=r"trainer\.load: .* is no checkpoint and holds none"):
+        asyncio.run(start(tmp_path / "none"))
+    state = made / "state.json"
+    state.write_text(state.read_text().replace('"format": 4', '"format": 5'))
+    with pytest.raises(InputError, match="of format 5, this Trimaran reads format 4"):
+        asyncio.run(start(made))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
+    make_config: MakeConfig, tmp_path: Path, dtype: str
+) -> None:
+    run = {"groups_per_step": 4, "checkpoint_models": True}
+    config = make_config("llama", run=run, model={"dtype": dtype})
+
+    async def scenario() -> Path:
+        async with started(config, tmp_path) as rank:
+            await rank.train(random_batch(1))
+            path = await save(rank, 1)
+            await rank.export_model(rank.check_export("exported"))
+            return path
+
+    path = asyncio.run(scenario())
+    found = load_tensors(path / "huggingface", tied=False)
+    wanted = load_tensors(tmp_path / "exported", tied=False)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    assert (path / "huggingface/tokenizer.json").is_file()
+    assert checkpoint.newest(tmp_path) == path

@@ -1,0 +1,101 @@
+"""A run that goes on in another layout takes the same next steps, through the real service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from services.trainer.model_files import load_tensors
+from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.models import TIED
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.test_parity import SEQUENCE, SPLIT, name_of
+from trimaran.clients import TrainAnswer, TrainerClient
+from trimaran.config import RunConfig
+from trimaran.types import LedgerEnd
+
+pytestmark = pytest.mark.e2e
+END = LedgerEnd(17, "a" * 64)
+Sizes = dict[str, Any]
+CASES: list[tuple[str, Sizes, Sizes]] = [
+    ("qwen2", {"data_parallel": 2} | SPLIT, {"tensor_parallel": 2}),
+    (
+        "qwen3_moe",
+        {"data_parallel": 2, "expert_parallel": 2},
+        {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE,
+    ),
+]
+MORE: list[tuple[str, Sizes, Sizes]] = [
+    ("qwen2", {"tensor_parallel": 2}, {"pipeline_parallel": 2}),
+    ("qwen2", {"pipeline_parallel": 2}, {"data_parallel": 2, "tensor_parallel": 2} | SPLIT),
+    ("llama", {"data_parallel": 2} | SPLIT, {"data_parallel": 4} | SPLIT),
+    ("qwen2", {"tensor_parallel": 4}, {"data_parallel": 2, "pipeline_parallel": 2}),
+    ("llama", {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
+    ("qwen3", {}, {"tensor_parallel": 4}),
+    ("qwen3_moe", {"data_parallel": 4, "expert_parallel": 4}, {"pipeline_parallel": 2}),
+]
+SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl")
+
+
+@pytest.mark.parametrize(
+    ("family", "first", "then"),
+    [*CASES, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE)],
+    ids=name_of,
+)
+def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
+    family: str,
+    first: Sizes,
+    then: Sizes,
+    make_config: Callable[..., RunConfig],
+    tmp_path: Path,
+) -> None:
+    def make(sizes: Sizes) -> RunConfig:
+        trainer = {**sizes, "micro_batch_tokens": 40}
+        adaptive = {"target": 1e-5, "horizon": 100}
+        algorithm = {"updates_per_batch": 2, "kl": {"coefficient": 0.2, "adaptive": adaptive}}
+        count = make_config(family, trainer=trainer).num_trainer_ranks
+        endpoints = {"trainer": free_addresses(count)}
+        return make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)
+
+    async def train(client: TrainerClient, step: int, root: str) -> TrainAnswer:
+        batch = random_batch(step)
+        proofs = proofs_for(batch, root)
+        return await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+
+    async def scenario() -> None:
+        async with running_ranks(make(first), tmp_path / "run") as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            saved = [await train(client, step, start.root) for step in (1, 2)][-1]
+            await client.save_checkpoint(2, ANSWER_SECONDS, END)
+            undisturbed = [await train(client, step, start.root) for step in (3, 4)]
+            await client.export_model("undisturbed", ANSWER_SECONDS)
+        async with running_ranks(make(then), tmp_path / "run") as client:
+            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert resumed == saved.version  # bit for bit
+            assert await client.get_ledger_end(ANSWER_SECONDS) == END
+            assert (await train(client, 2, start.root)).metrics == saved.metrics
+            again = [await train(client, step, start.root) for step in (3, 4)]
+            await client.export_model("resumed", ANSWER_SECONDS)
+            await client.save_checkpoint(4, ANSWER_SECONDS)
+        for one, other in zip(again, undisturbed, strict=True):
+            for key in SAME:
+                wanted = pytest.approx(other.metrics[key], rel=2e-4, abs=2e-6)
+                assert one.metrics[key] == wanted, key
+            key = "trainer/kl_coefficient"
+            assert one.metrics[key] == pytest.approx(other.metrics[key], rel=1e-9)
+            assert one.metrics[key] != saved.metrics[key]  # it adapts
+        # And what the new layout saved is read by it.
+        async with running_ranks(make(then), tmp_path / "run") as client:
+            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert resumed == again[-1].version
+
+    asyncio.run(scenario())
+    tied = family in TIED
+    wanted = load_tensors(tmp_path / "run/undisturbed", tied)
+    for name, tensor in load_tensors(tmp_path / "run/resumed", tied).items():
+        torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=2e-5, msg=name)

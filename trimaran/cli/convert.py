@@ -1,0 +1,110 @@
+"""`trimaran convert`: Hugging Face folders to checkpoints of any layout, and back."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+from trimaran.config import TrainerSection, load_config
+from trimaran.errors import InputError, UnavailableError
+from trimaran.model_folder import ModelFacts, read_model_folder
+from trimaran.parallel import Layout
+from trimaran.trainer_layout import check_trainer_layout
+
+DTYPES = ("bfloat16", "float32")
+HUGGINGFACE, CHECKPOINT = "huggingface", "checkpoint"
+
+
+def convert(options: argparse.Namespace) -> int:
+    source, target = Path(options.source), Path(options.target)
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("convert: torch is missing here; docs/install.md has what trainers need")
+    try:
+        return _convert(source, target, options)
+    except OSError as error:
+        raise UnavailableError(f"{target}: {error}; mend it and convert again") from None
+
+
+def _convert(source: Path, target: Path, options: argparse.Namespace) -> int:
+    if _is_model(source):
+        if options.to == HUGGINGFACE:
+            raise InputError(f"{source}: is a Hugging Face folder already; give --to checkpoint")
+        return _from_huggingface(source, target, options)
+    return _from_checkpoint(source, target, options)
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _from_huggingface(source: Path, target: Path, options: argparse.Namespace) -> int:
+    facts = read_model_folder(source)
+    layout, dtype = _layout(facts, options), options.dtype or _dtype_of(source)
+    from services.trainer.checkpoint import read_any
+    from services.trainer.convert import huggingface_to_checkpoint
+
+    made = huggingface_to_checkpoint(source, target, layout, dtype)
+    return _say(made, read_any(made).root, dtype)
+
+
+def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) -> int:
+    from services.trainer.checkpoint import find, read_any
+    from services.trainer.convert import checkpoint_to_checkpoint, checkpoint_to_huggingface
+
+    folder = find(source, "convert")
+    state = read_any(folder)
+    if options.to == CHECKPOINT:
+        layout = _layout(state.model.facts, options)
+        return _say(checkpoint_to_checkpoint(folder, state, target, layout), state.root)
+    if target.exists():
+        raise InputError(f"{target}: is there already; name another folder")
+    model = Path(options.model) if options.model else _model_of(folder)
+    if (found := read_model_folder(model)) != state.model.facts:
+        raise InputError(
+            f"--model: {model} holds another model than {folder} was trained from: {found} instead"
+            f" of {state.model.facts}"
+        )
+    dtype = options.dtype or state.layout.dtype
+    root = checkpoint_to_huggingface(folder, state, model, target, dtype)
+    return _say(target, root, dtype)
+
+
+def _say(made: Path, root: str, dtype: str = "") -> int:
+    print(f"{made}\nweight root {root}" + (f" (in {dtype})" if dtype else ""))
+    return 0
+
+
+def _layout(facts: ModelFacts, options: argparse.Namespace) -> Layout:
+    """With as few data-parallel ranks as the experts need. Raises InputError for one that the model
+    cannot have."""
+    tensor, expert = options.tensor_parallel, options.expert_parallel
+    section = TrainerSection(
+        tensor_parallel=tensor,
+        pipeline_parallel=options.pipeline_parallel,
+        expert_parallel=expert,
+        data_parallel=expert // math.gcd(tensor, expert),
+        sequence_parallel=tensor > 1,
+    )
+    check_trainer_layout(facts, section)
+    return section.layout
+
+
+def _model_of(folder: Path) -> Path:
+    """As the run's configuration beside the checkpoints names it."""
+    config = folder.resolve().parent.parent / "config.yaml"
+    if not config.is_file():
+        raise InputError(
+            f"{folder}: lies in no run folder, so give --model FOLDER: the Hugging Face folder whose"
+            " config.json and tokenizer the model has"
+        )
+    return load_config(config).model.path
+
+
+def _dtype_of(folder: Path) -> str:
+    """As config.json names it. float32 also holds the numbers of any other."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named if named in DTYPES else "float32"
