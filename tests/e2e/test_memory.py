@@ -73,6 +73,9 @@ MORE_CASES = (
     Case("qwen3", "float32", trainer={"tensor_parallel": 2}),
     Case(trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
     Case("qwen3", trainer={"fp32_head": True}),
+    Case(trainer={"optimizer": "adamw_bf16"}),
+    Case(lengths=LONG, trainer={"lora": {"rank": 32}}, kl=0.1),
+    Case("qwen3", trainer={"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)
 

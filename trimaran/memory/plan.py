@@ -131,6 +131,10 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         sequence_parallel=config.trainer.sequence_parallel,
         fp32_head=config.trainer.fp32_head,
         on_host=on_host,
+        bf16_optimizer=config.trainer.optimizer == "adamw_bf16",
+        freeze=config.trainer.freeze,
+        lora_rank=config.trainer.lora.rank if config.trainer.lora else 0,
+        lora_targets=config.trainer.lora.targets if config.trainer.lora else (),
     )
 
 

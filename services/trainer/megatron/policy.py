@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +17,19 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
+from services.trainer.expert_loads import load_metrics
 from services.trainer.megatron import schedule
 from services.trainer.megatron.architecture import Architecture, attention_cost
+from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
+from services.trainer.megatron.bf16_adamw import with_bf16_adamw
+from services.trainer.megatron.frozen import frozen_parameters
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
+from services.trainer.megatron.lora import (
+    adapter_rules,
+    initial_adapters,
+    split_axis,
+    switched_off,
+)
 from services.trainer.megatron.mapping import (
     check_names,
     list_parts,
@@ -28,6 +38,8 @@ from services.trainer.megatron.mapping import (
     tensor_shapes,
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
+from services.trainer.megatron.router import ExpertLoads, set_losses
+from services.trainer.megatron.rules import Rules
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.weight_sync.data.grid import cut_tensors
@@ -52,14 +64,21 @@ class MegatronPolicy:
         self._config, self._architecture = config, architecture
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._rules = model_rules(architecture)
+        self._adapter_rules = adapter_rules(self._rules, config.trainer.lora)
+        """Empty without `trainer.lora`."""
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._model = self._make_model()
+        frozen = frozen_parameters(self._rules, config.trainer.freeze)
+        self._model.freeze(self._rules.keys() if config.trainer.lora else frozen)
+        experts = architecture.facts.num_experts
+        self._loads = ExpertLoads(self._model, architecture.facts, self.device) if experts else None
         self._data_parallel = DistributedDataParallel(
             self._model.config,
             DistributedDataParallelConfig(grad_reduce_in_fp32=True),
             self._model,
         )
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
+        self._moments = BF16_STATE if config.trainer.optimizer == "adamw_bf16" else MOMENTS
         # One for experts, where they are spread over ranks, and one for the rest.
         self._adams: list[torch.optim.Optimizer]
         self._adams = [one.optimizer for one in _parts(self._optimizer)]
@@ -75,19 +94,20 @@ class MegatronPolicy:
         self._gradient_norm = 0.0
         self.num_updates = 0
         self._reference: PackedGPT | None = None
-        if config.algorithm.kl.coefficient:
+        if config.algorithm.kl.coefficient and not config.trainer.lora:
             self._reference = self._make_model().requires_grad_(False)
             self._load(self._reference, tensors)
             self._put_reference_away()
 
     def _make_model(self) -> PackedGPT:
         config = transformer_config(self._architecture, self._config, self._dtype)
-        return PackedGPT(
-            self._architecture, self._rules, config, self._config, self._place, self.device
-        )
+        rules = {**self._rules, **self._adapter_rules}
+        return PackedGPT(self._architecture, rules, config, self._config, self._place, self.device)
 
     def _load(self, model: PackedGPT, tensors: dict[str, torch.Tensor]) -> None:
-        load_weights(model.named_weights(), self._rules, tensors, self._place)
+        adapters = initial_adapters(self._adapter_rules, self._config.run.seed)
+        rules = {**self._rules, **self._adapter_rules}
+        load_weights(model.named_weights(), rules, {**tensors, **adapters}, self._place)
 
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False
@@ -95,6 +115,9 @@ class MegatronPolicy:
         return schedule.infer([self._model], micro_batches, entropy)
 
     def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        if self._config.trainer.lora:  # what the adapters change is the initial policy itself
+            with switched_off(self._model.adapters):
+                return [one.logprobs_M for one in self.forward(micro_batches)]
         assert self._reference is not None, "a reference exists only with a KL coefficient"
         if self._config.algorithm.kl.offload:
             self._reference.to(self.device)
@@ -109,15 +132,20 @@ class MegatronPolicy:
     def forward_backward(
         self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
     ) -> None:
+        set_losses(self._model.config, self._config.trainer, micro_batches, self.device)
         schedule.train([self._data_parallel], micro_batches, loss, entropy)
+
+    def take_metrics(self) -> dict[str, float]:
+        return load_metrics(self._loads.take()) if self._loads else {}
 
     def zero_gradients(self) -> None:
         self._data_parallel.zero_grad_buffer()
         self._optimizer.zero_grad()
 
     def own_gradient_norm(self) -> float:
-        weights: list[Any] = [weight for _, weight in self._model.named_weights()]
-        return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
+        weights: list[Any] = [weight for _, weight in self._model.trained_weights()]
+        norms = [weight.main_grad.norm() for weight in weights]
+        return float(torch.stack(norms).norm()) if norms else 0.0
 
     def sum_gradients(self) -> float:
         if self._place.layout.num_ranks > 1:
@@ -133,7 +161,10 @@ class MegatronPolicy:
             group["lr"] = learning_rate
         for one in _parts(self._optimizer):
             clip_grad_by_total_norm_fp32(
-                one.get_parameters(), self._config.trainer.clip_grad, self._gradient_norm
+                one.get_parameters(),
+                self._config.trainer.clip_grad,
+                self._gradient_norm,
+                one.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8,
             )
         self._optimizer.step_with_ready_grads()
         self.num_updates += 1
@@ -160,11 +191,16 @@ class MegatronPolicy:
         return cut_tensors(specs, self._architecture.facts)
 
     def parts(self) -> Iterator[Part]:
-        """This rank's parts of the tensors, as views of live parameters where that is possible.
+        """This rank's parts of the tensors, as views of live parameters where that is possible; with
+        adapters added, made when its turn comes.
 
         All tensor-parallel ranks of a stage must iterate together, to the end.
         """
-        named = ((name, weight.detach()) for name, weight in self._model.named_weights())
+        named = (
+            (name, self._model.published(weight))
+            for name, weight in self._model.named_weights()
+            if name in self._rules
+        )
         return list_parts(named, self._rules, self._place, gather_rows)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
@@ -181,30 +217,43 @@ class MegatronPolicy:
         exactly one rank has each element, so the sum is that element, bit for bit.
         """
         axes = {tensor.name: tensor.axis for tensor in self.tensors}
-        held = {name: weight.detach() for name, weight in self._model.named_weights()}
-        for name, rule in self._rules.items():
-            own = [(name, held[name])] if name in held else []
-            parts = {
-                part.name: part for part in list_parts(own, self._rules, self._place, gather_rows)
-            }
+        return self._gather(self._rules, axes.__getitem__)
+
+    def export_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same of the adapters, by the names that `adapter_shapes` has; nothing without any."""
+        return self._gather(self._adapter_rules, split_axis)
+
+    @property
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """By Hugging Face name, in the order in which `export_adapters` gives them."""
+        return {rule.names[0]: rule.shapes[0] for rule in self._adapter_rules.values()}
+
+    def _gather(
+        self, rules: Rules, axis: Callable[[str], int]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        held = dict(self._model.named_weights())
+        for name, rule in rules.items():
+            own = [(name, self._model.published(held[name]))] if name in held else []
+            parts = {part.name: part for part in list_parts(own, rules, self._place, gather_rows)}
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
                 whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
                 if part := parts.get(hf_name):
-                    share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)
+                    share = whole.narrow(axis(hf_name), part.start, part.stop - part.start)
                     share.copy_(part.tensor)
                 if self._senders is not None:
                     dist.reduce(whole.view(torch.int8), 0, group=self._senders)
                 yield hf_name, whole
 
     def state(self) -> dict[str, torch.Tensor]:
-        """This rank's fp32 main weights and AdamW moments, live; before the first update no moments.
+        """This rank's main weights and what the optimizer keeps of each, live; before the first update
+        the weights alone. Frozen ones are those of the model's folder, and are not in it.
 
         Raises InternalError for an optimizer that keeps no moments under AdamW's names.
         """
         state = {}
         for name, main, _ in self._main_weights():
             state[f"main.{name}"] = main.detach()
-            for key in MOMENTS if self.num_updates else ():
+            for key in self._moments if self.num_updates else ():
                 adam = self._adam_of[id(main)]
                 if key not in adam.state[main]:
                     raise InternalError(f"{type(adam).__name__} holds no {key} of {name}")
@@ -226,7 +275,7 @@ class MegatronPolicy:
                 entry: dict[str, Any] = {
                     "step": torch.tensor(float(num_updates), device=self.device)
                 }
-                for key in MOMENTS:
+                for key in self._moments:
                     entry[key] = state[f"{key}.{name}"].to(self.device).clone()
                 self._adam_of[id(main)].state[main] = entry
         for group in self._optimizer.param_groups:
@@ -235,7 +284,7 @@ class MegatronPolicy:
         self.num_updates = num_updates
 
     def _check_state(self, state: dict[str, torch.Tensor], num_updates: int) -> None:
-        kinds = ("main", *MOMENTS) if num_updates else ("main",)
+        kinds = ("main", *self._moments) if num_updates else ("main",)
         wanted = {
             f"{kind}.{name}": main.shape for name, main, _ in self._main_weights() for kind in kinds
         }
@@ -249,8 +298,9 @@ class MegatronPolicy:
                 )
 
     def _main_weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Name, fp32 main weight and parameter, which are one tensor where fp32 computes."""
-        for name, parameter in self._model.named_weights():
+        """Name, main weight and parameter, which are one tensor where fp32 computes or the optimizer is
+        in bfloat16."""
+        for name, parameter in self._model.trained_weights():
             yield name, getattr(parameter, "main_param", parameter), parameter
 
 
@@ -261,6 +311,7 @@ def _parts(optimizer: Any) -> list[Any]:
 
 def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDataParallel) -> Any:
     section = config.trainer
+    in_bf16 = section.optimizer == "adamw_bf16"
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
@@ -269,13 +320,15 @@ def _make_optimizer(config: RunConfig, dtype: torch.dtype, model: DistributedDat
             adam_beta1=section.beta1,
             adam_beta2=section.beta2,
             adam_eps=section.epsilon,
-            bf16=dtype == torch.bfloat16,
+            bf16=dtype == torch.bfloat16 and not in_bf16,  # that there are fp32 main weights
             params_dtype=dtype,
             clip_grad=section.clip_grad,
         ),
         [model],
         use_gloo_process_groups=False,
     )
+    if in_bf16:
+        optimizer = with_bf16_adamw(optimizer)
     for one in _parts(optimizer):
         for group in one.param_groups:
             # megatron-core leaves this to its scheduler, which we do without.
