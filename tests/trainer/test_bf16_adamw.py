@@ -70,7 +70,7 @@ def test_a_model_follows_the_one_with_main_weights(make_config: MakeConfig) -> N
 
     def train(optimizer: str) -> tuple[dict[str, torch.Tensor], float]:
         trainer = {"optimizer": optimizer, "learning_rate": 1e-4, "freeze": ["lm_head.weight"]}
-        policy = make_policy(make_config("llama", model=BF16, trainer=trainer))
+        policy, norm = make_policy(make_config("llama", model=BF16, trainer=trainer)), 0.0
         for _ in range(10):
             policy.zero_gradients()
             policy.forward_backward([whole_batch()], add_up)

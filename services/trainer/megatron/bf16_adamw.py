@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class Bf16AdamW(torch.optim.Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             for weight in group["params"]:
@@ -44,18 +44,12 @@ class Bf16AdamW(torch.optim.Optimizer):
                 columns = (weight, weight.decoupled_grad, *(state[key] for key in STATE))
                 parts = [column.view(-1).split(CHUNK) for column in columns]
                 for chunk in zip(*parts, strict=True):
-                    _update(*chunk, group)
+                    _update(chunk, group)
 
 
-def _update(
-    weight: torch.Tensor,
-    gradient: torch.Tensor,
-    average: torch.Tensor,
-    square: torch.Tensor,
-    compensation: torch.Tensor,
-    group: dict[str, Any],
-) -> None:
-    """In place. The sums are in float32, and rounded once."""
+def _update(chunk: Sequence[torch.Tensor], group: Mapping[str, Any]) -> None:
+    """In place: weight, gradient and `STATE`. The sums are in float32, and rounded once."""
+    weight, gradient, average, square, compensation = chunk
     beta1, beta2 = group["betas"]
     mean = average.float().lerp_(gradient, 1 - beta1)
     squares = square.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
