@@ -13,7 +13,8 @@ import torch
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.frozen import frozen_parameters
 from services.trainer.megatron.mapping import model_rules
-from tests.trainer.batches import random_batch
+from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.test_policy import add_up, make_policy, whole_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
@@ -98,3 +99,50 @@ def test_what_cannot_be_frozen_is_refused(
     rules = model_rules(read_architecture(model_folders[family]))
     with pytest.raises(InputError, match=words):
         frozen_parameters(rules, freeze)
+
+
+FIRST_STAGE = ["model.embed_tokens.weight", "model.layers.0.*"]
+BF16 = {"optimizer": "adamw_bf16"}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("family", "sizes", "tolerance"),
+    [
+        ("qwen2", {"pipeline_parallel": 2, "freeze": FIRST_STAGE}, 2e-4),
+        pytest.param(
+            *("llama", {"tensor_parallel": 2, "sequence_parallel": True, "freeze": MANY}, 2e-4),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            *("qwen3", {"tensor_parallel": 2, "data_parallel": 2, "freeze": MANY} | BF16, 0.03),
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_ranks_together_train_what_one_trains(
+    family: str, sizes: dict[str, Any], tolerance: float, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Also where a rank has nothing that trains."""
+    dtype = "bfloat16" if "optimizer" in sizes else "float32"
+
+    async def train(folder: Path, trainer: dict[str, Any]) -> list[list[float]]:
+        trainer = {**trainer, "micro_batch_tokens": 40}
+        count = make_config(family, trainer=trainer, model={"dtype": dtype}).num_trainer_ranks
+        endpoints = {"trainer": free_addresses(count)}
+        config = make_config(family, trainer=trainer, model={"dtype": dtype}, endpoints=endpoints)
+        found = []
+        async with running_ranks(config, folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            for step in (1, 2, 3):
+                batch = random_batch(step)
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                found.append([answer.metrics[f"trainer/{key}"] for key in ("loss", "grad_norm")])
+            await client.save_checkpoint(3, ANSWER_SECONDS)
+        return found
+
+    alone = {key: sizes[key] for key in ("freeze", "optimizer") if key in sizes}
+    one = asyncio.run(train(tmp_path / "one", alone))
+    several = asyncio.run(train(tmp_path / "several", sizes))
+    assert several == [pytest.approx(row, rel=tolerance, abs=tolerance) for row in one]
