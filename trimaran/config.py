@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 import yaml
 from pydantic import (
@@ -41,6 +41,8 @@ from trimaran.section import Options, Section, one_of
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
 MAX_THREADS = 1024
+MAX_BF16_BETA = 0.99
+"""bfloat16 has 8 significant bits: a change of less than 1/512 to 1/256 of a number rounds to none."""
 MAX_SECONDS = 366 * 86400.0
 """A year. Timers of an operating system end long before the greatest float."""
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -107,6 +109,7 @@ def _check_eager(value: Any) -> Any:
 
 Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
+LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TransportName = Literal["auto", "collective", "relay"]
 FIRST_PORT, LAST_PORT = 1024, 65535
 Place = Annotated[str, AfterValidator(_check_place)]
@@ -477,6 +480,31 @@ class AlgorithmSection(Section):
         return is_needed or self.kl.coefficient > 0 or self.entropy.coefficient != 0
 
 
+class LoraSection(Section):
+    """Adapters of low rank train, and the model's own weights do not. `lora: {rank: 16, alpha: 32}`"""
+
+    rank: Annotated[int, Field(ge=1, le=4096)] = 16
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """What an adapter adds is multiplied by alpha / rank."""
+    targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = get_args(LoraTarget)
+    """Matrices of each layer that have an adapter."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> LoraSection:
+        if len(set(self.targets)) < len(self.targets):
+            raise ValueError(f"targets: name each once (given: {', '.join(self.targets)})")
+        return self
+
+
+class RouterSection(Section):
+    """Losses on what chooses a token's experts. `router: {load_balancing: 0.001, z_loss: 0.001}`"""
+
+    load_balancing: Annotated[float, Field(ge=0)] = 0.0
+    """Coefficient of the loss that grows where some experts get more tokens than others."""
+    z_loss: Annotated[float, Field(ge=0)] = 0.0
+    """Coefficient of the loss that grows with the size of the router's logits."""
+
+
 class TrainerSection(Section):
     """Ranks, batches and AdamW. `trainer: {data_parallel: 2, learning_rate: 1.0e-6}`"""
 
@@ -516,6 +544,12 @@ class TrainerSection(Section):
     recompute: bool = False
     """Keep a layer's input alone of its activations, and compute the others again in the backward pass: a
     third more work for much less memory."""
+    freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Parameters that stay as they are: patterns over their names in the Hugging Face folder, such as
+    "model.embed_tokens.weight" or "*.mlp.gate.weight", where * is any text."""
+    lora: LoraSection | None = None
+    """Without it the model's own weights train."""
+    router: RouterSection = RouterSection()
     fp32_head: bool = False
     """Logits of a bfloat16 model are computed in float32: nearer to what the engine samples from,
     where that computes so; slower, and with less memory for long batches."""
@@ -524,6 +558,9 @@ class TrainerSection(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Of the learning rate after the warm-up; the last two fall to min_learning_rate at run.steps."""
     min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    optimizer: Literal["adamw", "adamw_bf16"] = "adamw"
+    """adamw_bf16 keeps weights, moments and a compensation for rounding in bfloat16: 12 bytes a
+    parameter instead of 18. For models in bfloat16."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
@@ -577,6 +614,23 @@ class TrainerSection(Section):
                 f"expert_parallel: {self.expert_parallel} does not divide tensor_parallel x"
                 f" context_parallel x data_parallel ({' x '.join(map(str, sizes))} = {ranks})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _trains_one_of_both(self) -> TrainerSection:
+        if self.lora and self.freeze:
+            raise ValueError("freeze: with lora all of the model is frozen; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _moments_fall(self) -> TrainerSection:
+        if self.optimizer == "adamw_bf16":
+            for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+                if beta > MAX_BF16_BETA:
+                    raise ValueError(
+                        f"{name}: {beta:g} with optimizer adamw_bf16: a moment in bfloat16 would never"
+                        f" fall; give at most {MAX_BF16_BETA:g}, or take optimizer adamw"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -753,6 +807,34 @@ class RunConfig(Section):
                 f"run.checkpoint_models: in a bucket ({run.checkpoints}) no host has all parts of a"
                 " checkpoint; leave it out, and bring those that matter into a folder for `trimaran"
                 " convert`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_fits(self) -> RunConfig:
+        if self.trainer.optimizer == "adamw_bf16" and self.trainer.distributed_optimizer:
+            raise ValueError(
+                "trainer.distributed_optimizer: splits the float32 weights of adamw, and adamw_bf16 has"
+                " none; leave one of them out"
+            )
+        if self.trainer.optimizer == "adamw_bf16" and self.model.dtype != "bfloat16":
+            raise ValueError(
+                f"trainer.optimizer: adamw_bf16 is for model.dtype bfloat16 (it is {self.model.dtype});"
+                " take adamw"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> RunConfig:
+        if self.trainer.lora and self.run.checkpoint_models:
+            raise ValueError(
+                "run.checkpoint_models: with trainer.lora a checkpoint holds the adapters alone; leave it"
+                " out, the model is exported at the end"
+            )
+        if self.trainer.lora and self.algorithm.kl.offload:
+            raise ValueError(
+                "algorithm.kl.offload: with trainer.lora the reference is the model itself, without its"
+                " adapters; leave it out"
             )
         return self
 

@@ -205,6 +205,20 @@ METRICS = (
         "share",
         "computed tokens that `algorithm.correction` has capped or masked",
     ),
+    Metric(
+        "trainer/experts/busiest/mean",
+        "ratio",
+        "tokens of a layer's busiest expert over the mean of its experts, mean over the layers; all of"
+        " `trainer/experts` is of packed tokens, of models with experts",
+    ),
+    Metric("trainer/experts/busiest/max", "ratio", "the same in the most uneven layer"),
+    Metric(
+        "trainer/experts/entropy/mean",
+        "share",
+        "entropy of a layer's tokens over its experts, of that of an even load; mean over the layers",
+    ),
+    Metric("trainer/experts/entropy/min", "share", "the same in the most uneven layer"),
+    Metric("trainer/experts/idle/share", "share", "experts of all layers that no token has passed"),
     Metric("trainer/seconds", "s", "rank 0's work on the batch: forward, backward and updates"),
     Metric(
         "trainer/tokens_per_second", "tokens/s", "`trainer/packed_tokens` over `trainer/seconds`"

@@ -9,6 +9,8 @@ from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
 
 def check_trainer_layout(facts: ModelFacts, section: TrainerSection) -> None:
     """Raises InputError, a line for each size that does not fit the model, with those that do."""
@@ -40,6 +42,9 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
                 f"trainer.expert_parallel: {layout.expert} is no multiple of tensor_parallel"
                 f" {layout.tensor}, and experts are not split by it; use a multiple"
             )
+    yield from _lora_faults(facts, section)
+    if not facts.num_experts and (section.router.load_balancing or section.router.z_loss):
+        yield "trainer.router: the model has no experts, and so no routers; leave it out"
     if not facts.num_layers % layout.pipeline:
         if (layers := facts.num_layers // layout.pipeline) % section.virtual_stages:
             yield (
@@ -67,6 +72,23 @@ def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:
             f" and {keys} KV heads of a tensor-parallel rank (the model has {facts.num_heads} and"
             f" {facts.num_kv_heads}, tensor_parallel is {layout.tensor}); it can be"
             f" {', '.join(map(str, fitting))}"
+        )
+
+
+def _lora_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
+    targets = section.lora.targets if section.lora else ()
+    if facts.num_experts and (mlp := [one for one in targets if one not in ATTENTION]):
+        yield (
+            f"trainer.lora.targets: the model has experts, which have no adapters here; leave out"
+            f" {', '.join(mlp)}"
+        )
+    keys = facts.num_kv_heads
+    if section.tensor_parallel > keys and (
+        heads := [one for one in targets if one in ATTENTION[:3]]
+    ):
+        yield (
+            f"trainer.lora.targets: {', '.join(heads)} cannot be split further than the model's {keys}"
+            f" KV heads, and tensor_parallel is {section.tensor_parallel}; lower it, or leave them out"
         )
 
 

@@ -47,7 +47,7 @@ def checkpoint_to_huggingface(
     folder: Path, state: TrainerState, source: Path, target: Path, dtype: str
 ) -> str:
     """The weight root of what was written. `folder` holds the shards; `source` is a folder of the same
-    model, for tokenizer and config.json.
+    model, for tokenizer, config.json and what was frozen.
 
     Raises InputError for a damaged shard, UnavailableError where the disk has no room.
     """
@@ -60,7 +60,8 @@ def checkpoint_to_huggingface(
     )
     version = _Version(facts, getattr(torch, dtype))
     check_room(target, sum(spec.num_bytes for spec in version.specs))
-    write_model_folder(target, source, version.specs, version.tensors(whole), dtype)
+    base = _FromHuggingFace(facts, load_tensors(source, facts.tied), Layout().place(0))
+    write_model_folder(target, source, version.specs, version.tensors(whole, base), dtype)
     return version.root
 
 
@@ -76,12 +77,15 @@ class _Version:
     def specs(self) -> list[Spec]:
         return [Spec(info.name, info.dtype, info.shape) for info in self._infos.values()]
 
-    def tensors(self, saved: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-        """`saved`: as the only rank of a run has it."""
+    def tensors(
+        self, saved: Mapping[str, torch.Tensor], frozen: Mapping[str, torch.Tensor]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each as the only rank of a run has it. `frozen`: for what was not saved."""
         for name, rule in family_rules(self._facts).items():
             if rule.is_copy:
                 continue
-            shares = rule.shares(saved[f"main.{name}"], 0, 1)
+            main = f"main.{name}"
+            shares = rule.shares(saved[main] if main in saved else frozen[main], 0, 1)
             for hf_name, share in zip(rule.names, shares, strict=True):
                 tensor = share.tensor.to(self._dtype)
                 self._digest(hf_name, tensor)
@@ -130,7 +134,7 @@ def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype:
     tensors = load_tensors(source, facts.tied)
     check_names(tensors, architecture)
     version = _Version(facts, getattr(torch, dtype))
-    for _ in version.tensors(_FromHuggingFace(facts, tensors, Layout().place(0))):
+    for _ in version.tensors({}, _FromHuggingFace(facts, tensors, Layout().place(0))):
         pass  # for their root alone
     state = TrainerState(
         step=0,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -39,6 +39,15 @@ def _shard(saved: RankLayout, rank: int) -> int:
     return saved.ranks.place(rank).shard
 
 
+def refuse_adapters(names: Iterable[str]) -> None:
+    """Raises InputError where `trainer.lora` has saved them: no rule of a family knows their parts."""
+    if any(".adapters." in name for name in names):
+        raise InputError(
+            "the checkpoint holds adapters of trainer.lora, which are read only in the layout that saved"
+            " them; resume with that layout, or take the exported model, which has them merged"
+        )
+
+
 class _Part(NamedTuple):
     name: str
     start: int
@@ -53,6 +62,7 @@ class Joined(SavedTensors):
         """`place`: of a rank that has the shard. `files`: of all such ranks."""
         rules = family_rules(facts)
         parts = sorted(_parts(files), key=lambda part: part[:2])
+        refuse_adapters(part.name for part in parts)
         self._parts = {name: list(found) for name, found in groupby(parts, lambda part: part.name)}
         self._specs: dict[str, Spec] = {}
         for name, (first, *_) in self._parts.items():

@@ -91,6 +91,11 @@ class Policy(Protocol):
         pipeline's last stage; every stage gets the answer."""
         ...
 
+    def take_metrics(self) -> dict[str, float]:
+        """What the policy itself has counted since the last call, such as loads of experts. All ranks
+        must call."""
+        ...
+
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
         """bool, like `flags`: which are set on any rank. All ranks must call."""
         ...
@@ -152,6 +157,7 @@ def train_step(
         "trainer/nonfinite_updates": float(len(updates) - len(made)),
         "trainer/imbalance": fmean(update.imbalance for update in updates),
         **token_metrics(policy, algorithm, totals, norms, values.kl_coefficient, made),
+        **policy.take_metrics(),
     }
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds

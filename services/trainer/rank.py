@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from services.trainer.adapter_files import write_adapter_folder
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoints import load_other, open_checkpoints, shared_folder
 from services.trainer.held import HeldShard, ShardedWeights
@@ -60,6 +61,15 @@ class ExportablePolicy(Policy, ShardedWeights, Protocol):
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(Hugging Face name, whole tensor); all ranks must iterate together."""
+        ...
+
+    def export_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same of the adapters of `trainer.lora`, by the names of `adapter_shapes`."""
+        ...
+
+    @property
+    def adapter_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """By Hugging Face name, of whole tensors."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -241,12 +251,18 @@ class TrainerRank:
 
     async def export_model(self, target: Path) -> str:
         """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`,
-        and pushes it where `run.checkpoints` is a bucket. Where it lies."""
+        and pushes it where `run.checkpoints` is a bucket. Where it lies. With `trainer.lora` the
+        adapters alone are beside it, in a folder with `-adapter` after its name."""
         await self._run(lambda: self._export(target))
         if self.rank or self._place is None:
             return str(target)
         place, name = self._place, target.relative_to(self._folder.resolve()).as_posix()
         await asyncio.to_thread(push_model, target, place, name)
+        if self._config.trainer.lora:
+            folder = _adapter_folder(target)
+            await asyncio.to_thread(
+                push_model, folder, place, _adapter_folder(Path(name)).as_posix()
+            )
         return f"{place.url}/{name}"
 
     async def send(self, version: VersionId, send: Callable[[Snapshot], Result]) -> Result:
@@ -340,6 +356,17 @@ class TrainerRank:
         else:
             for _ in tensors:
                 pass  # its part of the gathers
+        if self._config.trainer.lora:
+            self._export_adapters(target)
+
+    def _export_adapters(self, target: Path) -> None:
+        tensors = self._policy.export_adapters()
+        if self.rank == 0:
+            shapes = self._policy.adapter_shapes
+            write_adapter_folder(_adapter_folder(target), self._config, shapes, tensors)
+        else:
+            for _ in tensors:
+                pass
 
     def _start(self, build: Callable[[], ExportablePolicy]) -> None:
         if self.rank == 0:
@@ -408,3 +435,7 @@ class TrainerRank:
                 f"trainer rank {self.rank}: {self._failure}; resume the run from its checkpoint"
             )
         return await asyncio.get_running_loop().run_in_executor(self._compute, function)
+
+
+def _adapter_folder(target: Path) -> Path:
+    return target.with_name(f"{target.name}-adapter")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from services.trainer.checkpoint import RankLayout
-from services.trainer.joined import OpenFile, whole_shard
+from services.trainer.joined import OpenFile, refuse_adapters, whole_shard
 from services.trainer.megatron.mapping import family_rules
 from services.trainer.megatron.shards import (
     find_runs,
@@ -28,6 +28,9 @@ from services.weight_sync.data.memory import DTYPES
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
+
+KEPT = ("exp_avg", "exp_avg_sq", "compensation")
+"""What an optimizer may keep of a parameter."""
 
 
 class Resharded(SavedTensors):
@@ -55,13 +58,10 @@ class Resharded(SavedTensors):
         for one in saved.ranks.senders:
             if held := {name for name in needed if self._was_held(one, name)}:
                 self._old.append((one, held))
-        first, _ = self._old[0]
-        # Of each parameter: its weight, and what the optimizer keeps.
-        kinds = {name.partition(".")[0]: s.dtype for name, s in self._shard(first).specs.items()}
         self._specs: dict[str, Spec] = {}
         for name in own:
             shape = shard_shape(self._rules[name], place)
-            for kind, dtype in kinds.items():
+            for kind, dtype in self._kinds(original(name, self._rules)).items():
                 self._specs[f"{kind}.{name}"] = Spec(f"{kind}.{name}", dtype, shape)
 
     @property
@@ -88,6 +88,14 @@ class Resharded(SavedTensors):
             raise InternalError(f"{name}: the shards of the checkpoint lack a part of it")
         return whole
 
+    def _kinds(self, name: str) -> dict[str, str]:
+        """What was saved of a parameter, its weight and what the optimizer keeps, each with its dtype;
+        nothing of one that was frozen."""
+        place = next(place for place, names in self._old if name in names)
+        specs = self._shard(place).specs
+        kinds = ("main", *KEPT)
+        return {kind: specs[key].dtype for kind in kinds if (key := f"{kind}.{name}") in specs}
+
     def _was_held(self, place: RankPlace, name: str) -> bool:
         return holds(place, name, self._rules[name], self._facts, self._saved.virtual_stages)
 
@@ -100,7 +108,7 @@ class Resharded(SavedTensors):
     def _shard(self, place: RankPlace) -> SavedTensors:
         """Opened once, when it is first needed."""
         if place.shard not in self._opened:
-            self._opened[place.shard] = whole_shard(
-                self._facts, self._saved, place, self._open_file
-            )
+            shard = whole_shard(self._facts, self._saved, place, self._open_file)
+            refuse_adapters(shard)
+            self._opened[place.shard] = shard
         return self._opened[place.shard]

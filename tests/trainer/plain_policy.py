@@ -93,6 +93,9 @@ class PlainPolicy:
     def reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> None:
         self.events.append("reduce")
 
+    def take_metrics(self) -> dict[str, float]:
+        return {}
+
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
         return flags
 

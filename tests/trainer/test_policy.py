@@ -76,7 +76,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     policy.zero_gradients()
     policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
     (plain * factors).sum().backward()
-    weights: Any = policy._weights()
+    weights: Any = policy._trained_weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     gradients = {
         part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
@@ -109,7 +109,7 @@ def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
             lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
         ):
             policy.forward_backward([packed], loss)
-        weights: Any = policy._weights()
+        weights: Any = policy._trained_weights()
         return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
 
     (kept, gradients), (kept_less, again) = train(False), train(True)
@@ -202,7 +202,7 @@ def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
     [stage] = away._data_parallel
     buffers: Any = stage.buffers
     tensors = [*away._optimizer_tensors(), *(buffer.grad_data for buffer in buffers)]
-    assert len(tensors) > 2 * len(list(away._weights()))
+    assert len(tensors) > 2 * len(list(away._trained_weights()))
     assert {tensor.untyped_storage().nbytes() for tensor in tensors} == {0}
     again = make_policy(
         make_config("qwen2", model={"dtype": dtype}, trainer={"offload": ["optimizer"]})

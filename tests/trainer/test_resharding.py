@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,34 @@ def test_stages_that_alternate_are_read_from_and_by_those_that_do_not(facts: Mod
 
 
 @pytest.mark.parametrize("family", ["qwen2"])
+def test_what_was_frozen_is_in_no_shard_and_nothing_is_asked_for(facts: ModelFacts) -> None:
+    """Here all of the first stage, and a norm of the second."""
+    old, frozen = Layout(pipeline=2), "decoder.layers.1.input_layernorm.weight"
+    saved = [{}, shard(facts, old.place(1))]
+    for kind in KINDS:
+        del saved[1][f"{kind}.{frozen}"]
+    trained = {name.partition(".")[2] for name in saved[1]}
+    shards = [InMemory(one) for one in saved]
+    for place in Layout(tensor=2).senders:
+        found = Resharded(facts, saved_with(old), place, shards.__getitem__)
+        wanted = {
+            name: tensor
+            for name, tensor in shard(facts, place).items()
+            if name.partition(".")[2] in trained
+        }
+        assert {*found} == {*wanted} and wanted
+        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.parametrize("family", ["qwen2"])
+def test_adapters_are_refused_in_another_layout(facts: ModelFacts) -> None:
+    name = "main.decoder.layers.0.self_attention.linear_qkv.adapters.q_proj.a"
+    saved = InMemory({name: torch.ones(2, 2)})
+    with pytest.raises(InputError, match=r"adapters of trainer\.lora.*resume with that layout"):
+        Resharded(facts, saved_with(Layout()), Layout(tensor=2).place(0), lambda _: saved)
+
+
+@pytest.mark.parametrize("family", ["qwen2"])
 def test_a_part_that_no_rank_has_is_named(facts: ModelFacts) -> None:
     old = Layout(data=2)
     first, second = (parts_of(facts, old.place(rank), 1) for rank in range(2))
@@ -181,7 +210,7 @@ def test_the_rules_know_which_parameters_the_model_has(
 ) -> None:
     """Of other layouts tests/trainer/test_resume_elsewhere.py shows it."""
     policy = make_policy(make_config(family))
-    names = [name for name, _ in policy._weights()]
+    names = [name for name, _ in policy._trained_weights()]
     assert sorted(names) == sorted(held_names(family_rules(facts), facts, Layout().place(0)))
 
 
@@ -226,13 +255,13 @@ def test_a_damaged_tensor_is_found_by_the_ranks_that_need_it(
 
 @pytest.mark.parametrize("family", ["qwen2"])
 def test_a_tensor_that_a_shard_lacks_is_named(facts: ModelFacts) -> None:
-    tensors = shard(facts, Layout().place(0))
-    del tensors["exp_avg.decoder.final_layernorm.weight"]
-    found = Resharded(
-        facts, saved_with(Layout()), Layout(tensor=2).place(0), lambda _: InMemory(tensors)
-    )
-    with pytest.raises(InputError, match=r"lacks exp_avg\.decoder\.final_layernorm\.weight"):
-        found["exp_avg.decoder.final_layernorm.weight"]
+    old, name = Layout(tensor=2), "exp_avg.decoder.layers.0.mlp.linear_fc1.weight"
+    first, second = (shard(facts, place) for place in old.senders)
+    del second[name]
+    shards = [InMemory(first), InMemory(second)]
+    found = Resharded(facts, saved_with(old), Layout().place(0), shards.__getitem__)
+    with pytest.raises(InputError, match=rf"shard 1 of the checkpoint lacks {re.escape(name)}"):
+        found[name]
 
 
 def test_rows_that_follow_each_other_are_one_run() -> None:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from services.trainer.grpo.kinds import Aggregation
 from tests.extending.packages import install
 from trimaran import choices
 from trimaran.choices import Choices
@@ -22,7 +23,6 @@ from trimaran.config import (
 )
 from trimaran.device import BACKENDS, VISIBLE_DEVICES, DeviceName
 from trimaran.errors import InputError
-from trimaran.section import Options
 from trimaran.types import Transport
 
 Add = Callable[..., None]
@@ -47,7 +47,7 @@ class ToyEngine:
         self.config, self.device = config, device
 
 
-class FirstOnly(Options):
+class FirstOnly(Aggregation):
     weight: float = 1.0
 
     def __call__(self, lengths_B: Any) -> Any:
@@ -122,9 +122,10 @@ def test_an_aggregation_of_an_installed_package(add: Add) -> None:
         config_of(algorithm={"aggregation": {"type": "toy", "wieght": 2}})
 
 
-def test_what_a_package_names_must_be_a_class_of_options(add: Add) -> None:
+def test_what_a_package_names_must_be_a_class_of_its_kind(add: Add) -> None:
     add("trimaran.losses", "toy", f"{__name__}:count_bytes")
-    with pytest.raises(InputError, match=r"algorithm\.loss: toy: <function .* is no class of opt"):
+    told = r"algorithm\.loss: toy: <function .* does not derive from .*\.Loss; docs/"
+    with pytest.raises(InputError, match=told):
         config_of(algorithm={"loss": "toy"})
 
 

@@ -11,6 +11,7 @@ from trimaran.device import resolve
 from trimaran.doctor.memory import read_memory
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
+from trimaran.freezing import check_folder
 from trimaran.machine import Machine, read_gpu_memory, read_machine
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
@@ -49,6 +50,7 @@ def plan_here(config: RunConfig, machine: Machine) -> Plan:
         )
     facts = read_model_folder(config.model.path)
     check_trainer_layout(facts, config.trainer)
+    check_folder(config.trainer.freeze, config.model.path)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     return make_plan(
         config,

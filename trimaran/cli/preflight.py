@@ -19,6 +19,7 @@ from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Severity
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
+from trimaran.freezing import check_folder
 from trimaran.launch.devices import place
 from trimaran.machine import read_machine
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
@@ -58,6 +59,7 @@ def check_model(config: RunConfig, folder: Path) -> None:
     facts = read_model_folder(folder)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_trainer_layout(facts, config.trainer)
+    check_folder(config.trainer.freeze, folder)
     check_lengths(config, facts)
 
 

@@ -135,6 +135,10 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         offload=config.trainer.offload,
         virtual_stages=config.trainer.virtual_stages,
         on_host=on_host,
+        bf16_optimizer=config.trainer.optimizer == "adamw_bf16",
+        freeze=config.trainer.freeze,
+        lora_rank=config.trainer.lora.rank if config.trainer.lora else 0,
+        lora_targets=config.trainer.lora.targets if config.trainer.lora else (),
     )
 
 

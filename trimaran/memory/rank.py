@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from trimaran.freezing import is_frozen
 from trimaran.memory.layer import FP32, layer_bytes
 from trimaran.memory.model import (
     Model,
@@ -13,9 +14,11 @@ from trimaran.memory.model import (
     num_layers,
     vocabulary,
 )
+from trimaran.memory.trained import adapter_parameters, head_name, trained_parameters
 from trimaran.memory.work import Work
 from trimaran.parallel import RankPlace
 
+BF16 = 2
 CHUNK_ROWS = 128
 """Rows whose float32 logits exist at a time (services/trainer/megatron/logprobs.py)."""
 CHUNK_ENTRIES = 8192
@@ -38,6 +41,13 @@ class Choices:
     virtual_stages: int = 1
     on_host: bool = False
     """The rank computes on a CPU."""
+    bf16_optimizer: bool = False
+    """`trainer.optimizer: adamw_bf16`."""
+    freeze: tuple[str, ...] = ()
+    """Patterns over the names of what does not train (`trainer.freeze`)."""
+    lora_rank: int = 0
+    """Of adapters, which then are all that trains; 0 for none."""
+    lora_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +55,15 @@ class RankMemory:
     """Bytes. `rank_memory` makes it."""
 
     weights: int
-    """In the model's dtype."""
+    """In the model's dtype; with those of adapters."""
+    trained: int
+    """The part of them that trains."""
     gradients: int
     """float32, in the buffers of megatron-core's DistributedDataParallel."""
     main_weights: int
-    """float32; none beside float32 weights."""
+    """float32; none beside float32 weights. With a bfloat16 optimizer its compensation."""
     moments: int
-    """AdamW's two, float32."""
+    """AdamW's two."""
     reference: int
     """The frozen weights that a KL term compares with."""
     layers_token: float
@@ -105,7 +117,9 @@ class RankMemory:
         training = self.activations(tokens) + max(
             self.logits(tokens) + self.head, round(self.working_token * tokens)
         )
-        inference = round(self.reference_token * compared) + self.head if self.reference else 0
+        inference = (
+            round(self.reference_token * compared) + self.head if self.reference_token else 0
+        )
         away = self.sure - self.resident
         return max(training + away - self.host_optimizer, inference, away)
 
@@ -127,16 +141,26 @@ def rank_memory(
     """Example: rank_memory(model, layout.place(0), work).peak(tokens=4096)"""
     dense, experts = dense_parameters(model, place), expert_parameters(model, place)
     count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
+    trained = trained_parameters(model, place, choices.freeze) if choices.freeze else count
+    if choices.lora_rank:
+        trained = adapter_parameters(model, place, choices.lora_rank, choices.lora_targets)
+        count += trained
+    main = FP32 if size < FP32 else 0
+    if choices.bf16_optimizer:
+        main = BF16
     layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
-    updated = _updated(dense, experts, place) if choices.distributed_optimizer else count
-    logits, head = _head(model, place, work, choices.fp32_head)
+    updated = trained
+    if choices.distributed_optimizer:
+        updated = _updated(dense, experts, trained, place)
+    logits, head = _head(model, place, work, choices)
     norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     return RankMemory(
         weights=size * count,
-        gradients=FP32 * count,
-        main_weights=FP32 * updated if size < FP32 else 0,
-        moments=2 * FP32 * updated,
-        reference=size * count if choices.reference else 0,
+        trained=size * trained,
+        gradients=FP32 * trained,
+        main_weights=main * updated,
+        moments=2 * (BF16 if choices.bf16_optimizer else FP32) * updated,
+        reference=size * count if choices.reference and not choices.lora_rank else 0,
         layers_token=layers * layer + norm,
         in_flight=_in_flight(place, choices.virtual_stages),
         batch_tokens=work.batch_tokens,
@@ -159,21 +183,25 @@ def _in_flight(place: RankPlace, virtual_stages: int) -> float:
     return (2 * after + (virtual_stages - 1) * ranks + 1) / virtual_stages
 
 
-def _updated(dense: int, experts: int, place: RankPlace) -> int:
-    """Parameters whose optimizer the rank has, of those that others hold as well."""
+def _updated(dense: int, experts: int, trained: int, place: RankPlace) -> int:
+    """Parameters whose optimizer the rank has, of those that others hold as well. Of frozen ones as many
+    are taken to be of experts as of all."""
     layout = place.layout
     same = layout.data * layout.context
-    return -(-dense // same) + -(-experts * layout.expert // (same * layout.tensor))
+    whole = -(-dense // same) + -(-experts * layout.expert // (same * layout.tensor))
+    return -(-whole * trained // (dense + experts))
 
 
-def _head(model: Model, place: RankPlace, work: Work, fp32: bool) -> tuple[float, int]:
+def _head(model: Model, place: RankPlace, work: Work, choices: Choices) -> tuple[float, int]:
     """For each packed token, and once."""
     if not place.is_last_stage:
         return 0.0, 0
     size, hidden, rows = model.number_bytes, model.facts.hidden_size, vocabulary(model, place)
-    gradient, trained = size * rows * hidden, work.trained / place.layout.context
+    is_fixed = choices.lora_rank or is_frozen(head_name(model), choices.freeze)
+    gradient = 0 if is_fixed else size * rows * hidden
+    trained = work.trained / place.layout.context
     # The chosen hidden states and their gradient, and logits, which turn into their own gradient.
-    if fp32 and size < FP32:
+    if choices.fp32_head and size < FP32:
         entries = min(CHUNK_ENTRIES, rows)
         token = size * hidden + FP32 * 2 * (hidden + entries)
         return trained * token, gradient + 2 * FP32 * entries * hidden

@@ -59,11 +59,14 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
     def row(what: str, sizes: Sequence[float]) -> Row:
         return (what, *map(number, sizes))
 
+    is_bf16 = plan.config.trainer.optimizer == "adamw_bf16"
+    main = "compensation, bfloat16" if is_bf16 else "main weights, float32"
     rows = [
         ("trainer rank, GiB", *(name for name, _ in named)),
         row("parameters", [rank.weights for rank in ranks]),
+        row("parameters that train", [rank.trained for rank in ranks]),
         row("gradients, float32", [rank.gradients for rank in ranks]),
-        row("optimizer: main weights, float32", [rank.main_weights for rank in ranks]),
+        row(f"optimizer: {main}", [rank.main_weights for rank in ranks]),
         row("optimizer: AdamW's moments", [rank.moments for rank in ranks]),
         row("reference model", [rank.reference for rank in ranks]),
         row(f"activations of {tokens} tokens", [rank.activations(tokens) for rank in ranks]),

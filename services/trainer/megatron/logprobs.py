@@ -123,7 +123,8 @@ class _KeptLogits(torch.autograd.Function):
                 -1, local[rows, None], (outer.logprobs[rows] * here[rows])[:, None]
             )
             logits[rows] = gradient.to(logits.dtype)
-        return logits @ weight, logits.t() @ hidden, None, None, None
+        of_weight = logits.t() @ hidden if ctx.needs_input_grad[1] else None
+        return logits @ weight, of_weight, None, None, None
 
 
 class _Fp32Head(torch.autograd.Function):
@@ -165,14 +166,16 @@ class _Fp32Head(torch.autograd.Function):
         hidden_MC, weight, normalizers, entropies, local, here = ctx.saved_tensors
         outer = _Outer.of(gradients, normalizers, entropies, ctx.head.temperature)
         hidden = hidden_MC.float()
-        of_hidden, of_weight = torch.zeros_like(hidden), torch.empty_like(weight)
+        of_hidden = torch.zeros_like(hidden)
+        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         for entries in _chunks(weight.shape[0], CHUNK_ENTRIES):
             rows = weight[entries].float()
             gradient = outer.of_logits(ctx.head.scale(F.linear(hidden, rows)))
             inside, place = _inside(local, here, entries)
             gradient.scatter_add_(-1, place[:, None], (outer.logprobs * inside)[:, None])
             of_hidden += gradient @ rows
-            of_weight[entries] = (gradient.t() @ hidden).to(weight.dtype)
+            if of_weight is not None:
+                of_weight[entries] = (gradient.t() @ hidden).to(weight.dtype)
         return of_hidden.to(hidden_MC.dtype), of_weight, None, None, None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from services.trainer.megatron.context import ContextSplit
 from services.trainer.megatron.groups import context_group, tensor_group
 from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
+from services.trainer.megatron.lora import attach
 from services.trainer.megatron.mapping import mark_shards, parameters
 from services.trainer.megatron.rope import inverse_frequencies
 from services.trainer.megatron.rules import Rules
@@ -95,12 +96,30 @@ class PackedGPT(GPTModel):
         frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
         self._inverse_frequencies = frequencies.to(device)
         self.first_expert = place.expert * (architecture.facts.num_experts // place.layout.expert)
+        lora = run.trainer.lora
+        self.adapters = attach(self, lora, config) if lora else {}
+        """By the id of the weight that they change."""
         mark_shards(self.named_weights(), rules)
         self.to(device)
 
     def named_weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """By megatron-core's names, with numbers of the whole model."""
+        """By megatron-core's names, with numbers of the whole model; also those of adapters."""
         return parameters(self, self.first_layer, self.first_expert)
+
+    def published(self, weight: torch.Tensor) -> torch.Tensor:
+        """As it leaves the trainer: one of `named_weights`, or a copy with its adapters added."""
+        if adapters := self.adapters.get(id(weight)):
+            return (weight.detach().float() + adapters.delta()).to(weight.dtype)
+        return weight.detach()
+
+    def freeze(self, names: Container[str]) -> None:
+        """Those weights take no gradient from here on."""
+        for name, weight in self.named_weights():
+            weight.requires_grad_(name not in names)
+
+    def trained_weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Those of `named_weights` that take a gradient."""
+        return ((name, one) for name, one in self.named_weights() if one.requires_grad)
 
     def outputs(self, packed: Tokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
@@ -119,6 +138,9 @@ class PackedGPT(GPTModel):
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
             hidden = self.embedding(input_ids=self._context.own(token_ids)[None], position_ids=None)
+            if self.config.recompute_granularity and torch.is_grad_enabled():
+                # A layer whose input needs no gradient would be recomputed without one for its weights.
+                hidden.requires_grad_()
         hidden = self.decoder(hidden_states=hidden, attention_mask=None, packed_seq_params=layout)
         if not self.post_process:
             return hidden
@@ -201,7 +223,7 @@ def transformer_config(
         persist_layer_norm=False,
         **(RECOMPUTE if run.trainer.recompute else {}),
         **_expert_config(facts, layout),
-        **architecture.keywords,
+        **{**architecture.keywords, **_router_losses(run)},
     )
 
 
@@ -227,6 +249,17 @@ def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
         "expert_model_parallel_size": layout.expert,
         "expert_tensor_parallel_size": 1,
     }
+
+
+def _router_losses(run: RunConfig) -> dict[str, Any]:
+    """megatron-core's own; `router.set_losses` says how much they weigh."""
+    section, keywords = run.trainer.router, dict[str, Any]()
+    if section.load_balancing:
+        keywords["moe_router_load_balancing_type"] = "aux_loss"
+        keywords["moe_aux_loss_coeff"] = section.load_balancing
+    if section.z_loss:
+        keywords["moe_z_loss_coeff"] = section.z_loss
+    return keywords
 
 
 def _mend_router() -> None:

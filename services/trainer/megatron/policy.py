@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -18,9 +18,19 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
+from services.trainer.expert_loads import load_metrics
 from services.trainer.megatron import schedule
 from services.trainer.megatron.architecture import Architecture, attention_cost
+from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
+from services.trainer.megatron.bf16_adamw import with_bf16_adamw
+from services.trainer.megatron.frozen import frozen_parameters
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
+from services.trainer.megatron.lora import (
+    adapter_rules,
+    initial_adapters,
+    split_axis,
+    switched_off,
+)
 from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
 from services.trainer.megatron.mapping import (
     check_names,
@@ -31,6 +41,8 @@ from services.trainer.megatron.mapping import (
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.megatron.offload import HostCopies
+from services.trainer.megatron.router import ExpertLoads, set_losses
+from services.trainer.megatron.rules import Rules
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.saved import specs_of
@@ -56,13 +68,21 @@ class MegatronPolicy:
         self._config, self._architecture = config, architecture
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._rules = model_rules(architecture)
+        self._adapter_rules = adapter_rules(self._rules, config.trainer.lora)
+        """Empty without `trainer.lora`."""
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
         """Of the pipeline, on this rank."""
+        frozen = frozen_parameters(self._rules, config.trainer.freeze)
+        for stage in self._stages:
+            stage.freeze(self._rules.keys() if config.trainer.lora else frozen)
+        facts = architecture.facts
+        self._loads = ExpertLoads(self._stages, facts, device) if facts.num_experts else None
         self._data_parallel = [_with_buffers(config, stage) for stage in self._stages]
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
         if config.trainer.distributed_optimizer:
             mark_parts(self._stages, self._optimizer)
+        self._moments = BF16_STATE if config.trainer.optimizer == "adamw_bf16" else MOMENTS
         # One for experts, where they are spread over ranks, and one for the rest.
         self._adams: list[torch.optim.Optimizer]
         self._adams = [one.optimizer for one in _parts(self._optimizer)]
@@ -80,21 +100,22 @@ class MegatronPolicy:
         self._gradient_norm = 0.0
         self.num_updates = 0
         self._reference: list[PackedGPT] = []
-        if config.algorithm.kl.coefficient:
+        if config.algorithm.kl.coefficient and not config.trainer.lora:
             self._reference = [stage.requires_grad_(False) for stage in self._make_stages()]
             self._load(self._reference, tensors)
             self._put_reference_away()
 
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
-        common = self._architecture, self._rules, config, self._config, self._place, self.device
+        rules = {**self._rules, **self._adapter_rules}
+        common = self._architecture, rules, config, self._config, self._place, self.device
         return [PackedGPT(*common, stage) for stage in range(self._config.trainer.virtual_stages)]
 
     def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
-        load_weights(_named(stages), self._rules, tensors, self._place)
-
-    def _weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return _named(self._stages)
+        adapters = initial_adapters(self._adapter_rules, self._config.run.seed)
+        named = chain.from_iterable(stage.named_weights() for stage in stages)
+        rules = {**self._rules, **self._adapter_rules}
+        load_weights(named, rules, {**tensors, **adapters}, self._place)
 
     def _put_away(self) -> None:
         """What `trainer.offload` names: the optimizer but for an update, gradients from an update until
@@ -112,7 +133,7 @@ class MegatronPolicy:
             if one.is_copy:
                 yield one.main
             state = self._adam_of[id(one.main)].state[one.main]
-            yield from (state[key] for key in MOMENTS if key in state)
+            yield from (state[key] for key in self._moments if key in state)
 
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False
@@ -120,6 +141,9 @@ class MegatronPolicy:
         return schedule.infer(self._stages, micro_batches, entropy)
 
     def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        if self._config.trainer.lora:  # what the adapters change is the initial policy itself
+            with switched_off(chain(*(stage.adapters.values() for stage in self._stages))):
+                return [one.logprobs_M for one in self.forward(micro_batches)]
         assert self._reference, "a reference exists only with a KL coefficient"
         if self._config.algorithm.kl.offload:
             for stage in self._reference:
@@ -136,7 +160,12 @@ class MegatronPolicy:
     def forward_backward(
         self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
     ) -> None:
+        # Stages share one configuration.
+        set_losses(self._stages[0].config, self._config.trainer, micro_batches, self.device)
         schedule.train(self._data_parallel, micro_batches, loss, entropy)
+
+    def take_metrics(self) -> dict[str, float]:
+        return load_metrics(self._loads.take()) if self._loads else {}
 
     def zero_gradients(self) -> None:
         for one in self._data_parallel:
@@ -146,8 +175,9 @@ class MegatronPolicy:
         self._optimizer.zero_grad()
 
     def own_gradient_norm(self) -> float:
-        weights: list[Any] = [weight for _, weight in self._weights()]
-        return float(torch.stack([weight.main_grad.norm() for weight in weights]).norm())
+        weights: list[Any] = [weight for _, weight in self._trained_weights()]
+        norms = [weight.main_grad.norm() for weight in weights]
+        return float(torch.stack(norms).norm()) if norms else 0.0
 
     def sum_gradients(self) -> float:
         if self._place.layout.num_ranks > 1:
@@ -164,7 +194,10 @@ class MegatronPolicy:
             group["lr"] = learning_rate
         for one in _parts(self._optimizer):
             clip_grad_by_total_norm_fp32(
-                one.get_parameters(), self._config.trainer.clip_grad, self._gradient_norm
+                one.get_parameters(),
+                self._config.trainer.clip_grad,
+                self._gradient_norm,
+                one.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8,
             )
         self._optimizer.step_with_ready_grads()
         self.num_updates += 1
@@ -192,11 +225,17 @@ class MegatronPolicy:
         return cut_tensors(specs, self._architecture.facts)
 
     def parts(self) -> Iterator[Part]:
-        """This rank's parts of the tensors, as views of live parameters where that is possible.
+        """This rank's parts of the tensors, as views of live parameters where that is possible; with
+        adapters added, made when its turn comes.
 
         All tensor-parallel ranks of a stage must iterate together, to the end.
         """
-        named = ((name, weight.detach()) for name, weight in self._weights())
+        named = (
+            (name, stage.published(weight))
+            for stage in self._stages
+            for name, weight in stage.named_weights()
+            if name in self._rules
+        )
         return list_parts(named, self._rules, self._place, gather_rows)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
@@ -213,23 +252,43 @@ class MegatronPolicy:
         exactly one rank has each element, so the sum is that element, bit for bit.
         """
         axes = {tensor.name: tensor.axis for tensor in self.tensors}
-        held = {name: weight.detach() for name, weight in self._weights()}
-        for name, rule in self._rules.items():
-            own = [(name, held[name])] if name in held else []
-            parts = {
-                part.name: part for part in list_parts(own, self._rules, self._place, gather_rows)
-            }
+        return self._gather(self._rules, axes.__getitem__)
+
+    def export_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same of the adapters, by the names that `adapter_shapes` has; nothing without any."""
+        return self._gather(self._adapter_rules, split_axis)
+
+    @property
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """By Hugging Face name, in the order in which `export_adapters` gives them."""
+        return {rule.names[0]: rule.shapes[0] for rule in self._adapter_rules.values()}
+
+    def _gather(
+        self, rules: Rules, axis: Callable[[str], int]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        held = {
+            name: (stage, weight)
+            for stage in self._stages
+            for name, weight in stage.named_weights()
+        }
+        for name, rule in rules.items():
+            own: list[tuple[str, torch.Tensor]] = []
+            if name in held:
+                stage, weight = held[name]
+                own.append((name, stage.published(weight)))
+            parts = {part.name: part for part in list_parts(own, rules, self._place, gather_rows)}
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
                 whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
                 if part := parts.get(hf_name):
-                    share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)
+                    share = whole.narrow(axis(hf_name), part.start, part.stop - part.start)
                     share.copy_(part.tensor)
                 if self._senders is not None:
                     dist.reduce(whole.view(torch.int8), 0, group=self._senders)
                 yield hf_name, whole
 
     def state(self) -> dict[str, torch.Tensor]:
-        """This rank's fp32 main weights and AdamW moments, live; before the first update no moments.
+        """This rank's main weights and what the optimizer keeps of each, live; before the first update
+        the weights alone. Frozen ones are those of the model's folder, and are not in it.
 
         With the distributed optimizer its parts of them, flat: `main.NAME@START` begins at that element.
         Raises InternalError for an optimizer that keeps no moments under AdamW's names.
@@ -237,7 +296,7 @@ class MegatronPolicy:
         state = {}
         for one in self._main_weights():
             state[f"main.{one.name}"] = self._on_host.values(one.main)
-            for key in MOMENTS if self.num_updates else ():
+            for key in self._moments if self.num_updates else ():
                 adam = self._adam_of[id(one.main)]
                 if key not in adam.state[one.main]:
                     raise InternalError(f"{type(adam).__name__} holds no {key} of {one.name}")
@@ -261,7 +320,7 @@ class MegatronPolicy:
                 entry: dict[str, Any] = {
                     "step": torch.tensor(float(num_updates), device=self.device)
                 }
-                for key in MOMENTS:
+                for key in self._moments:
                     entry[key] = one.find(key, state).to(self.device).clone()
                 self._adam_of[id(one.main)].state[one.main] = entry
         if self._config.trainer.distributed_optimizer:
@@ -276,7 +335,7 @@ class MegatronPolicy:
 
     def _check_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         specs = specs_of(state)
-        kinds = ("main", *MOMENTS) if num_updates else ("main",)
+        kinds = ("main", *self._moments) if num_updates else ("main",)
         wanted = [
             (f"{kind}.{one.name}", one.main.shape)
             if one.part is None or f"{kind}.{one.name}" in specs
@@ -294,11 +353,10 @@ class MegatronPolicy:
                 )
 
     def _main_weights(self) -> Iterator[MainWeight]:
-        return main_weights(self._weights())
+        return main_weights(self._trained_weights())
 
-
-def _named(stages: Sequence[PackedGPT]) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    return chain.from_iterable(stage.named_weights() for stage in stages)
+    def _trained_weights(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return chain.from_iterable(stage.trained_weights() for stage in self._stages)
 
 
 def _with_buffers(config: RunConfig, stage: PackedGPT) -> DistributedDataParallel:
@@ -319,6 +377,7 @@ def _make_optimizer(
     config: RunConfig, dtype: torch.dtype, stages: list[DistributedDataParallel]
 ) -> Any:
     section = config.trainer
+    in_bf16 = section.optimizer == "adamw_bf16"
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
@@ -327,7 +386,7 @@ def _make_optimizer(
             adam_beta1=section.beta1,
             adam_beta2=section.beta2,
             adam_eps=section.epsilon,
-            bf16=dtype == torch.bfloat16,
+            bf16=dtype == torch.bfloat16 and not in_bf16,  # that there are fp32 main weights
             params_dtype=dtype,
             clip_grad=section.clip_grad,
             use_distributed_optimizer=section.distributed_optimizer,
@@ -335,6 +394,8 @@ def _make_optimizer(
         [*stages],
         use_gloo_process_groups=False,
     )
+    if in_bf16:
+        optimizer = with_bf16_adamw(optimizer)
     for one in _parts(optimizer):
         for group in one.param_groups:
             # megatron-core leaves this to its scheduler, which we do without.

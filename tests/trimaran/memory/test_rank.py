@@ -187,3 +187,8 @@ def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, 
     largest = rank.largest(room)
     assert largest == 0 or rank.peak(largest) <= room
     assert largest == WORK.batch_tokens or rank.peak(largest + 1) > room
+
+
+def test_a_bfloat16_optimizer_takes_12_bytes_a_parameter() -> None:
+    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(bf16_optimizer=True))
+    assert (rank.main_weights, rank.moments, rank.sure) == (2 * COUNT, 4 * COUNT, 12 * COUNT)

@@ -1,0 +1,63 @@
+"""A folder with LoRA adapters that `peft` loads: adapter_config.json and adapter_model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+from services.trainer.tensor_file import Spec, TensorFile
+from services.weight_sync.data.memory import DTYPE_NAMES
+from trimaran.config import LoraSection, RunConfig
+
+PREFIX = "base_model.model."
+"""Before the names of tensors, as `peft` wraps the model."""
+
+
+def write_adapter_folder(
+    target: Path,
+    config: RunConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+) -> None:
+    """`shapes` and `tensors` by names such as model.layers.0.self_attn.q_proj.lora_A.weight.
+
+    Appears under its name only when it is whole.
+    """
+    assert config.trainer.lora, "a run without trainer.lora has no adapters"
+    temporary = target.with_name(f"{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        text = json.dumps(_describe(config.trainer.lora, config.model.path), indent=2)
+        (temporary / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
+        dtype = DTYPE_NAMES[getattr(torch, config.model.dtype)]
+        specs = (Spec(PREFIX + name, dtype, shape) for name, shape in shapes.items())
+        with TensorFile(temporary / "adapter_model.safetensors", specs, {"format": "pt"}) as file:
+            for name, tensor in tensors:
+                file.write(PREFIX + name, tensor)
+    except BaseException:  # a disk that it has filled would stay full
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+
+
+def _describe(lora: LoraSection, model: Path) -> dict[str, object]:
+    """The keys of `peft.LoraConfig` that say how the adapters are to be used."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(model),
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": list(lora.targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "inference_mode": True,
+    }

@@ -1,0 +1,92 @@
+"""How many parameters of one trainer rank train, where some are frozen by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from trimaran.freezing import is_frozen
+from trimaran.memory.model import Model, num_layers, vocabulary
+from trimaran.parallel import RankPlace
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class Matrix(NamedTuple):
+    """One of a layer, by the name that it has there in the Hugging Face folder."""
+
+    name: str
+    parameters: int
+    is_expert: bool = False
+    """Spread over expert-parallel ranks, and not over tensor-parallel ones."""
+    is_whole: bool = False
+    """The same on every tensor-parallel rank."""
+
+
+def layer_matrices(model: Model) -> Iterator[Matrix]:
+    """All of one layer. Norms and biases are left out, as in `Model`."""
+    facts, hidden = model.facts, model.facts.hidden_size
+    for name, channels in zip("qkvo", _channels(model), strict=True):
+        yield Matrix(f"self_attn.{name}_proj.weight", channels * hidden)
+    if not facts.num_experts:
+        yield from _mlp("mlp.", hidden * facts.intermediate_size)
+        return
+    yield Matrix("mlp.gate.weight", model.router_matrices, is_whole=True)
+    for expert in range(facts.num_experts):
+        for one in _mlp(f"mlp.experts.{expert}.", hidden * facts.expert_size):
+            yield one._replace(is_expert=True)
+    if facts.shared_expert_size:
+        yield from _mlp("mlp.shared_expert.", hidden * facts.shared_expert_size)
+
+
+def _channels(model: Model) -> tuple[int, int, int, int]:
+    return model.queries, model.keys, model.keys, model.queries
+
+
+def _mlp(prefix: str, parameters: int) -> Iterator[Matrix]:
+    for name in ("gate", "up", "down"):
+        yield Matrix(f"{prefix}{name}_proj.weight", parameters)
+
+
+def head_name(model: Model) -> str:
+    return EMBEDDING if model.facts.tied else HEAD
+
+
+def trained_parameters(model: Model, place: RankPlace, freeze: tuple[str, ...]) -> int:
+    """Of the rank. Frozen are those whose names a pattern of `freeze` matches.
+
+    Example: trained_parameters(model, place, ("model.embed_tokens.weight",))
+    """
+    count, layout = num_layers(model, place), place.layout
+    layers = range(place.pipeline * count, (place.pipeline + 1) * count)
+    split = whole = experts = 0
+    for layer in layers:
+        sums = _trained_of_layer(model, layer, freeze)
+        split, whole, experts = split + sums[0], whole + sums[1], experts + sums[2]
+    table = vocabulary(model, place) * model.facts.hidden_size
+    tables = {EMBEDDING} if place.pipeline == 0 else set[str]()
+    tables |= {head_name(model)} if place.is_last_stage else set()
+    trained = sum(table for name in tables if not is_frozen(name, freeze))
+    return split // layout.tensor + whole + experts // layout.expert + trained
+
+
+def adapter_parameters(model: Model, place: RankPlace, rank: int, targets: tuple[str, ...]) -> int:
+    """Of the trainer rank's adapters of `rank` (services/trainer/megatron/lora.py). The matrix that is as
+    wide as what ranks share is split, the other stands on each of them."""
+    facts, tensor = model.facts, place.layout.tensor
+    hidden, inner = facts.hidden_size, facts.intermediate_size
+    shared = {f"{name}_proj": size for name, size in zip("qkvo", _channels(model), strict=True)}
+    shared |= {f"{name}_proj": inner for name in ("gate", "up", "down")}
+    layer = sum(rank * (hidden + shared[target] // tensor) for target in targets)
+    return num_layers(model, place) * layer
+
+
+@lru_cache(maxsize=4096)
+def _trained_of_layer(model: Model, layer: int, freeze: tuple[str, ...]) -> tuple[int, int, int]:
+    """Parameters that tensor-parallel ranks share, that each of them has, and of experts."""
+    sums = [0, 0, 0]
+    for matrix in layer_matrices(model):
+        if not is_frozen(f"model.layers.{layer}.{matrix.name}", freeze):
+            sums[2 if matrix.is_expert else 1 if matrix.is_whole else 0] += matrix.parameters
+    return sums[0], sums[1], sums[2]
