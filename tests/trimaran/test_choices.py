@@ -23,6 +23,7 @@ from trimaran.config import (
 )
 from trimaran.device import BACKENDS, VISIBLE_DEVICES, DeviceName
 from trimaran.errors import InputError
+from trimaran.section import Options
 from trimaran.types import Transport
 
 Add = Callable[..., None]
