@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +88,13 @@ def test_a_run_is_refused_where_its_fixed_parts_are_too_much(
 
 def test_a_model_that_its_services_fetch_refuses_nothing(run_file: Path) -> None:
     check_memory(load_config(run_file, ["model.path=nowhere", "model.source=s3://models/x"]), CPU)
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word(run_file: Path) -> None:
+    """As after `| head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "trimaran.cli", "plan", str(run_file)]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")

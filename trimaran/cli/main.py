@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 when what the user gave is wrong, 1 when the work failed."""
     options = parse(arguments)
     try:
-        return _dispatch(options)
+        code = _dispatch(options)
+        sys.stdout.flush()
+        return code
     except InputError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -29,6 +32,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before anything was started, or after all of it had ended
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        if not _has_lost_reader():
+            raise
+        return 128 + signal.SIGPIPE
+
+
+def _has_lost_reader() -> bool:
+    """Whether nobody reads our output any more, as after `| head`. What is left of it is dropped, which
+    Python would otherwise try to write, and complain of, when it ends."""
+    output = select.poll()
+    output.register(sys.stdout, 0)  # whatever is asked for, it tells of a lost reader
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _dispatch(options: argparse.Namespace) -> int:
