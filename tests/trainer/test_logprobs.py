@@ -51,12 +51,13 @@ def gradients(
 def small_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_ROWS", request.param)
     monkeypatch.setattr(module, "CHUNK_ENTRIES", request.param)
+    monkeypatch.setattr(module, "MIN_ENTRIES", 1)
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("bonus", [0.0, 0.3])
-@pytest.mark.parametrize("kind", [module._KeptLogits, module._Fp32Head])
+@pytest.mark.parametrize("kind", [module._KeptLogits, module._LogitsAgain])
 def test_values_and_gradients_equal_plain_torch(
     temperature: float, bonus: float, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,40 @@ def test_values_and_gradients_equal_plain_torch(
         gradients(wanted, *plain_in, bonus=bonus),
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_many_logits_are_computed_again_in_chunks_and_few_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden, weight, targets = inputs(torch.bfloat16)
+    weight.requires_grad_()
+    size = TOKENS * ENTRIES * weight.element_size()
+    shapes: list[tuple[int, ...]] = []
+    linear = module.F.linear
+
+    def watched(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        shapes.append((*x.shape[:-1], len(rows)))
+        return linear(x, rows)
+
+    monkeypatch.setattr(module.F, "linear", watched)
+    monkeypatch.setattr(module, "MIN_ENTRIES", 2)
+    monkeypatch.setattr(module, "CHUNK_LOGITS", 4 * TOKENS)
+    found = []
+    for limit, wanted in (
+        (size, [(TOKENS, ENTRIES)]),
+        (size - 1, 2 * [(TOKENS, 4), (TOKENS, 4), (TOKENS, 3)]),
+    ):
+        shapes.clear()
+        monkeypatch.setattr(module, "KEPT_BYTES", limit)
+        outputs = vocab_parallel_outputs(hidden, weight, targets, OutputHead())
+        [gradient] = torch.autograd.grad(outputs.logprobs_M.sum(), [weight])
+        assert shapes == wanted
+        found.append((outputs.logprobs_M, gradient))
+    torch.testing.assert_close(found[0], found[1], rtol=2e-2, atol=2e-2)
+    monkeypatch.setattr(module, "CHUNK_LOGITS", 1)  # never fewer than MIN_ENTRIES
+    shapes.clear()
+    vocab_parallel_outputs(hidden, weight, targets, OutputHead())
+    assert {entries for _, entries in shapes} == {2, 1}
 
 
 def test_entropies_by_hand() -> None:

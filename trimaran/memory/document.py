@@ -64,7 +64,7 @@ def _rank_rows(example: Example, layout: Layout) -> Iterator[str]:
         cells = [
             *(example.name, sizes, str(layout.num_ranks), str(stage)),
             *map(number, (rank.weights, rank.gradients, rank.main_weights + rank.moments)),
-            *(number(rank.snapshot), f"{(rank.layers_token + rank.logits_token) / KIB:,.0f}"),
+            *(number(rank.snapshot), f"{rank.layers_token / KIB:,.0f}"),
             *(_largest(rank, size) for size in DEVICES),
         ]
         yield f"| {' | '.join(cells)} |"

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from trimaran.freezing import is_frozen
+from trimaran.memory.head import Head
 from trimaran.memory.layer import FP32, layer_bytes
 from trimaran.memory.model import (
     Model,
@@ -19,10 +20,6 @@ from trimaran.memory.work import Work
 from trimaran.parallel import RankPlace
 
 BF16 = 2
-CHUNK_ROWS = 128
-"""Rows whose float32 logits exist at a time (services/trainer/megatron/logprobs.py)."""
-CHUNK_ENTRIES = 8192
-"""The same of entries of the vocabulary, with a float32 head."""
 REFERENCE_FACTOR = 4
 """Times as many tokens in a pass of the reference (WITHOUT_GRADIENT of services/trainer/learner.py)."""
 
@@ -72,14 +69,12 @@ class RankMemory:
     """Micro-batches whose activations are kept at a time; of some, those of a part of its layers."""
     batch_tokens: int
     """Packed tokens of one update on its data-parallel rank: no micro-batch has more."""
-    logits_token: float
-    """Logits in the model's dtype and what they are made of, for each packed token; last stage only."""
     working_token: float
     """Gradients inside one layer, for each packed token."""
-    head: int
-    """Logits in float32 by chunks, and the gradient of the head's weight; last stage only."""
-    reference_token: float
-    """What a pass of the reference holds, for each packed token in it."""
+    output: Head | None
+    """Last stage only."""
+    compares: bool
+    """With a reference, in passes of their own."""
     snapshot: int
     """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
     offload: tuple[str, ...] = ()
@@ -108,7 +103,11 @@ class RankMemory:
         return round(self.layers_token * min(self.in_flight * tokens, self.batch_tokens))
 
     def logits(self, tokens: int) -> int:
-        return round(self.logits_token * tokens)
+        return self.output.logits(tokens) if self.output else 0
+
+    @property
+    def head(self) -> int:
+        return self.output.fixed if self.output else 0
 
     def passing(self, tokens: int) -> int:
         """Beside `resident`, at the highest point of a step: where a backward pass begins, in a pass of
@@ -117,11 +116,9 @@ class RankMemory:
         training = self.activations(tokens) + max(
             self.logits(tokens) + self.head, round(self.working_token * tokens)
         )
-        inference = (
-            round(self.reference_token * compared) + self.head if self.reference_token else 0
-        )
+        inference = round(self.working_token * compared) + self.logits(compared) + self.head
         away = self.sure - self.resident
-        return max(training + away - self.host_optimizer, inference, away)
+        return max(training + away - self.host_optimizer, inference if self.compares else 0, away)
 
     def peak(self, tokens: int) -> int:
         """Of the device, with micro-batches of so many packed tokens."""
@@ -152,7 +149,6 @@ def rank_memory(
     updated = trained
     if choices.distributed_optimizer:
         updated = _updated(dense, experts, trained, place)
-    logits, head = _head(model, place, work, choices)
     norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     return RankMemory(
         weights=size * count,
@@ -164,10 +160,9 @@ def rank_memory(
         layers_token=layers * layer + norm,
         in_flight=_in_flight(place, choices.virtual_stages),
         batch_tokens=work.batch_tokens,
-        logits_token=logits,
         working_token=layer,
-        head=head,
-        reference_token=layer + logits if choices.reference else 0.0,
+        output=_head(model, place, work, choices),
+        compares=choices.reference,
         snapshot=size
         * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
         offload=choices.offload,
@@ -192,17 +187,15 @@ def _updated(dense: int, experts: int, trained: int, place: RankPlace) -> int:
     return -(-whole * trained // (dense + experts))
 
 
-def _head(model: Model, place: RankPlace, work: Work, choices: Choices) -> tuple[float, int]:
-    """For each packed token, and once."""
+def _head(model: Model, place: RankPlace, work: Work, choices: Choices) -> Head | None:
+    """On the last stage only."""
     if not place.is_last_stage:
-        return 0.0, 0
-    size, hidden, rows = model.number_bytes, model.facts.hidden_size, vocabulary(model, place)
-    is_fixed = choices.lora_rank or is_frozen(head_name(model), choices.freeze)
-    gradient = 0 if is_fixed else size * rows * hidden
-    trained = work.trained / place.layout.context
-    # The chosen hidden states and their gradient, and logits, which turn into their own gradient.
-    if choices.fp32_head and size < FP32:
-        entries = min(CHUNK_ENTRIES, rows)
-        token = size * hidden + FP32 * 2 * (hidden + entries)
-        return trained * token, gradient + 2 * FP32 * entries * hidden
-    return trained * size * (2 * hidden + rows), 2 * FP32 * CHUNK_ROWS * rows + gradient
+        return None
+    return Head(
+        size=model.number_bytes,
+        hidden=model.facts.hidden_size,
+        rows=vocabulary(model, place),
+        trained=work.trained / place.layout.context,
+        fp32=choices.fp32_head and model.number_bytes < FP32,
+        is_frozen=bool(choices.lora_rank) or is_frozen(head_name(model), choices.freeze),
+    )

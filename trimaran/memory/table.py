@@ -72,7 +72,7 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         row(f"activations of {tokens} tokens", [rank.activations(tokens) for rank in ranks]),
         row("logits of their trained tokens", [rank.logits(tokens) for rank in ranks]),
         row("peak", [rank.peak(tokens) for rank in ranks]),
-        ("activations and logits of a token, KiB", *map(_kib, ranks)),
+        ("activations of a token, KiB", *map(_kib, ranks)),
         row("snapshot on the host", [rank.snapshot for rank in ranks]),
     ]
     if plan.config.trainer.offload:
@@ -87,7 +87,7 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
 
 
 def _kib(rank: RankMemory) -> str:
-    return f"{(rank.layers_token + rank.logits_token) / KIB:,.0f}"
+    return f"{rank.layers_token / KIB:,.0f}"
 
 
 def _rollout(plan: Plan, room: Room) -> list[Row]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimaran.memory.head import Head
 from trimaran.memory.layer import layer_bytes
 from trimaran.memory.model import Model
 from trimaran.memory.rank import Choices, rank_memory
@@ -143,6 +144,17 @@ def test_a_float32_head_keeps_no_logits() -> None:
     assert chunks.logits(64) == 56 * (2 * 8 + 4 * 2 * (8 + 8192))
 
 
+def test_logits_that_are_computed_again_do_not_grow_with_the_vocabulary_nor_without_bounds() -> (
+    None
+):
+    head = Head(size=2, hidden=4096, rows=1 << 17, trained=1.0)
+    states = 4096 * 2 * 2
+    assert head.logits(4096) == (1 << 30) + 4096 * states  # the last that are kept
+    # From there on chunks of 8192 entries, and of 2^26 logits, in float32 twice.
+    assert head.logits(4097) == (1 << 30) + 4097 * states  # as if they were kept
+    assert head.logits(1 << 17) == (1 << 17) * 4096 * (2 + 2 * 4) + 2 * 4 * (1 << 26)
+
+
 def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
     layout = Layout(pipeline=2)
     first, last = (rank_memory(MODEL, layout.place(rank), WORK) for rank in range(2))
@@ -165,7 +177,7 @@ def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
     model = Model(replace(FACTS, vocab_size=1 << 20))
     rank = rank_memory(model, ONE.place(0), WORK, Choices(reference=True))
     layer = layer_bytes(model, ONE, WORK).total
-    assert rank.passing(16) == round(64 * (layer + rank.logits_token)) + rank.head
+    assert rank.passing(16) == round(64 * layer) + rank.logits(64) + rank.head
 
 
 def test_the_snapshot_is_what_the_rank_sends() -> None:
