@@ -98,6 +98,8 @@ class TrainerState:
     """The digest of each, by its number."""
     ledger: LedgerEnd | None = None
     """How far the run's ledger had come."""
+    digest: str = "xxh3-128"
+    """Of which kind the root is: `weight_sync.digest`."""
     score: float | None = None
     """Of the validation of its step, where there was one; more is better."""
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -119,8 +121,10 @@ def load_other(path: Path, layout: RankLayout, model: Model, rank: int) -> Loade
     folder = checkpoint.find(path, "trainer.load")
     state = checkpoint.read_any(folder)
     checkpoint.check_facts(folder, state, model.facts)
-    shard = read_shard(state, layout, rank, lambda one: checkpoint.open_shard(folder, state, one))
-    return Loaded(state, shard, str(folder))
+    open_file = partial(checkpoint.open_shard, folder, state)
+    # Whole parameters: this run may train others of them.
+    whole = replace(layout, distributed_optimizer=False)
+    return Loaded(state, read_shard(state, whole, rank, open_file), str(folder))
 
 
 class FolderCheckpoints:
@@ -186,8 +190,8 @@ class BucketCheckpoints:
 
     def tidy(self) -> None:
         """In the bucket nothing is half; what nobody names goes with the next `publish`."""
-        for partial in self._folder.glob("*/*.partial"):
-            partial.unlink(missing_ok=True)
+        for half in self._folder.glob("*/*.partial"):
+            half.unlink(missing_ok=True)
 
     def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
         steps = _steps(self._place.sizes(FOLDER))

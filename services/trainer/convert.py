@@ -129,6 +129,7 @@ class _FromHuggingFace(SavedTensors):
 def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype: str) -> Path:
     """Of step 0, in `target`/checkpoints. `dtype`: in which a run computes with the weights; their root
     is of these. Raises InputError for a folder that is no model of ours."""
+    _check_target(target)
     architecture = read_architecture(source)
     facts = architecture.facts
     tensors = load_tensors(source, facts.tied)
@@ -155,6 +156,7 @@ def checkpoint_to_checkpoint(
 ) -> Path:
     """The same step, with moments where it has some, as `layout` would have saved it without a
     distributed optimizer or virtual stages."""
+    _check_target(target)
 
     def shard(place: RankPlace) -> SavedTensors:
         return Resharded(
@@ -169,10 +171,16 @@ def checkpoint_to_checkpoint(
     return _write(target, replace(state, layout=plain), shard)
 
 
-def _write(target: Path, state: TrainerState, shard: Callable[[RankPlace], SavedTensors]) -> Path:
-    checkpoint.tidy(target)
+def _check_target(target: Path) -> None:
+    """Drops what a conversion that was broken off has left."""
+    if (target / "config.yaml").exists():
+        raise InputError(f"{target}: is a run's folder; name another one")
     if (found := checkpoint.newest(target)) is not None:
         raise InputError(f"{target}: holds {found.name} already; name another folder")
+    checkpoint.tidy(target)
+
+
+def _write(target: Path, state: TrainerState, shard: Callable[[RankPlace], SavedTensors]) -> Path:
     senders = state.layout.ranks.senders
     specs = [spec for place in senders for spec in shard(place).specs.values()]
     check_room(target, sum(spec.num_bytes for spec in specs))

@@ -1,18 +1,20 @@
 """A shard that the distributed optimizer has saved in parts: a file of each rank that had one.
 
-`main.NAME@START` of one file is what stands in the flat parameter from element START on.
+`main.NAME@START` of one file is what stands in the flat parameter from element START on. The ranks of a
+stage that have the same slice of the dense parameters share their optimizer, and so do those that have the
+same experts: these are other ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
 import torch
 
 from services.trainer.checkpoint import RankLayout
-from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.mapping import EXPERT, family_rules
 from services.trainer.megatron.shards import shard_shape
 from services.trainer.saved import SavedTensors
 from services.trainer.tensor_file import Spec
@@ -31,12 +33,13 @@ def whole_shard(
     """What the ranks with the shard of `place`, of the saved layout, have saved together."""
     if not saved.distributed_optimizer:
         return open_file(place.shard)
-    ranks = [rank for rank in range(saved.ranks.num_ranks) if _shard(saved, rank) == place.shard]
-    return Joined(facts, place, [open_file(rank) for rank in ranks])
-
-
-def _shard(saved: RankLayout, rank: int) -> int:
-    return saved.ranks.place(rank).shard
+    stage = [
+        one
+        for one in map(saved.ranks.place, range(saved.ranks.num_ranks))
+        if one.pipeline == place.pipeline
+    ]
+    shares = [one for one in stage if one.tensor == place.tensor or one.expert == place.expert]
+    return Joined(facts, place, {one: open_file(one.rank) for one in shares})
 
 
 def refuse_adapters(names: Iterable[str]) -> None:
@@ -56,12 +59,15 @@ class _Part(NamedTuple):
 
 
 class Joined(SavedTensors):
-    """Example: Joined(facts, place, [first, second])["main.output_layer.weight"]"""
+    """Example: Joined(facts, place, {one: first, other: second})["main.output_layer.weight"]"""
 
-    def __init__(self, facts: ModelFacts, place: RankPlace, files: Sequence[SavedTensors]) -> None:
-        """`place`: of a rank that has the shard. `files`: of all such ranks."""
+    def __init__(
+        self, facts: ModelFacts, place: RankPlace, files: Mapping[RankPlace, SavedTensors]
+    ) -> None:
+        """`place`: of a rank that has the shard. `files`: of all ranks of its stage that have its slice of
+        the dense parameters, or its experts."""
         rules = family_rules(facts)
-        parts = sorted(_parts(files), key=lambda part: part[:2])
+        parts = sorted(_parts(place, files), key=lambda part: part[:2])
         refuse_adapters(part.name for part in parts)
         self._parts = {name: list(found) for name, found in groupby(parts, lambda part: part.name)}
         self._specs: dict[str, Spec] = {}
@@ -89,8 +95,10 @@ class Joined(SavedTensors):
         return whole
 
 
-def _parts(files: Sequence[SavedTensors]) -> Iterator[_Part]:
-    for file in files:
+def _parts(place: RankPlace, files: Mapping[RankPlace, SavedTensors]) -> Iterator[_Part]:
+    for one, file in files.items():
         for key in file:
             name, _, start = key.rpartition("@")
-            yield _Part(name, int(start), key, file)
+            same = one.expert == place.expert if EXPERT.search(name) else one.tensor == place.tensor
+            if same:
+                yield _Part(name, int(start), key, file)

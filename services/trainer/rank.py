@@ -18,7 +18,7 @@ import torch
 
 from services.trainer.adapter_files import write_adapter_folder
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
-from services.trainer.checkpoints import load_other, open_checkpoints, shared_folder
+from services.trainer.checkpoints import Loaded, load_other, open_checkpoints, shared_folder
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
@@ -313,6 +313,7 @@ class TrainerRank:
             layout=self._layout,
             model=self._model,
             shards=(),
+            digest=self._config.weight_sync.digest,
         )
 
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
@@ -385,14 +386,17 @@ class TrainerRank:
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
             self.ledger = state.ledger
             logger.info("continuing from %s", loaded.place)
-        elif self._config.trainer.load is not None:
-            self._begin_with(self._config.trainer.load)
+        other = None
+        if not loaded and self._config.trainer.load is not None:
+            other = self._begin_with(self._config.trainer.load)
         self._adopt(self._first_snapshot())
         if loaded and self._held and self._held.root != loaded.state.root:
             raise InternalError(
                 f"{loaded.place}: the weights have root {self._held.root},"
                 f" recorded is {loaded.state.root}"
             )
+        if other and self._held:
+            self._check_begin(other)
 
     def _first_snapshot(self) -> Snapshot | None:
         """Here the ranks meet again after each has loaded its own weights."""
@@ -404,13 +408,26 @@ class TrainerRank:
                 f" ({str(error).splitlines()[0]}); see the logs of the others"
             ) from error
 
-    def _begin_with(self, path: Path) -> None:
+    def _begin_with(self, path: Path) -> Loaded:
         section = self._config.trainer
         loaded = load_other(path, self._layout, self._model, self.rank)
         num_updates = loaded.state.num_updates if section.load_optimizer else 0
         self._policy.load_state(loaded.shard, num_updates)
         what = f"weights and {num_updates} updates" if num_updates else "weights"
         logger.info("beginning with the %s of %s", what, loaded.place)
+        return loaded
+
+    def _check_begin(self, loaded: Loaded) -> None:
+        """Raises InputError where the weights are not those of the checkpoint: what its run did not train
+        came from another model."""
+        state, held = loaded.state, self._own_shard
+        same = self._config.model.dtype, self._config.weight_sync.digest
+        if (state.layout.dtype, state.digest) == same and held.root != state.root:
+            raise InputError(
+                f"trainer.load: the weights with {loaded.place} have root {held.root}, and that run's had"
+                f" {state.root}; what it did not train is not in its checkpoint: give model.path the model"
+                " that it began with, and with trainer.lora the same targets"
+            )
 
     @property
     def _layout(self) -> RankLayout:

@@ -29,8 +29,8 @@ from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
 
-KEPT = ("exp_avg", "exp_avg_sq", "compensation")
-"""What an optimizer may keep of a parameter."""
+KINDS = ("main", "exp_avg", "exp_avg_sq", "compensation")
+"""Of a parameter: its weight, and what an optimizer may keep of it."""
 
 
 class Resharded(SavedTensors):
@@ -93,8 +93,7 @@ class Resharded(SavedTensors):
         nothing of one that was frozen."""
         place = next(place for place, names in self._old if name in names)
         specs = self._shard(place).specs
-        kinds = ("main", *KEPT)
-        return {kind: specs[key].dtype for kind in kinds if (key := f"{kind}.{name}") in specs}
+        return {kind: specs[key].dtype for kind in KINDS if (key := f"{kind}.{name}") in specs}
 
     def _was_held(self, place: RankPlace, name: str) -> bool:
         return holds(place, name, self._rules[name], self._facts, self._saved.virtual_stages)

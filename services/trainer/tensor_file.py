@@ -53,7 +53,9 @@ class TensorFile:
     ) -> None:
         """`specs`: of all tensors that will be written, in whatever order."""
         self._path, self._missing = path, {spec.name: spec for spec in specs}
-        self._header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+        self._header: dict[str, object] = {}
+        if metadata is not None:
+            self._header["__metadata__"] = dict(metadata)
         self._starts: dict[str, int] = {}
         end = 0
         for name, spec in self._missing.items():

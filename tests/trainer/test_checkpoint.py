@@ -19,7 +19,7 @@ import torch
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
-from services.trainer.shard_file import write_tensors
+from services.trainer.shard_file import ShardFile, write_tensors
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
@@ -308,3 +308,8 @@ def test_a_broken_state_is_refused(tmp_path: Path, change: dict[str, Any]) -> No
     (folder / "state.json").write_text(json.dumps({**tree, **change}))
     with pytest.raises(InputError, match=r"state\.json: (not a trainer checkpoint|names 0 shards)"):
         load(tmp_path)
+
+
+def test_a_rank_on_which_nothing_trains_saves_a_shard_without_tensors(tmp_path: Path) -> None:
+    digest = write_tensors(tmp_path / "shard", {})
+    assert len(ShardFile(tmp_path / "shard", digest, "shard", "remove it")) == 0

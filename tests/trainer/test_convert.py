@@ -212,6 +212,11 @@ def test_what_cannot_be_converted_is_told_before_anything_is_written(
     ]:
         code, text = run_convert(*words)
         assert code == 2 and message in text and not (tmp_path / "back").exists()
+    (tmp_path / "run/checkpoints/step-00010.tmp").mkdir(parents=True)  # it may be saving just now
+    (tmp_path / "run/config.yaml").touch()
+    code, text = run_convert(source, tmp_path / "run")
+    assert code == 2 and "is a run's folder" in text
+    assert (tmp_path / "run/checkpoints/step-00010.tmp").is_dir()
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
         code, text = run_convert(source, tmp_path / "full")

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from services.trainer import checkpoint
 from services.trainer.convert import huggingface_to_checkpoint
-from services.trainer.model_files import load_tensors
+from services.trainer.model_files import WEIGHTS, load_tensors
 from services.trainer.rank import TrainerRank
 from tests.trainer.batches import random_batch
 from tests.trainer.test_policy import whole_batch
@@ -101,6 +102,69 @@ def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
     plain = make_config("qwen3", model={"dtype": "bfloat16"})
     loaded = asyncio.run(roots(config, tmp_path / "loaded"))
     assert loaded == asyncio.run(roots(plain, tmp_path / "plain"))
+
+
+FREEZE = ["model.embed_tokens.weight", "*.mlp.*"]
+
+
+def test_what_trained_there_and_is_frozen_here_comes_along(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        path, root, _ = await first_run(make_config("llama"), tmp_path / "first")
+        (tmp_path / "second").mkdir()
+        config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
+        async with started(config, tmp_path / "second") as rank:
+            assert rank.version.root == root
+
+    asyncio.run(scenario())
+
+
+def test_weights_that_are_not_those_of_the_checkpoint_are_refused(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """What was frozen there is taken from a model with other weights here."""
+
+    async def scenario() -> None:
+        frozen = make_config("llama", trainer={"freeze": FREEZE})
+        path, *_ = await first_run(frozen, tmp_path / "first")
+        config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
+        other = shutil.copytree(config.model.path, tmp_path / "other")
+        tensors = load_tensors(other, tied=False)
+        save_file({name: tensor * 2 for name, tensor in tensors.items()}, other / WEIGHTS)
+        config = replace_model(config, other)
+        (tmp_path / "second").mkdir()
+        with pytest.raises(
+            InputError, match=r"trainer\.load: .* give model\.path the model that it"
+        ):
+            async with started(config, tmp_path / "second"):
+                pass
+
+    asyncio.run(scenario())
+
+
+def replace_model(config: RunConfig, path: Path) -> RunConfig:
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+
+
+@pytest.mark.parametrize(("first", "then"), [("adamw", "adamw_bf16"), ("adamw_bf16", "adamw")])
+def test_an_optimizer_goes_on_from_the_moments_of_the_other(
+    make_config: MakeConfig, tmp_path: Path, first: str, then: str
+) -> None:
+    bf16 = {"model": {"dtype": "bfloat16"}}
+
+    async def scenario() -> None:
+        path, root, _ = await first_run(
+            make_config("llama", **bf16, trainer={"optimizer": first}), tmp_path / "first"
+        )
+        (tmp_path / "second").mkdir()
+        config = make_config("llama", **bf16, trainer={"load": str(path), "optimizer": then})
+        async with started(config, tmp_path / "second") as rank:
+            assert rank.version.root == root
+            answer = await rank.train(random_batch(1))
+            assert answer.version.root != root and policy_of(rank).num_updates == 3
+
+    asyncio.run(scenario())
 
 
 def test_another_model_and_what_is_no_checkpoint_are_refused(

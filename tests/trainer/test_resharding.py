@@ -78,18 +78,23 @@ def shard(facts: ModelFacts, place: RankPlace, virtual_stages: int = 1) -> dict[
     }
 
 
-def parts_of(facts: ModelFacts, place: RankPlace, virtual_stages: int) -> dict[str, torch.Tensor]:
+def parts_of(facts: ModelFacts, place: RankPlace) -> dict[str, torch.Tensor]:
     """The same with the distributed optimizer: of each flat parameter the rank's part, which may be
-    empty."""
-    others = [
-        one
-        for one in map(place.layout.place, range(place.layout.num_ranks))
-        if one.shard == place.shard
+    empty. Dense ones are shared by the ranks of a stage with the same slice, experts by those that have
+    them."""
+    layout = place.layout
+    stage = [
+        one for one in map(layout.place, range(layout.num_ranks)) if one.pipeline == place.pipeline
     ]
-    own = others.index(place)
     found: dict[str, torch.Tensor] = {}
-    for name, tensor in shard(facts, place, virtual_stages).items():
-        flat = tensor.flatten()
+    for name, tensor in shard(facts, place).items():
+        is_expert = ".local_experts." in name
+        others = [
+            one
+            for one in stage
+            if (one.expert == place.expert if is_expert else one.tensor == place.tensor)
+        ]
+        own, flat = others.index(place), tensor.flatten()
         bounds = [len(flat) * number // len(others) for number in range(len(others) + 1)]
         if bounds[own] < bounds[own + 1]:
             found[f"{name}@{bounds[own]}"] = flat[bounds[own] : bounds[own + 1]]
@@ -133,6 +138,7 @@ def test_any_layout_reads_what_any_other_saved(facts: ModelFacts, old: Layout, n
         ("qwen2", Layout(tensor=2, data=2), Layout(pipeline=2)),
         ("qwen3", Layout(pipeline=2, data=3), Layout(tensor=2)),
         ("qwen3_moe", Layout(data=4, expert=2), Layout()),
+        ("qwen2_moe", Layout(tensor=2, data=2, expert=4), Layout(tensor=2, expert=2)),
     ],
     ids=str,
 )
@@ -140,7 +146,7 @@ def test_parts_of_a_distributed_optimizer_are_read_as_whole_parameters(
     facts: ModelFacts, old: Layout, new: Layout
 ) -> None:
     places = [old.place(rank) for rank in range(old.num_ranks)]
-    saved = [InMemory(parts_of(facts, place, 1)) for place in places]
+    saved = [InMemory(parts_of(facts, place)) for place in places]
     layout = saved_with(old, distributed_optimizer=True)
     for place in new.senders:
         found = Resharded(facts, layout, place, saved.__getitem__)
@@ -193,7 +199,7 @@ def test_adapters_are_refused_in_another_layout(facts: ModelFacts) -> None:
 @pytest.mark.parametrize("family", ["qwen2"])
 def test_a_part_that_no_rank_has_is_named(facts: ModelFacts) -> None:
     old = Layout(data=2)
-    first, second = (parts_of(facts, old.place(rank), 1) for rank in range(2))
+    first, second = (parts_of(facts, old.place(rank)) for rank in range(2))
     name = next(one for one in second if one.startswith("main.decoder.final_layernorm.weight@"))
     del second[name]
     saved = [InMemory(first), InMemory(second)]

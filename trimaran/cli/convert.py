@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import math
+import shutil
 from pathlib import Path
 
 from trimaran.config import TrainerSection, load_config
@@ -52,7 +53,11 @@ def _from_huggingface(source: Path, target: Path, options: argparse.Namespace) -
 
 def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) -> int:
     from services.trainer.checkpoint import find, read_any
-    from services.trainer.convert import checkpoint_to_checkpoint, checkpoint_to_huggingface
+    from services.trainer.convert import (
+        DIGEST,
+        checkpoint_to_checkpoint,
+        checkpoint_to_huggingface,
+    )
 
     folder = find(source, "convert")
     state = read_any(folder)
@@ -69,6 +74,12 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
         )
     dtype = options.dtype or state.layout.dtype
     root = checkpoint_to_huggingface(folder, state, model, target, dtype)
+    if (dtype, DIGEST) == (state.layout.dtype, state.digest) and root != state.root:
+        shutil.rmtree(target)
+        raise InputError(
+            f"{folder}: with {model} the weights have root {root}, the trainer's had {state.root}; what"
+            " was frozen is taken from there: give --model the model that the run began with"
+        )
     return _say(target, root, dtype)
 
 

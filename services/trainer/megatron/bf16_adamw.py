@@ -73,8 +73,11 @@ class _DecoupledGradients(FP32Optimizer):
 
 
 def with_bf16_adamw(optimizer: Any) -> ChainedOptimizer:
-    """`optimizer`: megatron-core's, made for float32; with its groups of parameters and of ranks."""
-    return ChainedOptimizer([_replaced(one) for one in optimizer.chained_optimizers])
+    """`optimizer`: megatron-core's, made for float32; with its groups of parameters and of ranks. One for
+    which nothing on this rank trains stays as it is."""
+    return ChainedOptimizer(
+        [one if one.optimizer is None else _replaced(one) for one in optimizer.chained_optimizers]
+    )
 
 
 def _replaced(one: Any) -> _DecoupledGradients:

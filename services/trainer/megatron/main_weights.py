@@ -38,6 +38,9 @@ class MainWeight:
         """The parameter's; with @ and its first element where this is a part of it."""
         return self.parameter if self.part is None else f"{self.parameter}@{self.part.start}"
 
+    def is_in(self, kind: str, state: Mapping[str, torch.Tensor]) -> bool:
+        return f"{kind}.{self.name}" in state or f"{kind}.{self.parameter}" in state
+
     def find(self, kind: str, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """These elements of what a checkpoint holds, be it the whole parameter or this part of it.
 
@@ -70,6 +73,8 @@ def mark_parts(stages: Iterable[torch.nn.Module], optimizer: Any) -> None:
     for parameter in chain.from_iterable(stage.parameters() for stage in stages):
         parameter.main_part = None  # type: ignore[attr-defined]
     for one in optimizer.chained_optimizers:
+        if one.optimizer is None:  # nothing of this kind trains on this rank
+            continue
         for of_model, of_optimizer in PARTS:
             parameters, mains = (chain(*getattr(one, key)) for key in (of_model, of_optimizer))
             for parameter, main in zip(parameters, mains, strict=True):

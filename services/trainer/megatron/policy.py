@@ -321,8 +321,9 @@ class MegatronPolicy:
                     "step": torch.tensor(float(num_updates), device=self.device)
                 }
                 for key in self._moments:
-                    entry[key] = one.find(key, state).to(self.device).clone()
+                    entry[key] = self._find_kept(key, one, state)
                 self._adam_of[id(one.main)].state[one.main] = entry
+        self._load_frozen(state)
         if self._config.trainer.distributed_optimizer:
             # The other parts come from the ranks that updated them.
             for stage in self._data_parallel:
@@ -333,9 +334,26 @@ class MegatronPolicy:
             group["step"] = num_updates
         self.num_updates = num_updates
 
+    def _find_kept(
+        self, key: str, one: MainWeight, state: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """As this run's optimizer keeps it. Another optimizer has no compensation: there it begins at 0."""
+        if key not in MOMENTS and not one.is_in(key, state):
+            return torch.zeros_like(one.main)
+        found = one.find(key, state).to(self.device, one.main.dtype)
+        return found.clone()  # torch's AdamW adds in place
+
+    def _load_frozen(self, state: Mapping[str, torch.Tensor]) -> None:
+        """What trained in another run and does not in this one. A run's own checkpoints do not hold it."""
+        for stage in self._stages:
+            for name, weight in stage.named_weights():
+                if not weight.requires_grad and f"main.{name}" in state:
+                    with torch.no_grad():
+                        weight.copy_(state[f"main.{name}"])
+
     def _check_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         specs = specs_of(state)
-        kinds = ("main", *self._moments) if num_updates else ("main",)
+        kinds = ("main", *MOMENTS) if num_updates else ("main",)
         wanted = [
             (f"{kind}.{one.name}", one.main.shape)
             if one.part is None or f"{kind}.{one.name}" in specs
@@ -345,7 +363,10 @@ class MegatronPolicy:
         ]
         for name, shape in wanted:
             if name not in specs:
-                raise InputError(f"the checkpoint lacks {name}, so training cannot go on from it")
+                raise InputError(
+                    f"the checkpoint lacks {name}, so training cannot go on from it; what trains"
+                    " (trainer.freeze, trainer.lora) must be in it"
+                )
             if specs[name].shape != shape:
                 raise InputError(
                     f"the checkpoint's {name} has shape {specs[name].shape};"
@@ -369,8 +390,9 @@ def _with_buffers(config: RunConfig, stage: PackedGPT) -> DistributedDataParalle
 
 
 def _parts(optimizer: Any) -> list[Any]:
-    """megatron-core chains the optimizers of a model, also where it is one."""
-    return optimizer.chained_optimizers
+    """megatron-core chains the optimizers of a model, also where it is one. One for which nothing on this
+    rank trains holds none itself."""
+    return [one for one in optimizer.chained_optimizers if one.optimizer is not None]
 
 
 def _make_optimizer(
