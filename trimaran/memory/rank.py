@@ -15,7 +15,7 @@ from trimaran.memory.model import (
     num_layers,
     vocabulary,
 )
-from trimaran.memory.trained import adapter_parameters, head_name, trained_parameters
+from trimaran.memory.trained import Trained, adapter_parameters, head_name, trained_parameters
 from trimaran.memory.work import Work
 from trimaran.parallel import RankPlace
 
@@ -138,22 +138,23 @@ def rank_memory(
     """Example: rank_memory(model, layout.place(0), work).peak(tokens=4096)"""
     dense, experts = dense_parameters(model, place), expert_parameters(model, place)
     count, size, layers = dense + experts, model.number_bytes, num_layers(model, place)
-    trained = trained_parameters(model, place, choices.freeze) if choices.freeze else count
+    trained = Trained(dense, experts)
+    if choices.freeze:
+        trained = trained_parameters(model, place, choices.freeze, choices.virtual_stages)
     if choices.lora_rank:
-        trained = adapter_parameters(model, place, choices.lora_rank, choices.lora_targets)
-        count += trained
+        adapters = adapter_parameters(model, place, choices.lora_rank, choices.lora_targets)
+        trained = Trained(adapters, 0)
+        count += adapters
     main = FP32 if size < FP32 else 0
     if choices.bf16_optimizer:
         main = BF16
     layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
-    updated = trained
-    if choices.distributed_optimizer:
-        updated = _updated(dense, experts, trained, place)
+    updated = _updated(trained, place) if choices.distributed_optimizer else sum(trained)
     norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     return RankMemory(
         weights=size * count,
-        trained=size * trained,
-        gradients=FP32 * trained,
+        trained=size * sum(trained),
+        gradients=FP32 * sum(trained),
         main_weights=main * updated,
         moments=2 * (BF16 if choices.bf16_optimizer else FP32) * updated,
         reference=size * count if choices.reference and not choices.lora_rank else 0,
@@ -178,13 +179,12 @@ def _in_flight(place: RankPlace, virtual_stages: int) -> float:
     return (2 * after + (virtual_stages - 1) * ranks + 1) / virtual_stages
 
 
-def _updated(dense: int, experts: int, trained: int, place: RankPlace) -> int:
-    """Parameters whose optimizer the rank has, of those that others hold as well. Of frozen ones as many
-    are taken to be of experts as of all."""
+def _updated(trained: Trained, place: RankPlace) -> int:
+    """Parameters whose optimizer the rank has, of those that others hold as well."""
     layout = place.layout
     same = layout.data * layout.context
-    whole = -(-dense // same) + -(-experts * layout.expert // (same * layout.tensor))
-    return -(-whole * trained // (dense + experts))
+    experts = -(-trained.experts * layout.expert // (same * layout.tensor))
+    return -(-trained.dense // same) + experts
 
 
 def _head(model: Model, place: RankPlace, work: Work, choices: Choices) -> Head | None:

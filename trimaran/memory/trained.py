@@ -53,22 +53,37 @@ def head_name(model: Model) -> str:
     return EMBEDDING if model.facts.tied else HEAD
 
 
-def trained_parameters(model: Model, place: RankPlace, freeze: tuple[str, ...]) -> int:
+class Trained(NamedTuple):
+    """Parameters of a rank; those of experts have ranks of their own that hold the same."""
+
+    dense: int
+    experts: int
+
+
+def trained_parameters(
+    model: Model, place: RankPlace, freeze: tuple[str, ...], virtual_stages: int = 1
+) -> Trained:
     """Of the rank. Frozen are those whose names a pattern of `freeze` matches.
 
-    Example: trained_parameters(model, place, ("model.embed_tokens.weight",))
+    Example: trained_parameters(model, place, ("model.embed_tokens.weight",)).dense
     """
-    count, layout = num_layers(model, place), place.layout
-    layers = range(place.pipeline * count, (place.pipeline + 1) * count)
-    split = whole = experts = 0
-    for layer in layers:
+    layout, split, whole, experts = place.layout, 0, 0, 0
+    for layer in _layers(model, place, virtual_stages):
         sums = _trained_of_layer(model, layer, freeze)
         split, whole, experts = split + sums[0], whole + sums[1], experts + sums[2]
     table = vocabulary(model, place) * model.facts.hidden_size
     tables = {EMBEDDING} if place.pipeline == 0 else set[str]()
     tables |= {head_name(model)} if place.is_last_stage else set()
     trained = sum(table for name in tables if not is_frozen(name, freeze))
-    return split // layout.tensor + whole + experts // layout.expert + trained
+    return Trained(split // layout.tensor + whole + trained, experts // layout.expert)
+
+
+def _layers(model: Model, place: RankPlace, virtual_stages: int) -> Iterator[int]:
+    """As services/trainer/megatron/shards.py `holds` them: stages go round the pipeline's ranks."""
+    size, ranks = num_layers(model, place) // virtual_stages, place.layout.pipeline
+    for turn in range(virtual_stages):
+        first = (turn * ranks + place.pipeline) * size
+        yield from range(first, first + size)
 
 
 def adapter_parameters(model: Model, place: RankPlace, rank: int, targets: tuple[str, ...]) -> int:
