@@ -653,6 +653,14 @@ class TrainerSection(Section):
             expert=self.expert_parallel,
         )
 
+    def checkpoint_file(self, rank: int) -> int | None:
+        """The number of the file in a checkpoint that the rank writes; None where another one holds the
+        same and writes it."""
+        place = self.layout.place(rank)
+        if self.distributed_optimizer:
+            return rank
+        return place.shard if place.sends else None
+
 
 class WeightSyncSection(Section):
     """How new weights reach the replicas; docs/weight-plane.md explains each key.

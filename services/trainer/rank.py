@@ -105,12 +105,9 @@ class TrainerRank:
         self._run_id, self._folder = run.run_id, shared_folder(config, run)
         self._place = bucket_of(config, run.run_id)
         self._checkpoints = open_checkpoints(config, run, self._place)
-        place = config.trainer.layout.place(rank)
-        self.exports = place.sends
+        self.exports = config.trainer.layout.place(rank).sends
         """The others hold the same weights as one that does."""
-        splits = config.trainer.distributed_optimizer
-        self._shard = rank if splits else place.shard
-        self._saves = splits or place.sends
+        self._file = config.trainer.checkpoint_file(rank)
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._policy: ExportablePolicy
         self._model: Model
@@ -200,9 +197,9 @@ class TrainerRank:
         """
         if step != self._step or self._training is not None:
             raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
-        if not self._saves:
+        if self._file is None:
             return ""
-        return await asyncio.shield(asyncio.create_task(self._write_shard(step)))
+        return await asyncio.shield(asyncio.create_task(self._write_shard(step, self._file)))
 
     async def publish_checkpoint(
         self,
@@ -293,13 +290,13 @@ class TrainerRank:
         if len(batch.groups) != want:
             raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
 
-    async def _write_shard(self, step: int) -> str:
+    async def _write_shard(self, step: int, number: int) -> str:
         async with self._weights:
             self._written = self._describe_state()
             shard = await self._run(self._policy.state)
             return await self._saver.run(
                 f"checkpoint of step {step}",
-                lambda: self._checkpoints.write_shard(step, self._shard, shard),
+                lambda: self._checkpoints.write_shard(step, number, shard),
             )
 
     def _describe_state(self) -> TrainerState:

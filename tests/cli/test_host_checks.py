@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,10 @@ def edit_json(path: Path, **values: Any) -> None:
 
 
 def test_hosts_that_have_all_start(site: Site) -> None:
-    places = {"run": {"checkpoints": str(site.data.parent / "shared")}}
+    places = {
+        "run": {"checkpoints": str(site.data.parent / "shared")},
+        "trainer": {"data_parallel": 2},
+    }
     for name, host in (("trainer-0", "a"), ("trainer-1", "b"), ("rollout-0", "b")):
         assert site.start(name, host, **places).model.path == site.hosts[host] / "tiny"
     for name in ("controller", "reward"):
@@ -216,6 +220,29 @@ def test_a_disk_without_room_for_checkpoints_is_named(
     line = f"trainer-0 on {HOST}: {site.hosts['a']}/run: 4 checkpoints and the trained model take up to"
     assert str(raised.value).startswith(line)
     site.start("trainer-1", "a", run={"groups_per_step": 8}, trainer={"data_parallel": 2})
+
+
+@pytest.mark.parametrize(
+    ("trainer", "share"),
+    [
+        ({"data_parallel": 2, "distributed_optimizer": True}, 12 / 2),
+        ({"optimizer": "adamw_bf16"}, 8),
+    ],
+)
+def test_room_is_asked_for_what_the_rank_will_write(
+    site: Site, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any], share: float
+) -> None:
+    """Bytes for each parameter of the model, in a checkpoint."""
+    told = {"run": {"groups_per_step": 8, "keep_checkpoints": 9}, "model": {"dtype": "bfloat16"}}
+    rank = trainer.get("data_parallel", 1) - 1
+    facts = read_model_folder(site.hosts["a"] / "tiny")
+    weights = sum(file.stat().st_size for file in (site.hosts["a"] / "tiny").glob("*.safetensors"))
+    needed = 10 * share * facts.num_parameters + (0 if rank else weights)
+    for free, has_room in ((1.3 * needed, True), (0.7 * needed, False)):
+        usage = Usage(1, 1, free)
+        monkeypatch.setattr(host_checks.shutil, "disk_usage", lambda folder, usage=usage: usage)
+        with nullcontext() if has_room else pytest.raises(InputError, match="make room there"):
+            site.start(f"trainer-{rank}", "a", **told, trainer=trainer)
 
 
 def test_what_the_doctor_finds_is_told_by_each_service_that_no_launcher_here_has_started(

@@ -18,15 +18,16 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import process_name
 from trimaran.launch.lifetime import PARENT_VARIABLE
+from trimaran.memory.model import Model
+from trimaran.memory.plan import choices_of
+from trimaran.memory.rank import rank_memory
+from trimaran.memory.work import work_of
 from trimaran.model_fetch import find_model
 from trimaran.model_folder import read_model_folder
 from trimaran.places import is_bucket, open_place
 from trimaran.run_context import RunContext
 from trimaran.run_place import claim_place, place_url, run_place
 from trimaran.store import open_store
-
-STATE_BYTES = 12
-"""Of a checkpoint, for each parameter: the weight and two moments in float32."""
 
 
 async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext) -> RunConfig:
@@ -43,8 +44,8 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
             _check_data(config, run)
         if kind in ("controller", "rollout", "trainer"):
             await _agree(kind, who, config, run)
-        if kind == "trainer" and any(one.rank == index for one in config.trainer.layout.senders):
-            _check_room(config, run, index)
+        if kind == "trainer" and (file := config.trainer.checkpoint_file(index)) is not None:
+            _check_room(config, run, index, file)
         if kind == "controller" and config.run.payloads is not None:
             _check_writable(config.run.payloads, "run.payloads", who)
     except (InputError, UnavailableError) as error:
@@ -104,17 +105,17 @@ def _check_writable(url: str, key: str, who: str) -> None:
     place.delete([name])
 
 
-def _check_room(config: RunConfig, run: RunContext, rank: int) -> None:
-    """For what a rank writes that saves its shard of the model; the others write nothing."""
+def _check_room(config: RunConfig, run: RunContext, rank: int, file: int) -> None:
+    """For what the rank writes; `file`: the number of its file in a checkpoint."""
     url = place_url(config, run.run_id) if config.run.checkpoints else None
     # Beside a bucket lie the newest part and the one that is being written.
     folder = run.folder if url is None or is_bucket(url) else Path(url)
     kept = 2 if is_bucket(url) else config.run.num_checkpoints
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
-    facts = read_model_folder(config.model.path)
-    share = STATE_BYTES * facts.num_parameters // config.trainer.layout.num_shards
-    shard = config.trainer.layout.place(rank).shard
-    have = sum(map(_size, folder.glob(f"checkpoints/*/shard-{shard}[-.]*safetensors")))
+    model = Model(read_model_folder(config.model.path), config.model.dtype)
+    place = config.trainer.layout.place(rank)
+    share = rank_memory(model, place, work_of(config), choices_of(config, on_host=True)).saved
+    have = sum(map(_size, folder.glob(f"checkpoints/*/shard-{file}[-.]*safetensors")))
     models = 1 + kept * config.run.checkpoint_models  # and the one at the end
     needed = kept * share + (models * weights if rank == 0 else 0) - have
     if (free := shutil.disk_usage(folder).free) < needed:

@@ -75,6 +75,8 @@ class RankMemory:
     """Last stage only."""
     compares: bool
     """With a reference, in passes of their own."""
+    saved: int
+    """In its file of a checkpoint, where it writes one: main weights and what the optimizer keeps."""
     snapshot: int
     """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
     offload: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ def rank_memory(
         working_token=layer,
         output=_head(model, place, work, choices),
         compares=choices.reference,
+        saved=(4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated,
         snapshot=size
         * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
         offload=choices.offload,
