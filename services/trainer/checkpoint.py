@@ -211,6 +211,8 @@ def tidy(run_folder: Path) -> None:
             discard(path)
         else:
             path.rename(folder)
+    for path in (run_folder / FOLDER).glob(f"{PREFIX}*.replaced-*"):  # `discard` could not, then
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def find(path: Path, key: str) -> Path:
