@@ -14,6 +14,7 @@ Where a bucket answers, and for whom, stands in the variables that the vendors' 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimaran.errors import DeadlineError, InputError, NotFoundError, UnavailableError
+
+logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 CALL_SECONDS = 60.0
@@ -121,18 +124,35 @@ def put_in_place(temporary: Path, folder: Path) -> None:
     """A folder whose files are on the disk (`sync`), under its own name, whatever stood there before.
 
     What stood there is `NAME.replaced` until the new one has the name: wherever it is broken off, a
-    whole folder lies under one of the two.
+    whole folder lies under one of the two. Raises OSError where the new one cannot have the name; what
+    stood there has it again then.
     """
     sync(temporary)
     before = folder.with_name(f"{folder.name}.replaced")
     if folder.exists():
-        if before.exists():  # an earlier replacement could not remove it
-            shutil.rmtree(before)
+        if before.exists():  # an earlier replacement was broken off
+            discard(before)
         folder.rename(before)
-    temporary.rename(folder)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if before.exists():
+            before.rename(folder)
+        raise
     sync(folder.parent)
     if before.exists():
-        shutil.rmtree(before)
+        discard(before)
+
+
+def discard(folder: Path) -> None:
+    """Removes a replaced folder. One that cannot be removed is moved aside, out of the way of the next,
+    and a warning names it: on NFS a file that somebody has open stays until they close it."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        with suppress(OSError):  # then it stays where it is
+            folder = folder.rename(folder.with_name(f"{folder.name}-{secrets.token_hex(4)}"))
+        logger.warning("%s: cannot be removed (%s) and takes room; remove it", folder, error)
 
 
 class FolderPlace:

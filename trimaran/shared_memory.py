@@ -170,4 +170,7 @@ def _tree(root: int) -> set[int]:
 
 
 if __name__ == "__main__":
-    _note_on(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    try:
+        _note_on(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    except OSError as error:
+        sys.exit(f"{sys.argv[1]}: what is shared is not noted while the service starts: {error}")

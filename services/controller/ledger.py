@@ -52,7 +52,7 @@ class Retention:
     keep_all: bool = False
     """Payloads: all of them for `trimaran replay`, or only those that a resume needs."""
     quota_gib: float | None = None
-    """Of payloads."""
+    """Of payloads; the archive, which nothing removes, comes on top."""
     segment_records: int = 10_000
     """Records that one payload of the archive holds."""
 
@@ -147,7 +147,7 @@ class RunLedger:
         self._new_archives: dict[str, bytes] = {}
         """Each is written after the records that it holds and before the one that names it."""
         self._num_bytes: int | None = None
-        """Of all payloads; None until they are counted, for the quota."""
+        """Of all payloads, without the archive; None until they are counted, for the quota."""
         self._bytes_kept = 0
         """Of those that were left when they were last counted."""
         self._writing = asyncio.Lock()
@@ -299,7 +299,7 @@ class RunLedger:
             if tree["kind"] == "compacted" and (name := PREFIX + tree["archive"]) in archives:
                 before, data = trees[:index], {name: archives[name]}
                 await self._room.until_written(lambda before=before: self._append(before, start))
-                await self._room.until_written(lambda data=data: self._write_payloads(data))
+                await self._room.until_written(lambda data=data: self._payloads.write(data))
                 self._new_archives.pop(name, None)
 
     async def _write_payloads(self, files: dict[str, bytes]) -> None:
@@ -356,11 +356,12 @@ class RunLedger:
 
     async def _drop_payloads(self) -> None:
         """All but those that a resume needs, and counts the bytes that are left."""
-        sizes = await self._payloads.sizes()
+        found = await self._payloads.sizes()
+        sizes = {name: size for name, size in found.items() if not name.startswith(PREFIX)}
         if not self._retention.keep_all:
             kept = self.state.payloads_after(self.state.oldest_step)
             needed = {place_of(name).file for name in kept}
-            drop = {n for n in sizes if n not in needed and not n.startswith(PREFIX)}
+            drop = sizes.keys() - needed
             await self._payloads.delete(drop)
             sizes = {name: size for name, size in sizes.items() if name not in drop}
         self._num_bytes = self._bytes_kept = sum(sizes.values())

@@ -160,7 +160,9 @@ class Loop:
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
             await self.reporter.written()
-            if step % self.config.validation.every == 0 and step < self.config.run.steps:
+            if step == self.config.run.steps:  # before it is saved, as the others: for its score
+                await self.validate(step, self.config.validation.final_samples)
+            elif step % self.config.validation.every == 0:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
             if step % self.config.run.checkpoint_every == 0 or self.ledger.is_nearly_full:

@@ -221,9 +221,10 @@ async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
         await _asked(config, lambda: store.put(heldout_before, rewards))
     reporter.start_clock()
     await loop.run()
-    await loop.save_checkpoint()
-    if state.step == config.run.steps:
+    if state.step == config.run.steps and state.step not in reporter.validations:
+        # A controller before this one has trained the last step.
         await loop.validate(state.step, config.validation.final_samples)
+    await loop.save_checkpoint()
 
 
 async def _asked(config: RunConfig, call: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -243,7 +243,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
 
     async with AsyncExitStack() as stack:
         # Last: vLLM's ranks leave names in /dev/shm even when they end in order.
-        stack.callback(remove_left, shared)
+        # Without a wait, which would be in the event loop: what this process still maps is removed by
+        # who has started it.
+        stack.callback(remove_left, shared, 0.0)
         stack.push_async_callback(engine.close)
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)

@@ -12,6 +12,7 @@ import torch
 from services.trainer.tensor_file import Spec, TensorFile
 from services.weight_sync.data.memory import DTYPE_NAMES
 from trimaran.config import LoraSection, RunConfig
+from trimaran.places import put_in_place, sync
 
 PREFIX = "base_model.model."
 """Before the names of tensors, as `peft` wraps the model."""
@@ -25,7 +26,7 @@ def write_adapter_folder(
 ) -> None:
     """`shapes` and `tensors` by names such as model.layers.0.self_attn.q_proj.lora_A.weight.
 
-    Appears under its name only when it is whole.
+    Appears under its name only when it is whole and on the disk.
     """
     assert config.trainer.lora, "a run without trainer.lora has no adapters"
     temporary = target.with_name(f"{target.name}.tmp")
@@ -39,11 +40,12 @@ def write_adapter_folder(
         with TensorFile(temporary / "adapter_model.safetensors", specs, {"format": "pt"}) as file:
             for name, tensor in tensors:
                 file.write(PREFIX + name, tensor)
+        for path in temporary.iterdir():
+            sync(path)
+        put_in_place(temporary, target)
     except BaseException:  # a disk that it has filled would stay full
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(target, ignore_errors=True)
-    temporary.rename(target)
 
 
 def _describe(lora: LoraSection, model: Path) -> dict[str, object]:

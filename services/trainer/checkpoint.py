@@ -31,7 +31,7 @@ from services.trainer.shard_file import ShardFile, write_tensors
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
-from trimaran.places import put_in_place, sync
+from trimaran.places import discard, put_in_place, sync
 from trimaran.types import LedgerEnd
 
 FOLDER = "checkpoints"
@@ -210,9 +210,11 @@ def tidy(run_folder: Path) -> None:
     for path in _named(run_folder, ".replaced"):
         folder = path.with_suffix("")
         if folder.exists():
-            shutil.rmtree(path)
+            discard(path)
         else:
             path.rename(folder)
+    for path in (run_folder / FOLDER).glob(f"{PREFIX}*.replaced-*"):  # `discard` could not, then
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def find(path: Path, key: str) -> Path:

@@ -401,6 +401,27 @@ def test_the_quota_collects_first_and_then_holds() -> None:
     asyncio.run(body())
 
 
+def test_the_archive_comes_on_top_of_the_quota() -> None:
+    """Nothing removes it, so a run that it holds would be held for ever."""
+
+    async def body() -> None:
+        payloads, room = MemoryPayloads(), Room(0.05, wait=lambda num_tries: 0.01)
+        limits = {"quota_gib": 1000 / (1 << 30), "segment_records": 5}
+        ledger = await open_ledger(MemoryStore(), payloads, room, **limits)
+        for step in range(1, 12):
+            scored(ledger, step - 1, 100)
+            trained(ledger, step, step - 1)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+        archive = [len(data) for name, data in payloads.data.items() if name.startswith(PREFIX)]
+        assert sum(archive) > 1000
+        assert not ledger.is_nearly_full
+        scored(ledger, 11, 700)
+        await ledger.flush()
+
+    asyncio.run(body())
+
+
 def test_a_step_of_more_than_a_quarter_of_the_quota_asks_for_a_checkpoint_in_time() -> None:
     async def body(size: int) -> bool:
         ledger = await open_ledger(MemoryStore(), MemoryPayloads(), quota_gib=1000 / (1 << 30))

@@ -154,6 +154,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         if request.step == self.pool.full_disk_step:
             raise TrimaranError("No space left on device")
         self.pool.saved.append(request.step)
+        self.pool.scores.append(request.score if request.HasField("score") else None)
         return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
@@ -203,6 +204,8 @@ class Pool:
         self.live: PolicyVersion | None = None
         self.starts: list[tuple[int, int, dict[int, int]]] = []
         self.saved: list[int] = []
+        self.scores: list[float | None] = []
+        """Of the checkpoints, for `run.keep_best`."""
         self.replicas: list[Replica] = []
         self.trainer = Trainer(self)
         self.servers: list[rpc.Server] = []
@@ -392,7 +395,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     kinds = [event.kind for event in events]
     assert [kind for kind in kinds if kind not in ("state", "replica_lost")] == [
         *("validation", "step", "step", "validation", "step", "checkpoint", "step"),
-        *("checkpoint", "validation", "finished"),
+        *("validation", "checkpoint", "finished"),
     ]
     assert kinds.count(EventKind.REPLICA_LOST) == 1
     saved = [(event.run.step, event.root) for event in events if event.kind == "checkpoint"]
@@ -427,6 +430,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     activities = {row["activity"] for row in read_json_lines(folder / "timeline.jsonl")}
     assert activities == {"generating", "scoring", "training", "syncing", "validating"}
     assert pool.saved == [3, 4]
+    assert pool.scores == [None, summary["heldout_after"]["greedy"]]
     assert pool.exported == ["model"]
     assert (folder / "curve.png").stat().st_size > 0
     assert (folder / "timeline.png").stat().st_size > 0

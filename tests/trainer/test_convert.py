@@ -187,6 +187,24 @@ def test_the_command_goes_there_and_back(
     assert_same_tensors(source, tmp_path / "back", tied=False)
 
 
+def test_the_command_finds_a_run_by_its_id_and_the_newest(
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = model_folders["qwen2"]
+    code, text = run_convert("latest", "nothing")
+    assert code == 2 and "there are no runs in" in text
+    assert run_convert(source, Path("runs/one"))[0] == 0
+    Path("runs/one/config.yaml").write_text("# of a run\n")
+    for number, run in enumerate(("one", "latest", "latest/checkpoints/step-00000", "runs/one")):
+        code, text = run_convert(run, Path(f"model-{number}"), "--model", source)
+        assert code == 0, text
+        assert_same_tensors(source, Path(f"model-{number}"), tied=True)
+
+
 def test_what_cannot_be_converted_is_told_before_anything_is_written(
     model_folders: dict[str, Path],
     tmp_path: Path,

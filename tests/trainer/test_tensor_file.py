@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from services.trainer import model_files
+from services.trainer.adapter_files import write_adapter_folder
 from services.trainer.model_files import INDEX, WEIGHTS, write_model_folder
 from services.trainer.tensor_file import Spec, TensorFile, spec_of
+from trimaran.config import RunConfig
 from trimaran.errors import InternalError
 
 TENSORS = {
@@ -122,14 +125,9 @@ def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_an_export_is_on_the_disk_before_it_has_its_name(
-    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or a power cut would leave a folder that looks whole, of files that are empty."""
-    target = tmp_path / "new"
-    if before:
-        source_folder(target)
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is synced, renamed and removed, in order."""
     calls: list[str] = []
     rename, remove = Path.rename, shutil.rmtree
 
@@ -144,14 +142,43 @@ def test_an_export_is_on_the_disk_before_it_has_its_name(
         calls.append(f"remove {path.name}")
         remove(path, ignore_errors)
 
-    source = source_folder(tmp_path / "old")
     monkeypatch.setattr(os, "fsync", record_sync)
     monkeypatch.setattr(Path, "rename", record_rename)
     monkeypatch.setattr(shutil, "rmtree", record_removal)
-    write_model_folder(target, source, SPECS, TENSORS.items(), "float32")
+    return calls
+
+
+def check_order(calls: list[str], files: list[str], target: Path, before: bool) -> None:
+    """Or a power cut would leave a folder that looks whole, of files that are empty."""
     assert calls[0] == "remove new.tmp"
-    files = ["config.json", WEIGHTS, "tokenizer.json"]
-    assert sorted(calls[1:4]) == sorted(f"sync {name}" for name in files)
+    last = 1 + len(files)
+    assert sorted(calls[1:last]) == sorted(f"sync {name}" for name in files)
     away, gone = (["new to new.replaced"], ["remove new.replaced"]) if before else ([], [])
-    assert calls[4:] == ["sync new.tmp", *away, "new.tmp to new", f"sync {tmp_path.name}", *gone]
+    named = [*away, "new.tmp to new", f"sync {target.parent.name}", *gone]
+    assert calls[last:] == ["sync new.tmp", *named]
     assert sorted(path.name for path in target.iterdir()) == sorted(files)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_export_is_on_the_disk_before_it_has_its_name(
+    before: bool, tmp_path: Path, calls: list[str]
+) -> None:
+    target, source = tmp_path / "new", source_folder(tmp_path / "old")
+    if before:
+        source_folder(target)
+    write_model_folder(target, source, SPECS, TENSORS.items(), "float32")
+    check_order(calls, ["config.json", WEIGHTS, "tokenizer.json"], target, before)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_adapters_are_on_the_disk_before_they_have_their_name(
+    before: bool, tmp_path: Path, calls: list[str], make_config: Callable[..., RunConfig]
+) -> None:
+    target = tmp_path / "new"
+    if before:
+        source_folder(target)
+    config = make_config("llama", trainer={"lora": {"rank": 4}})
+    calls.clear()
+    weight = "layers.0.lora_A.weight"
+    write_adapter_folder(target, config, {weight: (2, 3)}, [(weight, torch.zeros(2, 3))])
+    check_order(calls, ["adapter_config.json", "adapter_model.safetensors"], target, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,6 +21,7 @@ from trimaran.places import (
     host_lock,
     is_bucket,
     open_place,
+    put_in_place,
 )
 
 
@@ -127,3 +129,49 @@ def test_a_bucket_that_refuses_us_is_no_bucket_that_is_away(
 )
 def test_what_is_a_bucket(place: str | None, expected: bool) -> None:
     assert is_bucket(place) is expected
+
+
+def folder_with(path: Path, text: str) -> Path:
+    path.mkdir()
+    (path / "file").write_text(text)
+    return path
+
+
+def test_a_replaced_folder_that_cannot_be_removed_is_out_of_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on NFS, where a file that somebody has open stays."""
+
+    def refuse(path: Path) -> None:
+        raise OSError(16, "Device or resource busy", str(path / ".nfs0001"))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    model = folder_with(tmp_path / "model", "0")
+    for text in ("1", "2"):
+        put_in_place(folder_with(tmp_path / "new", text), model)
+        assert (model / "file").read_text() == text
+        assert not (tmp_path / "model.replaced").exists()
+    left = sorted(tmp_path.glob("model.replaced-*"))
+    assert sorted((path / "file").read_text() for path in left) == ["0", "1"]
+    assert all(f"{path}: cannot be removed" in caplog.text for path in left)
+    folder_with(tmp_path / "model.replaced", "broken off")
+    put_in_place(folder_with(tmp_path / "new", "3"), model)
+    assert (model / "file").read_text() == "3"
+
+
+def test_a_folder_that_cannot_be_replaced_has_its_name_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.name == "new":
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    model = folder_with(tmp_path / "model", "before")
+    with pytest.raises(OSError, match="Input/output"):
+        put_in_place(folder_with(tmp_path / "new", "after"), model)
+    assert (model / "file").read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "new"]

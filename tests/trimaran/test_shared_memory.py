@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from trimaran import shared_memory
 from trimaran.shared_memory import (
     note_mapped,
     note_names,
@@ -134,6 +136,15 @@ def test_who_notes_ends_with_the_process_that_it_was_started_by(tmp_path: Path) 
     process.kill()
     process.wait(30)
     beside.wait(30)
+
+
+def test_who_cannot_note_says_so_in_a_line(tmp_path: Path) -> None:
+    words = [str(tmp_path / "note"), str(tmp_path / "missing"), str(os.getpid())]
+    command = [sys.executable, "-I", "-S", shared_memory.__file__, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    [line] = ended.stderr.splitlines()
+    assert "note: what is shared is not noted" in line and "missing" in line
 
 
 def test_what_another_process_maps_as_well_stays_until_it_is_gone(

@@ -9,6 +9,7 @@ import math
 import shutil
 from pathlib import Path
 
+from trimaran.cli.find_run import LATEST, find_folder, folder_of
 from trimaran.config import TrainerSection, load_config
 from trimaran.errors import InputError, UnavailableError
 from trimaran.model_folder import ModelFacts, read_model_folder
@@ -20,7 +21,7 @@ HUGGINGFACE, CHECKPOINT = "huggingface", "checkpoint"
 
 
 def convert(options: argparse.Namespace) -> int:
-    source, target = Path(options.source), Path(options.target)
+    source, target = _source(options.source), Path(options.target)
     if importlib.util.find_spec("torch") is None:
         raise InputError("convert: torch is missing here; docs/install.md has what trainers need")
     try:
@@ -35,6 +36,18 @@ def _convert(source: Path, target: Path, options: argparse.Namespace) -> int:
             raise InputError(f"{source}: is a Hugging Face folder already; give --to checkpoint")
         return _from_huggingface(source, target, options)
     return _from_checkpoint(source, target, options)
+
+
+def _source(text: str) -> Path:
+    """A folder, or a run by its id or `latest`, or a folder in it, such as latest/checkpoints/step-00100.
+
+    What names neither is a path as well. Raises InputError where there is no run.
+    """
+    if Path(text).exists():
+        return Path(text)
+    run, _, rest = text.partition("/")
+    folder = find_folder(run) if run == LATEST else folder_of(run) if run else None
+    return folder / rest if folder else Path(text)
 
 
 def _is_model(folder: Path) -> bool:

@@ -84,7 +84,7 @@ CONVERT_EXAMPLES = """\
 One process, one parameter in memory at a time. The weight root that it prints is the same before and
 after, where no number was rounded. docs/operations.md says what for.
 examples:
-  trimaran convert runs/addition-20260101-120000 model           its newest checkpoint
+  trimaran convert latest model                                  the newest checkpoint of the newest run in runs/
   trimaran convert runs/first/checkpoints/step-00100 model --dtype bfloat16
   trimaran convert models/Qwen2.5-7B start --tensor-parallel 4 --pipeline-parallel 2
   trimaran convert runs/first/checkpoints/step-00100 other --to checkpoint --tensor-parallel 8
@@ -385,7 +385,9 @@ def _add_convert(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     convert.add_argument(
-        "source", metavar="SOURCE", help="a Hugging Face folder, a checkpoint or a run's folder"
+        "source",
+        metavar="SOURCE",
+        help="a Hugging Face folder, a checkpoint, or a run: its folder, its id in runs/, latest",
     )
     convert.add_argument("target", metavar="TARGET", help="a folder that is not there yet")
     convert.add_argument(

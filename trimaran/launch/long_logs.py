@@ -7,6 +7,7 @@ whoever appends to it goes on at its start. A line that comes between the two is
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 LOG_BYTES = 32 << 20
 """After which a log is emptied: with the part before it, a process takes twice as much."""
 LOOK_SECONDS = 30.0
+UNLOCKABLE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Of a file system that has no locks: two that shorten a log at once may lose a part of it there, while
+without an end it would fill the disk."""
 
 
 def shorten_logs(folder: Path, most: int = LOG_BYTES) -> None:
@@ -43,6 +47,9 @@ def _shorten(log: Path, most: int) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # another launcher or supervisor is about it
+        except OSError as error:
+            if error.errno not in UNLOCKABLE:
+                raise
         if os.fstat(file.fileno()).st_size <= most:
             return  # it has just been
         partial = log.with_suffix(".partial")

@@ -38,9 +38,11 @@ REFUSALS = (
     *(exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError),
 )
 REFUSAL_WORDS = ("NOAUTH", "unauthenticated")
+NO_REPLICAS = "NOREPLICAS"
+SEE_IT_RUNS = "see that Redis runs and can be reached"
 PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, TimeoutError, OSError)
 PASSING_WORDS = (
-    *("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "You can't write against"),
+    *("LOADING", "BUSY", "MASTERDOWN", "READONLY", NO_REPLICAS, "You can't write against"),
 )
 """With which a server answers that starts, works on something long, is not the master yet, or lacks the
 replicas that its `min-replicas-to-write` asks for."""
@@ -145,10 +147,10 @@ class RedisLink:
             except (exceptions.RedisError, OSError, TimeoutError) as error:
                 if not _passes(error):
                     raise self._translate(error) from error
-                reason = str(error).rstrip(".") or type(error).__name__
-                wait.why = f"{reason}; see that Redis runs"
+                reason, remedy = _explain(error)
+                wait.why = f"{reason}; {remedy}"
                 if time.monotonic() + pause > deadline:
-                    raise self._no_answer(reason) from error
+                    raise self._no_answer(reason, remedy) from error
             await asyncio.sleep(pause)
             pause, num_tries = min(2 * pause, MAX_RETRY_SECONDS), num_tries + 1
 
@@ -202,10 +204,9 @@ class RedisLink:
         self.durability = weakness and f"weak: {weakness}"
         self._checked = server
 
-    def _no_answer(self, why: str) -> UnavailableError:
+    def _no_answer(self, why: str, remedy: str = SEE_IT_RUNS) -> UnavailableError:
         return UnavailableError(
-            f"{self.name}: has not answered for {self.timeout:g} s ({why}); see that Redis runs and"
-            " can be reached"
+            f"{self.name}: has not answered for {self.timeout:g} s ({why}); {remedy}"
         )
 
     def _translate(self, error: Exception) -> TrimaranError:
@@ -216,6 +217,13 @@ class RedisLink:
         if any(word in str(error) for word in FULL_WORDS):
             return StoreFullError(f"{self.name}: takes no more ({error}); make room")
         return StoreError(f"{self.name}: {error}")
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """Why another try is needed, and what to do about it."""
+    if NO_REPLICAS in str(error):  # the server's own words name our script by its hash
+        return "it waits for replicas: min-replicas-to-write", "see `INFO replication` there"
+    return str(error).rstrip(".") or type(error).__name__, SEE_IT_RUNS
 
 
 def _refuses(error: Exception) -> bool:
