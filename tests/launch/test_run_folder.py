@@ -48,6 +48,8 @@ def test_a_resumed_run_may_have_another_layout_and_nothing_else(tmp_path: Path) 
     assert relaid.trainer.layout == Layout(tensor=2) and relaid.trainer.sequence_parallel
     assert relaid.endpoints == Endpoints(reward="127.0.0.1:7002")  # one address was of one rank
     assert relaid.algorithm == config.algorithm
+    _, smaller = open_run_folder(str(folder), ["trainer.micro_batch_tokens=64"])
+    assert smaller.endpoints == Endpoints.model_validate(addresses)
     message = r"trainer\.learning_rate=1: a resumed run keeps its .*, trainer\.recompute$"
     with pytest.raises(InputError, match=message):
         open_run_folder(str(folder), [*overrides, "trainer.learning_rate=1"])

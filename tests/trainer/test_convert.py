@@ -227,6 +227,11 @@ def test_what_cannot_be_converted_is_told_before_anything_is_written(
         ((made, tmp_path / "back"), "give --model FOLDER"),
         ((made, tmp_path / "back", "--model", model_folders["llama"]), "holds another model"),
         ((made, source, "--model", source), "is there already"),
+        ((made, tmp_path / "back", "--tensor-parallel", 2), "a Hugging Face folder has no layout"),
+        (
+            (made, tmp_path / "back", "--to", "checkpoint", "--dtype", "bfloat16"),
+            "--dtype: a check",
+        ),
     ]:
         code, text = run_convert(*words)
         assert code == 2 and message in text and not (tmp_path / "back").exists()

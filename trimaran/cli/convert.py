@@ -75,8 +75,12 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
     folder = find(source, "convert")
     state = read_any(folder)
     if options.to == CHECKPOINT:
+        if given := [key for key in ("dtype", "model") if getattr(options, key)]:
+            raise InputError(f"--{given[0]}: a checkpoint keeps what it is; leave it out")
         layout = _layout(state.model.facts, options)
         return _say(checkpoint_to_checkpoint(folder, state, target, layout), state.root)
+    if (layout := _layout(state.model.facts, options)) != Layout():
+        raise InputError(f"a Hugging Face folder has no layout ({layout}); give --to checkpoint")
     if target.exists():
         raise InputError(f"{target}: is there already; name another folder")
     model = Path(options.model) if options.model else _model_of(folder)

@@ -64,10 +64,13 @@ def open_run_folder(path: str, overrides: Sequence[str] = ()) -> tuple[Path, Run
     (folder / "logs").mkdir(exist_ok=True)
     if not overrides:
         return folder, load_config(folder / CONFIG_NAME)
-    tree = load_tree(folder / CONFIG_NAME, overrides)
-    # Another number of ranks has other addresses, which are chosen anew.
-    tree["endpoints"] = {**(tree.get("endpoints") or {}), "trainer": []}
-    return folder, parse_config(tree, source=str(folder / CONFIG_NAME))
+    saved, tree = load_config(folder / CONFIG_NAME), load_tree(folder / CONFIG_NAME, overrides)
+    addresses = tree.get("endpoints") or {}
+    tree["endpoints"] = {**addresses, "trainer": []}
+    config = parse_config(tree, source=str(folder / CONFIG_NAME))
+    if config.num_trainer_ranks != saved.num_trainer_ranks:
+        return folder, config  # other addresses are chosen
+    return folder, parse_config({**tree, "endpoints": addresses}, source=str(folder / CONFIG_NAME))
 
 
 async def has_succeeded(run: RunContext) -> bool:

@@ -46,7 +46,7 @@ def set_losses(
 
 
 class ExpertLoads:
-    """Counts while gradients are computed, so that each token counts once.
+    """Counts while gradients are computed: each token once, and once more where a bad number is looked for.
 
     Example: ExpertLoads([model], facts, device).take()
     """
