@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy/docker"
+DEPLOY = ROOT / "docs/deploy.md"
 CONTAINERFILES = (DOCKER / "Containerfile", ROOT / "tests/compose/Containerfile")
 SCRIPTS = sorted([*DOCKER.glob("*.sh"), *(ROOT / "deploy/compose").glob("*.sh")])
 
@@ -55,6 +56,21 @@ def test_hadolint_finds_nothing(file: Path) -> None:
 def test_scripts_are_sound_shell(script: Path) -> None:
     assert script.read_text().startswith("#!/bin/sh\n")
     subprocess.run(["sh", "-n", script], check=True)
+
+
+def test_the_documented_builds_for_npus_are_plain_shell() -> None:
+    """Of /bin/sh, which need not be bash."""
+    [block] = re.findall(r"```sh\n(build\(\) .*?)helm install", DEPLOY.read_text(), re.DOTALL)
+    script = f'set -e; REGISTRY=registry ASCEND_INDEX=index; docker() {{ echo "$@"; }}\n{block}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    builds = [line.split() for line in done.stdout.splitlines() if line.startswith("build ")]
+    kinds = ["control", "demo", "rollout", "trainer"]
+    assert [words[words.index("--target") + 1] for words in builds] == kinds
+    tags = [f"registry/trimaran-{kind}:{'cpu' if kind in kinds[:2] else 'npu'}" for kind in kinds]
+    assert [words[words.index("--tag") + 1] for words in builds] == tags
+    assert all(words[-1] == "." for words in builds)
+    assert ["ASCEND_INDEX=index" in words for words in builds] == [False, False, True, True]
 
 
 def test_what_is_copied_exists_and_is_sent() -> None:
