@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trimaran.config import RunConfig, dump_config, load_config, load_tree, parse_config
 from trimaran.errors import InputError
@@ -65,7 +66,7 @@ def open_run_folder(path: str, overrides: Sequence[str] = ()) -> tuple[Path, Run
     if not overrides:
         return folder, load_config(folder / CONFIG_NAME)
     saved, tree = load_config(folder / CONFIG_NAME), load_tree(folder / CONFIG_NAME, overrides)
-    addresses = tree.get("endpoints") or {}
+    addresses: dict[str, Any] = tree.get("endpoints") or {}
     tree["endpoints"] = {**addresses, "trainer": []}
     config = parse_config(tree, source=str(folder / CONFIG_NAME))
     if config.num_trainer_ranks != saved.num_trainer_ranks:
