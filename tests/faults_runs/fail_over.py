@@ -16,9 +16,7 @@ from pathlib import Path
 import redis
 
 from tests.faults.replaced import Broken
-from tests.faults_runs.audit import audit
-from tests.faults_runs.judge import find_left, read_payload
-from tests.faults_runs.replay import replay
+from tests.faults_runs.judge import audit_and_replay, find_left
 from tests.faults_runs.site import DrivenRun, Setting, Site
 from tests.redis_server import DURABLE, RedisServer
 from trimaran.errors import TrimaranError
@@ -135,15 +133,7 @@ async def until(site: Site, condition: Callable[[], bool], what: str) -> None:
 def find_wrong(run: DrivenRun, seen: int) -> list[str]:
     """Of a run that has ended on the store that has all: each completion trained once, and the weights
     are those of an undisturbed replay."""
-    config = run.config
-    found = audit(
-        run.rows,
-        run.name,
-        lambda name: read_payload(run.folder / "payloads", name),
-        config.run.groups_per_step,
-        config.run.max_lag,
-    )
-    wrong = [*found.wrong, *replay(config, found)]
+    found, wrong = audit_and_replay(run)
     if len(found.steps) != NUM_STEPS:
         wrong.append(f"{len(found.steps)} steps of {NUM_STEPS} were trained")
     if run.rows[-1][0] <= seen:

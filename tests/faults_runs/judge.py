@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.reward.workers.semaphores import find_semaphores
-from tests.faults_runs.audit import audit
+from tests.faults_runs.audit import Audit, audit
 from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
 from tests.faults_runs.told import find_untrue
@@ -26,8 +26,9 @@ PARTIAL = (".partial", ".part", ".tmp")
 """Ends of the names of files that are not whole yet."""
 
 
-async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
-    await site.look()
+def audit_and_replay(run: DrivenRun) -> tuple[Audit, list[str]]:
+    """What its ledger says, and what is wrong with it: each completion trains once, and the weights are
+    those of an undisturbed replay."""
     config = run.config
     found = audit(
         run.rows,
@@ -36,7 +37,12 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
         config.run.groups_per_step,
         config.run.max_lag,
     )
-    wrong = [*found.wrong, *replay(config, found)]
+    return found, [*found.wrong, *replay(config, found)]
+
+
+async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
+    await site.look()
+    found, wrong = audit_and_replay(run)
     harms = [harm for one in site.runs for harm in one.harms if one is run or harm.is_shared]
     wrong += find_untrue(await _events(run), harms, run.run.starts)
     if run.run.state not in run.wanted:

@@ -65,13 +65,6 @@ def _pair(name: str, kind: str, hf_name: str, shape: Shape, rank: int) -> dict[s
     return {f"{name}.a": whole(*of_a), f"{name}.b": rows(*of_b)}
 
 
-def split_axis(name: str) -> int:
-    """Of the Hugging Face tensor of an adapter, along which ranks share it."""
-    layer, kind, _ = name.rsplit(".", 2)
-    is_row = any(layer.endswith(one) for key in SPLIT_BY_COLUMN for one in TARGETS[key])
-    return int(is_row and kind == "lora_A")
-
-
 def initial_adapters(rules: Rules, seed: int) -> dict[str, torch.Tensor]:
     """By Hugging Face name, float32: A uniform within 1 / sqrt(in), as `peft` draws it, and B zero, so
     that the model begins as it was. The same in every layout."""

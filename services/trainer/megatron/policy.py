@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -28,7 +28,6 @@ from services.trainer.megatron.groups import from_last, gather_rows, sender_grou
 from services.trainer.megatron.lora import (
     adapter_rules,
     initial_adapters,
-    split_axis,
     switched_off,
 )
 from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
@@ -70,6 +69,7 @@ class MegatronPolicy:
         self._rules = model_rules(architecture)
         self._adapter_rules = adapter_rules(self._rules, config.trainer.lora)
         """Empty without `trainer.lora`."""
+        self._all_rules = {**self._rules, **self._adapter_rules}
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
         """Of the pipeline, on this rank."""
@@ -107,15 +107,13 @@ class MegatronPolicy:
 
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
-        rules = {**self._rules, **self._adapter_rules}
-        common = self._architecture, rules, config, self._config, self._place, self.device
+        common = self._architecture, self._all_rules, config, self._config, self._place, self.device
         return [PackedGPT(*common, stage) for stage in range(self._config.trainer.virtual_stages)]
 
     def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
         adapters = initial_adapters(self._adapter_rules, self._config.run.seed)
         named = chain.from_iterable(stage.named_weights() for stage in stages)
-        rules = {**self._rules, **self._adapter_rules}
-        load_weights(named, rules, {**tensors, **adapters}, self._place)
+        load_weights(named, self._all_rules, {**tensors, **adapters}, self._place)
 
     def _put_away(self) -> None:
         """What `trainer.offload` names: the optimizer but for an update, gradients from an update until
@@ -252,20 +250,19 @@ class MegatronPolicy:
         exactly one rank has each element, so the sum is that element, bit for bit.
         """
         axes = {tensor.name: tensor.axis for tensor in self.tensors}
-        return self._gather(self._rules, axes.__getitem__)
+        return self._gather(self._rules, axes)
 
     def export_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The same of the adapters, by the names that `adapter_shapes` has; nothing without any."""
-        return self._gather(self._adapter_rules, split_axis)
+        axes = {rule.names[0]: rule.axis for rule in self._adapter_rules.values()}
+        return self._gather(self._adapter_rules, axes)
 
     @property
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
         """By Hugging Face name, in the order in which `export_adapters` gives them."""
         return {rule.names[0]: rule.shapes[0] for rule in self._adapter_rules.values()}
 
-    def _gather(
-        self, rules: Rules, axis: Callable[[str], int]
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def _gather(self, rules: Rules, axes: Mapping[str, int]) -> Iterator[tuple[str, torch.Tensor]]:
         held = {
             name: (stage, weight)
             for stage in self._stages
@@ -280,7 +277,7 @@ class MegatronPolicy:
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
                 whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
                 if part := parts.get(hf_name):
-                    share = whole.narrow(axis(hf_name), part.start, part.stop - part.start)
+                    share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)
                     share.copy_(part.tensor)
                 if self._senders is not None:
                     dist.reduce(whole.view(torch.int8), 0, group=self._senders)
