@@ -204,7 +204,8 @@ class WorkerProcess:
                 restarting.result()
             except (OSError, RuntimeError, EOFError) as error:
                 if is_last:
-                    raise WorkerError(f"no worker can be started: {error}") from None
+                    reason = f"{type(error).__name__}: {error}"
+                    raise WorkerError(f"no worker can be started: {reason}") from None
             else:
                 break
         self._usable = True

@@ -378,7 +378,8 @@ def test_a_fork_server_that_is_frozen_is_replaced_when_a_worker_is_to_be_started
         assert first == (RIGHT,) * 20 and again == [(RIGHT, WRONG)] * 4
         assert await asyncio.to_thread(ends, server)
 
-    with_pool(use, num_workers=2, timeout=1.0, grace_seconds=SHORT, start_seconds=3.0)
+    # Long enough for a new fork server on a busy machine: it imports before it answers.
+    with_pool(use, num_workers=2, timeout=1.0, grace_seconds=SHORT, start_seconds=15.0)
 
 
 def test_a_process_is_replaced_now_and_then(log: Path) -> None:
