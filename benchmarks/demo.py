@@ -14,7 +14,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from benchmarks.memory import PeakMemory
 from benchmarks.prompts import write_prompts
@@ -63,19 +66,37 @@ def measure_throughput(
 
 def ours_step_seconds(prompts: Path, work: Path) -> list[float]:
     """Wall seconds of each step of `trimaran train`, from the run's own metrics."""
+    ends = [step["time"] for step in trained_steps(prompts, work, STEPS["ours"])]
+    return [end - start for start, end in itertools.pairwise(ends)]
+
+
+def trained_steps(
+    prompts: Path,
+    work: Path,
+    steps: int,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """The rows of the steps of a run of `trimaran train` without validation."""
     folder = work / f"runs-{time.monotonic_ns()}"
-    overrides = [
+    settings = [
         f"data.train={prompts}",
         "data.validation=null",
-        f"run.steps={STEPS['ours']}",
-        f"run.checkpoint_every={STEPS['ours']}",
+        f"run.steps={steps}",
+        f"run.checkpoint_every={steps}",
         f"run.folder={folder}",
+        *overrides,
     ]
-    subprocess.run(_train_command(overrides), check=True, timeout=RUN_TIMEOUT_SECONDS, stdout=2)
+    subprocess.run(
+        _train_command(settings),
+        check=True,
+        timeout=RUN_TIMEOUT_SECONDS,
+        stdout=2,
+        env={**os.environ, **environment},
+    )
     (metrics,) = folder.glob("*/metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    ends = [row["time"] for row in rows if row["kind"] == "step"]
-    return [end - start for start, end in itertools.pairwise(ends)]
+    return [row for row in rows if row["kind"] == "step"]
 
 
 def measure_start(work: Path, rounds: int) -> tuple[list[Row], str]:

@@ -26,11 +26,15 @@ COMMON = {
 }
 
 COMPUTE = {
-    # The services share the machine's cores: one that waits must not spin.
+    # The services share the machine's cores: a thread that waits spins for some microseconds, as
+    # long as the pause between two operations, and then sleeps.
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
-    # Keep freed memory and use huge pages: 9 % less time in training, more in generation.
+    "GOMP_SPINCOUNT": "2000",
+    # Keep freed memory and use huge pages: 9 % less time in training, more in generation. With one
+    # arena, because glibc gives huge pages to the main one only, and torch computes in a thread.
+    # `python -m benchmarks.run waiting` measures what these are worth.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
 }
