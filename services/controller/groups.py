@@ -91,6 +91,7 @@ class GroupMaker:
         self._router, self._prover = router, prover
         self._max_attempts = config.run.max_attempts
         self._idle_timeout = config.rollout.idle_timeout
+        self._deterministic = config.run.deterministic
         # Suspects go one at a time: a replica that dies again then names the culprit.
         self._suspects = asyncio.Lock()
 
@@ -107,7 +108,8 @@ class GroupMaker:
 
         After a failure, or when its replica is drained, which is no failure, the next replica goes on
         from the tokens that have arrived. A group with
-        unproven tokens is reissued from scratch. `on_issue(attempt, reissue)` is called before each
+        unproven tokens is reissued from scratch, and so is every group of a deterministic run: tokens
+        that follow given ones are computed in another order, and round otherwise. `on_issue(attempt, reissue)` is called before each
         attempt; its `reissue` is None for the group's first attempt, and else says why the group is
         reissued. A group that comes here for another attempt already brings `first_attempt` and
         `reissue` with it.
@@ -115,6 +117,8 @@ class GroupMaker:
         assembly = GroupAssembly(sampling.num_samples)
         tries = _Tries(self._max_attempts)
         for attempt in itertools.count(first_attempt):
+            if self._deterministic:
+                assembly = GroupAssembly(sampling.num_samples)
             async with (
                 self._suspects if tries.is_suspect else nullcontext(),
                 self._router.lease(sampling.num_samples, tries.replicas) as lease,

@@ -466,6 +466,13 @@ def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
     assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 1, 1: 0, 2: 0})]
 
 
+def test_in_a_deterministic_run_a_broken_stream_is_made_anew(tmp_path: Path) -> None:
+    pool = Pool()
+    asyncio.run(serve(tmp_path, pool, deterministic=True))
+    tries = [(attempt, starts) for number, attempt, starts in pool.starts if number == 1]
+    assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 0, 1: 0, 2: 0})]
+
+
 def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
     pool, told, began = Pool(), {}, time.time()
 
