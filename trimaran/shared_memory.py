@@ -5,12 +5,17 @@ under names there. A helper of multiprocessing removes them when their maker is 
 whole process group takes that one along, and they would stay until the host starts anew. So a service
 notes the names in its run folder, `logs/NAME.shm`, while it starts (`noting`) and once it is up, and whoever comes after it removes what is left: its
 next life, or who has started it once it is gone. What a living process maps stays, whosever it is.
+
+vLLM's processes also meet at sockets, which they would leave in the folder for temporary files. A
+service has a folder for them beside the memory: it exists on every host, is writable in containers, and
+its path is short, as that of a socket must be.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +37,17 @@ NOTE_SECONDS = 0.5
 def note_of(run_folder: Path, name: str) -> Path:
     """Of the service `name`, such as rollout-0; beside its log."""
     return run_folder / "logs" / f"{name}{SUFFIX}"
+
+
+def make_socket_folder(note: Path, folder: Path = FOLDER) -> Path:
+    """An empty one for the sockets of the note's service; `remove_left` removes it."""
+    made = _socket_folder(note, folder)
+    made.mkdir(mode=0o700)
+    return made
+
+
+def _socket_folder(note: Path, folder: Path) -> Path:
+    return folder / f"{semaphore_prefix(note.parent.parent)}-{note.stem}"
 
 
 def note_mapped(note: Path, pid: int | None = None, folder: Path = FOLDER) -> None:
@@ -86,16 +102,16 @@ def semaphore_prefix(run_folder: Path) -> str:
 
 
 def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLDER) -> list[str]:
-    """Removes what was noted and no process maps, and the note once nothing of it is left. What is
-    still mapped is looked at again for `seconds`. The names that were removed."""
+    """Removes what was noted and no process uses, and the note once nothing of it is left. What is
+    still used is looked at again for `seconds`. The names that were removed."""
     removed: list[str] = []
     deadline = time.monotonic() + seconds
     # Names first: whoever makes one later may not have mapped it yet.
     while names := _find(note, folder):
-        unused = names - _mapped(_processes(), folder)
+        unused = names - _mapped(_processes(), folder) - _with_sockets(folder)
         for name in unused:
             with suppress(OSError):  # another one was faster, or may not
-                (folder / name).unlink()
+                (shutil.rmtree if (folder / name).is_dir() else os.unlink)(folder / name)
                 removed.append(name)
         if unused == names or time.monotonic() >= deadline:
             break
@@ -108,15 +124,27 @@ def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLD
 
 
 def _find(note: Path, folder: Path) -> set[str]:
-    """Names in `folder` that were noted, and semaphores that bear the name of the note's own run folder;
-    never a path that leads elsewhere."""
+    """Names in `folder` that were noted, that of the folder of sockets, and semaphores that bear the name
+    of the note's own run folder; never a path that leads elsewhere."""
+    noted = {_socket_folder(note, folder).name}
+    with suppress(OSError):  # there is none, or it is no file of ours
+        noted.update(note.read_text(errors="surrogateescape").splitlines())
     try:
-        noted = {*note.read_text(errors="surrogateescape").splitlines()}
         names = os.listdir(folder)
     except OSError:
         return set()
     own = f"sem.{semaphore_prefix(note.parent.parent)}-"
     return {name for name in names if name in noted or name.startswith(own)}
+
+
+def _with_sockets(folder: Path) -> set[str]:
+    """Names in `folder` of folders in which a living process has a socket."""
+    start = f"{folder}/"
+    lines = (PROC / "net" / "unix").read_text(errors="replace").splitlines()
+    # The path is the last of at most eight fields, and not there for a socket without a name.
+    paths = [fields[7] for line in lines if len(fields := line.split(maxsplit=7)) == 8]
+    found = (path.removeprefix(start).partition("/") for path in paths if path.startswith(start))
+    return {name for name, slash, _ in found if slash}
 
 
 def _mapped(pids: Iterable[int], folder: Path) -> set[str]:

@@ -15,6 +15,7 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -36,7 +37,13 @@ from trimaran.errors import BehindError, InputError, PromptTooLongError, first_e
 from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
-from trimaran.shared_memory import note_mapped, note_of, noting, remove_left
+from trimaran.shared_memory import (
+    make_socket_folder,
+    note_mapped,
+    note_of,
+    noting,
+    remove_left,
+)
 from trimaran.store import open_store
 from trimaran.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
@@ -236,6 +243,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     # Before gRPC and the receiver start their threads, which a forked engine process would not
     # survive.
     remove_left(shared)
+    os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
     with noting(shared):
         await engine.start()
     note_mapped(shared)

@@ -1,4 +1,5 @@
-"""What vLLM's ranks share under names in /dev/shm is gone after a kill of all that belongs to a replica."""
+"""What vLLM's ranks share under names in /dev/shm, and the sockets at which they meet, are gone after a kill
+of all that belongs to a replica."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.rollout import replicas
 from tests.rollout.test_vllm_pulse import SERVE
-from trimaran.shared_memory import FOLDER, remove_left
+from trimaran.shared_memory import FOLDER, remove_left, semaphore_prefix
 
 pytestmark = pytest.mark.e2e
 
@@ -18,6 +19,8 @@ def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, t
     kinds = ("psm_", "-cpushm")
     noted = {path.name for path in FOLDER.iterdir() if path.name in unescaped(note)}
     assert all(any(kind in name for name in noted) for kind in kinds), noted
+    [sockets] = FOLDER.glob(f"{semaphore_prefix(note.parent.parent)}-*")
+    assert any(path.is_socket() for path in sockets.iterdir())
     try:
         assert remove_left(note, 0.0) == []
         tree = [psutil.Process(replica.process.pid)]
@@ -29,7 +32,9 @@ def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, t
         replica.process.wait(replicas.TIMEOUT)
         left = {name for name in noted if (FOLDER / name).exists()}
         assert any("psm_" in name for name in left), "vLLM removes them by itself"
-        assert set(remove_left(note)) == left
+        assert any(sockets.iterdir())
+        assert set(remove_left(note)) == {*left, sockets.name}
+        assert not sockets.exists()
         assert not any((FOLDER / name).exists() for name in noted)
     finally:
         replicas.stop(replica)

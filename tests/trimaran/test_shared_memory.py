@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from trimaran import shared_memory
 from trimaran.shared_memory import (
+    make_socket_folder,
     note_mapped,
     note_names,
     note_of,
@@ -100,6 +102,19 @@ def test_what_a_process_and_its_children_map_is_noted_and_removed_once_they_are_
     assert left(shm) == ["of nobody", "other"]
     assert not note.exists()
     assert other.poll() is None
+
+
+def test_a_folder_of_sockets_is_removed_once_nobody_listens_in_it(
+    shm: Path, tmp_path: Path
+) -> None:
+    note = note_of(tmp_path, "rollout-0")
+    folder, other = make_socket_folder(note, shm), make_socket_folder(note_of(tmp_path, "x"), shm)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "s"))
+        assert remove_left(note, 0.0, shm) == []
+    assert remove_left(note, 0.0, shm) == [folder.name]
+    assert list(shm.iterdir()) == [other]
+    make_socket_folder(note, shm)  # of the next life
 
 
 def test_what_is_mapped_at_a_start_is_noted_before_its_maker_can_do_so(
