@@ -45,6 +45,10 @@ class ChatTokenizer:
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
+    def show(self, token_ids: Sequence[int]) -> str:
+        """The text with its special tokens, for people."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
 
 def _stop_token_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:
     """What ends a completion: as generation_config.json says, else config.json; and the tokenizer."""
