@@ -11,8 +11,11 @@ from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE
 
 NUMBERED_PLACE = re.compile(r"<image\s?\d+>")
-ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
-ROLES |= {"system": "system", "observation": "tool", "tool": "tool", "function_call": "assistant"}
+ROLES = {
+    **{name: name for name in ("system", "user", "assistant", "tool")},
+    **{"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"},
+}
+"""As conversations have them -> as chat templates have them."""
 
 
 class DroppedError(Exception):
