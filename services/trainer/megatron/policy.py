@@ -42,6 +42,7 @@ from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.megatron.offload import HostCopies
 from services.trainer.megatron.router import ExpertLoads, set_losses
 from services.trainer.megatron.rules import Rules
+from services.trainer.megatron.vision import ImageReader
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.saved import specs_of
@@ -70,6 +71,8 @@ class MegatronPolicy:
         self._adapter_rules = adapter_rules(self._rules, config.trainer.lora)
         """Empty without `trainer.lora`."""
         self._all_rules = {**self._rules, **self._adapter_rules}
+        tower = architecture.facts.vision
+        self._images = ImageReader(config.model.path, tower) if tower else None
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
         """Of the pipeline, on this rank."""
@@ -108,7 +111,7 @@ class MegatronPolicy:
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
         common = self._architecture, self._all_rules, config, self._config, self._place, self.device
-        return [PackedGPT(*common, stage) for stage in range(self._config.trainer.virtual_stages)]
+        return [PackedGPT(*common, self._images, stage) for stage in range(self._config.trainer.virtual_stages)]
 
     def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
         adapters = initial_adapters(self._adapter_rules, self._config.run.seed)

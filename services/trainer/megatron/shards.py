@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from services.trainer.megatron.mapping import EXPERT, LAYER
+from services.trainer.megatron.mapping import EXPERT, LAYER, TOWER
 from services.trainer.megatron.rules import MappingRule, Rules, Shape
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
@@ -44,7 +44,8 @@ def holds(
     if layer := LAYER.match(name):
         stage = int(layer[2]) // (facts.num_layers // (layout.pipeline * virtual_stages))
         return stage % layout.pipeline == place.pipeline
-    return place.pipeline == 0 if name.startswith("embedding.") else place.is_last_stage
+    is_first = name.startswith(("embedding.", TOWER))
+    return place.pipeline == 0 if is_first else place.is_last_stage
 
 
 def row_numbers(rule: MappingRule, place: RankPlace) -> torch.Tensor:
