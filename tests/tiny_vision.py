@@ -89,15 +89,14 @@ def write_tiny_vision(
     dtype: str = "float32",
     seed: int = 0,
     tied: bool = False,
-    text: Mapping[str, Any] = TEXT,
-    tower: Mapping[str, Any] = TOWER,
+    num_layers: int = 2,
 ) -> Path:
     """`family`: one of `FAMILIES`. One token a character, one for each square of `patch_multiple`
     pixels of an image. Weights are large enough that logits differ and that the image matters."""
     import torch
 
     torch.manual_seed(seed)
-    model = _model_class(family)(_config(family, tied, text, tower))
+    model = _model_class(family)(_config(family, tied, num_layers))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
@@ -120,19 +119,18 @@ def _model_class(family: str) -> Any:
     }[family]
 
 
-def _config(
-    family: str, tied: bool, text: Mapping[str, Any], tower: Mapping[str, Any]
-) -> Any:
+def _config(family: str, tied: bool, num_layers: int) -> Any:
     import transformers
 
-    own: dict[str, Any] = {**text, "rope_parameters": ROPE[family]}
+    own: dict[str, Any] = {**TEXT, "num_hidden_layers": num_layers}
+    own["rope_parameters"] = ROPE[family]
     if family == "qwen2_5_vl":
         config_class: Any = transformers.Qwen2_5_VLConfig
         own |= {"bos_token_id": None, "eos_token_id": 1}
     else:
         config_class = transformers.Qwen3VLConfig
         own["head_dim"] = own["hidden_size"] // own["num_attention_heads"]
-    eyes = {**tower, **EYES[family], "out_hidden_size": own["hidden_size"]}
+    eyes = {**TOWER, **EYES[family], "out_hidden_size": own["hidden_size"]}
     return config_class(text_config=own, vision_config=eyes, tie_word_embeddings=tied, **TOKENS)
 
 

@@ -52,6 +52,12 @@ class VisionFacts:
         return self.channels * self.temporal_patch_size * self.patch_size**2
 
     @property
+    def block_parameters(self) -> int:
+        """Of the matrices of one block."""
+        matrices = 3 if self.is_gated else 2
+        return self.hidden_size * (4 * self.hidden_size + matrices * self.intermediate_size)
+
+    @property
     def is_gated(self) -> bool:
         """Qwen2.5-VL: RMS norms and a gated MLP. Else Qwen3-VL: layer norms, an MLP of two matrices, and
         a learnt table of positions."""

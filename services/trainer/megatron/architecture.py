@@ -55,6 +55,14 @@ def read_architecture(folder: Path) -> Architecture:
     return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
 
 
+def image_cost(facts: ModelFacts) -> float:
+    """Of seeing what one image token stands for, in passes of a token through all layers: matrices alone."""
+    if facts.vision is None:
+        return 0.0
+    layers = facts.num_layers * facts.used_layer_parameters
+    return facts.vision.merged * facts.vision.depth * facts.vision.block_parameters / layers
+
+
 def attention_cost(facts: ModelFacts) -> float:
     """Of attending to one token, in passes of a token through a layer's matrices: query and key,
     then weight and value, are multiplied once each for every channel."""

@@ -109,9 +109,7 @@ class PackedGPT(GPTModel):
         self._inverse_frequencies = frequencies.to(device)
         self._images = images
         if images and self.pre_process:
-            self.visual = make_tower(
-                run.model.path, config.params_dtype, device, config.sequence_parallel
-            )
+            self.visual = make_tower(run.model.path, config, device)
             for layer in layers:
                 layer.register_forward_hook(add_deepstack, with_kwargs=True)
         self.first_expert = place.expert * (architecture.facts.num_experts // place.layout.expert)

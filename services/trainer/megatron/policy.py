@@ -20,7 +20,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from services.trainer.batch import PackedBatch
 from services.trainer.expert_loads import load_metrics
 from services.trainer.megatron import schedule
-from services.trainer.megatron.architecture import Architecture, attention_cost
+from services.trainer.megatron.architecture import Architecture, attention_cost, image_cost
 from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
 from services.trainer.megatron.frozen import frozen_parameters
@@ -51,7 +51,7 @@ from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
-from trimaran.types import TensorInfo
+from trimaran.types import Group, TensorInfo
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -107,6 +107,12 @@ class MegatronPolicy:
             self._reference = [stage.requires_grad_(False) for stage in self._make_stages()]
             self._load(self._reference, tensors)
             self._put_reference_away()
+
+    def image_cost(self, group: Group) -> float:
+        if (tower := self._architecture.facts.vision) is None:
+            return 0.0
+        tokens = group.prompt_token_ids.count(tower.image_token_id)
+        return tokens * image_cost(self._architecture.facts)
 
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core.transformer import TransformerConfig
 
 from services.trainer.megatron.context import ContextSplit
 from services.trainer.megatron.positions import Grid, Places, prompt_positions
@@ -98,21 +99,21 @@ class ImageReader:
         return frames, height // self._merge, width // self._merge
 
 
-def make_tower(
-    folder: Path, dtype: torch.dtype, device: torch.device, sequence_parallel: bool
-) -> torch.nn.Module:
+def make_tower(folder: Path, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
     """transformers' own, as the folder's config.json describes it; weights are loaded later."""
     from transformers import AutoConfig, AutoModel
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True).vision_config
+    section = AutoConfig.from_pretrained(folder, local_files_only=True).vision_config
     with device:
-        tower: torch.nn.Module = AutoModel.from_config(
-            config, dtype=dtype, attn_implementation="sdpa"
+        tower: Any = AutoModel.from_config(
+            section, dtype=config.params_dtype, attn_implementation="sdpa"
         )
+    if config.recompute_granularity:
+        tower.gradient_checkpointing_enable({"use_reentrant": False})
     for parameter in tower.parameters():
         # With sequence parallelism a rank's features are those of its own tokens: finalize_model_grads
         # sums what is marked so.
-        parameter.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
+        parameter.sequence_parallel = config.sequence_parallel
     return tower
 
 
