@@ -107,7 +107,7 @@ def test_no_image_is_no_digest(tmp_path):
     ("bad", "what"),
     [
         (b"", "0 bytes are no whole PNG file"),
-        (png(56, 84)[0][:-20], "no whole PNG file"),
+        (png(56, 84)[0][:5000], "no whole PNG file"),
         (png(56, 80)[0], "80 x 56 pixels in mode RGB"),
         (png(56, 84, mode="RGBA")[0], "in mode RGBA"),
         (png(56, 84, mode="L")[0], "in mode L"),
