@@ -95,10 +95,11 @@ def trained_parameters(
 def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
     """Parameters of the vision tower that train; 0 without one."""
     facts = model.facts
-    tensors = tower_tensors(facts.vision, facts.hidden_size) if facts.vision else {}
+    if facts.vision is None:
+        return 0
     return sum(
         prod(shape)
-        for name, shape in tensors.items()
+        for name, shape in tower_tensors(facts.vision, facts.hidden_size).items()
         if not is_frozen(f"{facts.vision_prefix}{name}", freeze)
     )
 

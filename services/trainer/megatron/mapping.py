@@ -52,7 +52,7 @@ def family_rules(facts: ModelFacts) -> Rules:
     # A tied model has an output layer of its own where it is on another stage than the embedding.
     head = embedding if facts.tied else rows(HEAD, table)
     rules["output_layer.weight"] = replace(head, is_copy=facts.tied)
-    return rules | tower_rules(facts)
+    return {**rules, **tower_rules(facts)}
 
 
 def tower_rules(facts: ModelFacts) -> Rules:
