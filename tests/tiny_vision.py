@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.tiny_model import CHARACTERS
 
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 SPECIAL = (
     *("<pad>", "<|im_end|>", "<unk>", "<|im_start|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
@@ -34,7 +34,6 @@ TEXT: Mapping[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
@@ -60,7 +59,17 @@ ROPE = {
         "rope_theta": 1e4,
     },
 }
-EYES: Mapping[str, Mapping[str, Any]] = {
+ROPE["qwen3_vl_moe"] = ROPE["qwen3_vl"]
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    # A multiple of 32, as vLLM wants it on a CPU. Twice it is not the hidden size, so that a tensor the
+    # wrong way round shows.
+    "moe_intermediate_size": 96,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+EYES: dict[str, Mapping[str, Any]] = {
     # A window of two by two merged patches, so that images of three differ from full attention.
     "qwen2_5_vl": {"patch_size": 14, "window_size": 56, "fullatt_block_indexes": [1]},
     # Two layers of the tower feed the first two of the language model.
@@ -70,11 +79,13 @@ EYES: Mapping[str, Mapping[str, Any]] = {
         "deepstack_visual_indexes": [0, 1],
     },
 }
+EYES["qwen3_vl_moe"] = EYES["qwen3_vl"]
 """Of the towers, in addition to TOWER."""
 PROCESSORS = {
     "qwen2_5_vl": ("Qwen2_5_VLProcessor", (0.48145466, 0.4578275, 0.40821073), 0.27),
     "qwen3_vl": ("Qwen3VLProcessor", (0.5, 0.5, 0.5), 0.5),
 }
+PROCESSORS["qwen3_vl_moe"] = PROCESSORS["qwen3_vl"]
 """Class, mean and spread of the pixels."""
 
 
@@ -89,7 +100,7 @@ def write_tiny_vision(
     dtype: str = "float32",
     seed: int = 0,
     tied: bool = False,
-    num_layers: int = 2,
+    num_layers: int = 3,
 ) -> Path:
     """`family`: one of `FAMILIES`. One token a character, one for each square of `patch_multiple`
     pixels of an image. Weights are large enough that logits differ and that the image matters."""
@@ -105,6 +116,8 @@ def write_tiny_vision(
                 parameter.mul_(3)
     model.generation_config.eos_token_id = 1
     model.to(getattr(torch, dtype)).save_pretrained(folder)
+    if family == "qwen3_vl_moe":
+        _as_published(folder)
     tiny_vision_tokenizer().save_pretrained(folder)
     _write_processor(folder, family)
     return folder
@@ -116,6 +129,7 @@ def _model_class(family: str) -> Any:
     return {
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
+        "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
     }[family]
 
 
@@ -130,8 +144,26 @@ def _config(family: str, tied: bool, num_layers: int) -> Any:
     else:
         config_class = transformers.Qwen3VLConfig
         own["head_dim"] = own["hidden_size"] // own["num_attention_heads"]
+    if family == "qwen3_vl_moe":
+        config_class = transformers.Qwen3VLMoeConfig
+        own |= {**EXPERTS, "tie_word_embeddings": tied}
     eyes = {**TOWER, **EYES[family], "out_hidden_size": own["hidden_size"]}
     return config_class(text_config=own, vision_config=eyes, tie_word_embeddings=tied, **TOKENS)
+
+
+def _as_published(folder: Path) -> None:
+    """Experts as the makers' folders have them, [experts, inputs, outputs]: transformers saves a fresh model
+    with the last two exchanged. And a key that vLLM reads."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    stacks = {name: one for name, one in tensors.items() if ".mlp.experts." in name}
+    tensors |= {name: one.transpose(1, 2).contiguous() for name, one in stacks.items()}
+    save_file(tensors, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["text_config"]["norm_topk_prob"] = True
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def _write_processor(folder: Path, family: str) -> None:

@@ -57,6 +57,11 @@ class ModelFacts:
         return "model.visual." if self.family in NESTED else "visual."
 
     @property
+    def stacks_experts(self) -> bool:
+        """One tensor holds the matrices of all experts of a layer."""
+        return self.family == "qwen3_vl_moe"
+
+    @property
     def tower_parameters(self) -> int:
         """All of the vision tower's; 0 without one."""
         return num_tower_parameters(self.vision, self.hidden_size) if self.vision else 0

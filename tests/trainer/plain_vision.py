@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,7 +118,9 @@ class PlainVision(torch.nn.Module):
         if deeper is not None:
             keywords = {
                 "visual_pos_masks": is_image.bool(),
-                "deepstack_visual_embeds": [one if isinstance(one, torch.Tensor) else torch.cat(list(one)) for one in deeper],
+                "deepstack_visual_embeds": [
+                    one if isinstance(one, torch.Tensor) else torch.cat(list(one)) for one in deeper
+                ],
             }
         return self._answer(inputs_embeds=embeddings, position_ids=positions, **keywords)
 
@@ -127,12 +129,15 @@ class PlainVision(torch.nn.Module):
         out = self.plain.model.language_model(attention_mask=mask, use_cache=False, **keywords)
         return SimpleNamespace(logits=self.plain.lm_head(out.last_hidden_state))
 
-    def by_folder_name(self, prefix: str) -> dict[str, torch.nn.Parameter]:
-        """Parameters as a folder names them. `prefix`: of the language model there."""
+    def as_folder(
+        self, of: Callable[[torch.nn.Parameter], Any] = lambda parameter: parameter.detach()
+    ) -> dict[str, torch.Tensor]:
+        """What `of` gives for each parameter, by its name in the makers' folders, and turned as there."""
         found = {}
         for name, parameter in self.plain.named_parameters():
-            if prefix == "model.":
+            tensor = of(parameter)
+            if self.plain.config.model_type == "qwen2_5_vl":
                 name = name.removeprefix("model.") if name.startswith("model.visual.") else name
-                name = name.replace("model.language_model.", prefix)
-            found[name] = parameter
+                name = name.replace("model.language_model.", "model.")
+            found[name] = tensor.transpose(1, 2) if ".mlp.experts." in name else tensor
         return found

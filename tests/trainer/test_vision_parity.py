@@ -25,6 +25,7 @@ SEQUENCE = {"sequence_parallel": True}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_5_vl", {"tensor_parallel": 2}),
     ("qwen3_vl", {"tensor_parallel": 2} | SEQUENCE),
+    ("qwen3_vl_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
 ]
 MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {}),
@@ -34,6 +35,7 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {"pipeline_parallel": 2, "data_parallel": 2}),
     ("qwen3_vl", {"context_parallel": 2}),
     ("qwen3_vl", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
+    ("qwen3_vl_moe", {"data_parallel": 2, "expert_parallel": 2}),
     ("qwen2_5_vl", {"data_parallel": 2, "distributed_optimizer": True}),
     ("qwen3_vl", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
 ]
@@ -52,7 +54,7 @@ def config_for(folder: Path, sizes: dict[str, Any]) -> RunConfig:
     config = make_config(folder, **section)
     addresses = free_addresses(count)
     return config.model_copy(
-        update={"endpoints": config.endpoints.model_copy(update={"trainer": addresses})}
+        update={"endpoints": config.endpoints.model_copy(update={"trainer": tuple(addresses)})}
     )
 
 
@@ -76,9 +78,11 @@ def test_four_optimizer_steps_equal_plain_transformers(
                 proofs = proofs_for(batch, start.root)
                 answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 loss, norm = reference.step(batch)
-                assert answer.metrics["trainer/computed/logprob_diff/mean"] < 6e-6
-                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=3e-6)
-                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=2e-4)
+                # Later ones compare weights that have been rounded apart.
+                most = 2e-6 if step == 1 else 3e-5
+                assert answer.metrics["trainer/computed/logprob_diff/mean"] < most
+                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=5e-6)
+                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
             senders = [one.rank for one in config.trainer.layout.senders]
             addresses = [config.endpoints.trainer[rank] for rank in senders]
             await check_offers(addresses, manifest.num_blocks)
@@ -87,9 +91,11 @@ def test_four_optimizer_steps_equal_plain_transformers(
 
     asyncio.run(train())
     trained, begun = load_tensors(tmp_path / "run/model", False), load_tensors(folder, False)
-    wanted = model.by_folder_name("model." if family == "qwen2_5_vl" else "")
+    wanted = model.as_folder()
     assert trained.keys() == wanted.keys()
     for name, tensor in trained.items():
-        difference = (tensor - wanted[name]).abs().max().item()
+        difference = (tensor - wanted[name]).abs()
         moved = (tensor - begun[name]).abs().max().item()
-        assert difference < 5e-5 < 1e-3 < moved, (name, difference, moved)
+        # AdamW moves an element with a gradient near 0 by its rounding: a fifth of one update at most.
+        assert difference.max().item() < 2e-4 < 2e-3 < moved, name
+        assert difference.mean().item() < 1e-6, name

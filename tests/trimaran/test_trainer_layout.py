@@ -171,8 +171,9 @@ def test_a_tower_feeds_layers_of_its_own_stage(pipeline: int, virtual: int, fits
     facts = replace(FACTS, vision=TOWER)
     section = TrainerSection(pipeline_parallel=pipeline)
     if virtual > 1:
-        facts, section = replace(facts, num_layers=12), TrainerSection(
-            pipeline_parallel=2, virtual_stages=virtual
+        facts, section = (
+            replace(facts, num_layers=12),
+            TrainerSection(pipeline_parallel=2, virtual_stages=virtual),
         )
     if fits:
         check_trainer_layout(facts, section)

@@ -9,7 +9,7 @@ from trimaran.parallel import RankPlace
 
 BYTES = {"bfloat16": 2, "float32": 4}
 """Of one number, by the names of `model.dtype`."""
-WITH_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_vl")
+WITH_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
 """Families that normalise each head's queries and keys."""
 
 

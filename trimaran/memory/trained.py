@@ -35,6 +35,11 @@ def layer_matrices(model: Model) -> Iterator[Matrix]:
         yield from _mlp("mlp.", hidden * facts.intermediate_size)
         return
     yield Matrix("mlp.gate.weight", model.router_matrices, is_whole=True)
+    if facts.stacks_experts:
+        each = facts.num_experts * hidden * facts.expert_size
+        yield Matrix("mlp.experts.gate_up_proj", 2 * each, is_expert=True)
+        yield Matrix("mlp.experts.down_proj", each, is_expert=True)
+        return
     for expert in range(facts.num_experts):
         for one in _mlp(f"mlp.experts.{expert}.", hidden * facts.expert_size):
             yield one._replace(is_expert=True)
@@ -90,10 +95,11 @@ def trained_parameters(
 def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
     """Parameters of the vision tower that train; 0 without one."""
     facts = model.facts
-    tensors = tower_tensors(facts.vision, facts.hidden_size) if facts.vision else {}
+    if facts.vision is None:
+        return 0
     return sum(
         prod(shape)
-        for name, shape in tensors.items()
+        for name, shape in tower_tensors(facts.vision, facts.hidden_size).items()
         if not is_frozen(f"{facts.vision_prefix}{name}", freeze)
     )
 

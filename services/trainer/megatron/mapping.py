@@ -6,6 +6,7 @@ Every rank knows by them what the others hold, without asking.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -51,7 +52,7 @@ def family_rules(facts: ModelFacts) -> Rules:
     # A tied model has an output layer of its own where it is on another stage than the embedding.
     head = embedding if facts.tied else rows(HEAD, table)
     rules["output_layer.weight"] = replace(head, is_copy=facts.tied)
-    return rules | tower_rules(facts)
+    return {**rules, **tower_rules(facts)}
 
 
 def tower_rules(facts: ModelFacts) -> Rules:
@@ -82,9 +83,17 @@ def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, Shape]]:
 
 def family_shapes(facts: ModelFacts) -> Iterator[tuple[str, Shape]]:
     """The same where only the facts are known."""
+    found: dict[str, Shape] = {}
     for rule in family_rules(facts).values():
         if not rule.is_copy:
-            yield from zip(rule.names, rule.shapes, strict=True)
+            found |= zip(rule.names, rule.shapes, strict=True)
+    yield from found.items()
+
+
+def num_sources(rules: Rules) -> Counter[str]:
+    """Of each Hugging Face tensor the parameters that have a part of it: as many as there are experts of a
+    stack, else one."""
+    return Counter(name for rule in rules.values() if not rule.is_copy for name in rule.names)
 
 
 def parameters(

@@ -36,6 +36,7 @@ from services.trainer.megatron.mapping import (
     list_parts,
     load_weights,
     model_rules,
+    num_sources,
     tensor_shapes,
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
@@ -117,7 +118,10 @@ class MegatronPolicy:
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
         common = self._architecture, self._all_rules, config, self._config, self._place, self.device
-        return [PackedGPT(*common, self._images, stage) for stage in range(self._config.trainer.virtual_stages)]
+        return [
+            PackedGPT(*common, self._images, stage)
+            for stage in range(self._config.trainer.virtual_stages)
+        ]
 
     def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
         adapters = initial_adapters(self._adapter_rules, self._config.run.seed)
@@ -277,6 +281,7 @@ class MegatronPolicy:
             for stage in self._stages
             for name, weight in stage.named_weights()
         }
+        missing, begun = num_sources(rules), dict[str, torch.Tensor]()
         for name, rule in rules.items():
             own: list[tuple[str, torch.Tensor]] = []
             if name in held:
@@ -284,10 +289,16 @@ class MegatronPolicy:
                 own.append((name, stage.published(weight)))
             parts = {part.name: part for part in list_parts(own, rules, self._place, gather_rows)}
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
-                whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
+                if hf_name not in begun:
+                    begun[hf_name] = torch.zeros(shape, dtype=self._dtype, device=self.device)
+                whole = begun[hf_name]
                 if part := parts.get(hf_name):
                     share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)
                     share.copy_(part.tensor)
+                missing[hf_name] -= 1
+                if missing[hf_name]:
+                    continue  # other experts of the stack
+                del begun[hf_name]
                 if self._senders is not None:
                     dist.reduce(whole.view(torch.int8), 0, group=self._senders)
                 yield hf_name, whole

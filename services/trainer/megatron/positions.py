@@ -69,9 +69,7 @@ def _of_image(grid: Grid) -> torch.Tensor:
     return torch.stack(torch.meshgrid(*map(torch.arange, grid), indexing="ij")).flatten(1)
 
 
-def packed_positions(
-    groups: Sequence[GroupLengths], prompts: Mapping[int, Places]
-) -> torch.Tensor:
+def packed_positions(groups: Sequence[GroupLengths], prompts: Mapping[int, Places]) -> torch.Tensor:
     """int64 [3, N]. `prompts`: of the groups with images, by their place among `groups`."""
     found = segments.positions(groups).repeat(3, 1)
     start = 0

@@ -50,7 +50,9 @@ def holds(
 
 def row_numbers(rule: MappingRule, place: RankPlace) -> torch.Tensor:
     """int64, of each row of the rank's parameter: its number among the rows of the rule's tensors, one
-    tensor after the other, from 1 on; 0 for padding."""
+    tensor after the other, from 1 on; 0 for padding. An element of a stack, which is never split, has its own."""
+    if rule.own_shape:
+        return torch.arange(1, rule.own_shape[0] + 1)
     numbers: list[torch.Tensor] = []
     first = 1
     for shape in rule.shapes:
@@ -63,6 +65,8 @@ def row_numbers(rule: MappingRule, place: RankPlace) -> torch.Tensor:
 
 def shard_shape(rule: MappingRule, place: RankPlace) -> Shape:
     """Of the rank's parameter."""
+    if rule.own_shape:
+        return rule.own_shape
     shape, axis = rule.shapes[0], rule.axis
     return (*shape[:axis], len(row_numbers(rule, place)), *shape[axis + 1 :])
 

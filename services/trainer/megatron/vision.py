@@ -79,9 +79,7 @@ class ImageReader:
         except InputError as error:
             raise InputError(f"{prompt.prompt_id}: {error}") from None
 
-    def _check(
-        self, prompt: PromptImages, images: ProcessedImages, is_image: torch.Tensor
-    ) -> None:
+    def _check(self, prompt: PromptImages, images: ProcessedImages, is_image: torch.Tensor) -> None:
         if images.digest != prompt.digest:
             raise InputError(
                 f"{prompt.prompt_id}: its images give other patches here ({images.digest}) than in the"
@@ -109,7 +107,9 @@ def make_tower(folder: Path, config: TransformerConfig, device: torch.device) ->
             section, dtype=config.params_dtype, attn_implementation="sdpa"
         )
     if config.recompute_granularity:
-        tower.gradient_checkpointing_enable({"use_reentrant": False})
+        # Its name before transformers 5.2x.
+        old = tower.gradient_checkpointing_enable
+        getattr(tower, "activation_checkpointing_enable", old)({"use_reentrant": False})
     for parameter in tower.parameters():
         # With sequence parallelism a rank's features are those of its own tokens: finalize_model_grads
         # sums what is marked so.
@@ -135,7 +135,9 @@ def look(
     `owned`: of `own_places`.
     """
     dtype, device = hidden_n1C.dtype, hidden_n1C.device
-    out = tower(images.patches.to(device, dtype), grid_thw=images.grids.to(device), return_dict=True)
+    out = tower(
+        images.patches.to(device, dtype), grid_thw=images.grids.to(device), return_dict=True
+    )
     own, rows = owned[0], owned[1].to(device)
     features = [out.pooler_output, *(getattr(out, "deepstack_features", None) or ())]
     first, *deeper = (one[own].to(dtype) for one in features)

@@ -76,11 +76,14 @@ def test_a_vision_tower_is_whole_on_every_tensor_rank_of_the_first_stage() -> No
     assert model.matrices == Model(FACTS).matrices + tower
     layout = Layout(tensor=2, pipeline=2)
     added = [
-        dense_parameters(model, layout.place(rank)) - dense_parameters(Model(FACTS), layout.place(rank))
+        dense_parameters(model, layout.place(rank))
+        - dense_parameters(Model(FACTS), layout.place(rank))
         for rank in range(4)
     ]
     assert added == [tower, tower, 0, 0]
-    replica = replica_memory(model, 2, 64, 1).weights - replica_memory(Model(FACTS), 2, 64, 1).weights
+    replica = (
+        replica_memory(model, 2, 64, 1).weights - replica_memory(Model(FACTS), 2, 64, 1).weights
+    )
     assert replica == 2 * tower
 
 
@@ -90,8 +93,8 @@ def test_a_frozen_tower_does_not_train_and_keeps_nothing() -> None:
     trained = rank_memory(model, place, work)
     frozen = rank_memory(model, place, work, Choices(freeze=("visual.*",)))
     assert trained.trained - frozen.trained == 2 * model.tower
-    # Of 12 packed tokens 6 may be of images, four patches each, in two blocks.
-    patch = 2 * (8 * 4 + 4 * 6) + 2 * 2 * 4 * 4
-    assert trained.layers_token - frozen.layers_token == 2 * 4 * patch * 6 / 12
+    # Of 12 packed tokens 6 may be of images, four patches each.
+    patch = 2 * (2 * (11 * 4 + 4 * 6) + 3 * 4 + 3 * 1 * 2 * 2) + 4 * 5 * 4
+    assert trained.layers_token - frozen.layers_token == 4 * patch * 6 / 12
     blocks = rank_memory(model, place, work, Choices(freeze=("visual.blocks.*",)))
     assert blocks.trained - frozen.trained == 2 * (PATCHES + MERGER)
