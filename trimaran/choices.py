@@ -171,11 +171,11 @@ DIGESTS = Choices(
 DATASET_FORMATS = Choices(
     "trimaran.dataset_formats",
     {
-        "jsonl": "services.controller.datasets:read_jsonl",
-        "parquet": "services.controller.datasets:read_parquet",
+        "jsonl": "trimaran.data.rows:JsonlRows",
+        "parquet": "trimaran.data.rows:ParquetRows",
     },
 )
-"""By the suffix of a file's name, without the dot: functions like `services.controller.datasets.Read`."""
+"""By the suffix of a file's name, without the dot: functions like `trimaran.data.rows.Read`."""
 
 FAMILIES = Choices(
     "trimaran.model_families",

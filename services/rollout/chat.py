@@ -50,6 +50,10 @@ class ChatTokenizer:
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
+    def show(self, token_ids: Sequence[int]) -> str:
+        """The text with its special tokens, for people."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
 
 def content_of(message: Message) -> str | list[dict[str, str]]:
     """As chat templates take it: the text, or a list of parts where the message has images.
