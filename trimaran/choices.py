@@ -185,6 +185,9 @@ FAMILIES = Choices(
         "qwen2_moe": "services.trainer.megatron.families.qwen2:QWEN2_MOE",
         "qwen3": "services.trainer.megatron.families.qwen3:QWEN3",
         "qwen3_moe": "services.trainer.megatron.families.qwen3:QWEN3_MOE",
+        "qwen2_5_vl": "services.trainer.megatron.families.qwen2:QWEN2",
+        "qwen3_vl": "services.trainer.megatron.families.qwen3:QWEN3",
+        "qwen3_vl_moe": "services.trainer.megatron.families.qwen3:QWEN3_VL_MOE",
     },
 )
 """By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a

@@ -307,7 +307,9 @@ class RolloutSection(Section):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_tokens: Positive = 1024
     max_prompt_tokens: Positive = 1024
-    """A longer prompt is skipped, counted and reported."""
+    """A longer prompt is skipped, counted and reported. Each place of an image counts."""
+    limit_images: Positive = 4
+    """Images of one prompt, of a model that takes any."""
     max_concurrency: Positive = 64
     """Completions that one replica decodes at the same time."""
     kv_cache_gib: Annotated[float, Field(gt=0, le=65536)] = 1

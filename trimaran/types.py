@@ -490,7 +490,10 @@ class Group:
     attempt: int
     prompt: Prompt
     prompt_token_ids: Sequence[int]
+    """With an image token for each place that an image takes."""
     completions_G: tuple[Completion, ...]
+    image_digest: str = ""
+    """Of the processed images that the engine saw (`ProcessedImages.digest`); "" without images."""
 
     @property
     def makers(self) -> frozenset[tuple[VersionId, str]]:

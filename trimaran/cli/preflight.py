@@ -59,6 +59,11 @@ def check_model(config: RunConfig, folder: Path) -> None:
     check_trainer_layout(facts, config.trainer)
     check_folder(config.trainer.freeze, folder)
     check_lengths(config, facts)
+    if facts.vision and config.rollout.engine == "transformers":
+        raise InputError(
+            "rollout.engine: transformers computes text models only, and model.path is a"
+            " vision-language model; choose vllm"
+        )
 
 
 def show_errors(config: RunConfig | None, service: str | None = None) -> None:
