@@ -26,8 +26,10 @@ MODEL_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template*",
+    "preprocessor_config.json",
+    "processor_config.json",
 )
-"""What stands beside the weights and decides on tokens."""
+"""What stands beside the weights and decides on tokens and pixels."""
 
 
 def model_key(run_id: str) -> str:

@@ -171,11 +171,11 @@ DIGESTS = Choices(
 DATASET_FORMATS = Choices(
     "trimaran.dataset_formats",
     {
-        "jsonl": "services.controller.datasets:read_jsonl",
-        "parquet": "services.controller.datasets:read_parquet",
+        "jsonl": "trimaran.data.rows:JsonlRows",
+        "parquet": "trimaran.data.rows:ParquetRows",
     },
 )
-"""By the suffix of a file's name, without the dot: functions like `services.controller.datasets.Read`."""
+"""By the suffix of a file's name, without the dot: functions like `trimaran.data.rows.Read`."""
 
 FAMILIES = Choices(
     "trimaran.model_families",
@@ -185,6 +185,9 @@ FAMILIES = Choices(
         "qwen2_moe": "services.trainer.megatron.families.qwen2:QWEN2_MOE",
         "qwen3": "services.trainer.megatron.families.qwen3:QWEN3",
         "qwen3_moe": "services.trainer.megatron.families.qwen3:QWEN3_MOE",
+        "qwen2_5_vl": "services.trainer.megatron.families.qwen2:QWEN2",
+        "qwen3_vl": "services.trainer.megatron.families.qwen3:QWEN3",
+        "qwen3_vl_moe": "services.trainer.megatron.families.qwen3:QWEN3_VL_MOE",
     },
 )
 """By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a

@@ -25,6 +25,7 @@ from pydantic import (
     JsonValue,
     SerializeAsAny,
     ValidationError,
+    field_serializer,
     model_validator,
 )
 from pydantic_core import to_jsonable_python
@@ -43,6 +44,10 @@ MAX_PROCESSES = 1024
 MAX_THREADS = 1024
 MAX_BF16_BETA = 0.99
 """bfloat16 has 8 significant bits: a change of less than 1/512 to 1/256 of a number rounds to none."""
+MAX_SHARE = 1000
+MAX_DATASETS = 64
+MAX_PIXELS = 2**26
+"""Of an image, as it is in the dataset and as it is prepared: 200 MB once it is decoded."""
 MAX_SECONDS = 366 * 86400.0
 """A year. Timers of an operating system end long before the greatest float."""
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -181,19 +186,102 @@ class ModelSection(Section):
     """As torch calls it. What computes and what travels; main weights are always fp32."""
 
 
-class DataSection(Section):
-    """Prompts with their reference answers. `data: {train: train.jsonl, answer_key: solution}`"""
+class RowSection(Section):
+    """What the columns of a dataset's rows are, and what their prompts are taken for."""
 
-    train: Path
-    """JSONL or Parquet, one prompt a row; or the format of an installed package, by its suffix."""
-    validation: Path | None = None
     prompt_key: str = "prompt"
     """Holds a text, or a list of {"role", "content"} messages."""
     answer_key: str = "answer"
+    image_key: str | None = None
+    """Holds the prompt's images, one or a list: bytes, {"bytes", "path"} as the datasets library writes
+    them, or the path of a file, from the dataset's folder on. Without it the rows have no images."""
     task: str = "default"
+    """Reward rules may be for some tasks only."""
     system: str | None = None
     """A system message before every text prompt."""
+
+
+class DatasetSection(RowSection):
+    """One of several datasets. Keys that it leaves out are as in `data`."""
+
+    path: Path
+
+
+class SharedDatasetSection(DatasetSection):
+    """One of several that a run is trained on. `{path: gsm8k.parquet, weight: 3, task: gsm8k}`"""
+
+    weight: Annotated[int, Field(ge=1, le=MAX_SHARE)] = 1
+    """Its part of the prompts: with weights 3 and 1, three of each four are of the first dataset."""
+
+
+class DataSection(RowSection):
+    """Prompts with their reference answers. `data: {train: train.jsonl, answer_key: solution}`"""
+
+    train: Annotated[tuple[SharedDatasetSection, ...], Field(min_length=1, max_length=MAX_DATASETS)]
+    """A path, or a list of such files that are mixed, each with its weight, task and keys; docs/data.md.
+    JSONL or Parquet, one prompt a row; or the format of an installed package, by the file's suffix."""
+    validation: Annotated[tuple[DatasetSection, ...], Field(max_length=MAX_DATASETS)] = ()
+    """The same, of prompts that are not trained on."""
     shuffle: bool = True
+    """false: each dataset's rows come in the order of its file."""
+    min_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = 262144
+    """A smaller image is enlarged, as its sides allow."""
+    max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = 4194304
+    """A larger image is reduced. Divided by 784 (Qwen2.5-VL) or 1024 (Qwen3-VL): its tokens."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_on(cls, tree: Any) -> Any:
+        """A path alone is a list of one, and each dataset has the keys of `data` that it leaves out."""
+        if not isinstance(tree, dict):
+            return tree
+        branch = dict(cast(dict[str, Any], tree))
+        given_here = {key: branch.get(key) for key in RowSection.model_fields}
+        own = {key: value for key, value in given_here.items() if isinstance(value, str)}
+        for name in branch.keys() & {"train", "validation"}:
+            value = () if branch[name] is None and name == "validation" else branch[name]
+            items = cast(list[Any], value) if isinstance(value, list | tuple) else [value]
+            branch[name] = [
+                item if (given := _dataset(item)) is None else {**own, **given} for item in items
+            ]
+        return branch
+
+    @model_validator(mode="after")
+    def _pixels_in_order(self) -> DataSection:
+        if self.min_pixels > self.max_pixels:
+            raise ValueError(
+                f"min_pixels ({self.min_pixels}) must not be more than max_pixels ({self.max_pixels})"
+            )
+        return self
+
+    @field_serializer("train", "validation")
+    def _as_short_as_given(self, sections: tuple[DatasetSection, ...]) -> Any:
+        """Without what `data` says for all, so that an override of a resolved file's `data` holds."""
+        own = {key: getattr(self, key) for key in RowSection.model_fields}
+        items = [
+            {key: value for key, value in tree.items() if key not in own or value != own[key]}
+            for tree in (section.model_dump(mode="json") for section in sections)
+        ]
+        if len(items) == 1 and items[0].keys() <= {"path", "weight"}:
+            return items[0]["path"]
+        return items or None
+
+    @property
+    def has_images(self) -> bool:
+        return any(one.image_key is not None for one in (*self.train, *self.validation))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(one.path for one in (*self.train, *self.validation))
+
+
+def _dataset(item: Any) -> dict[str, Any] | None:
+    """An item of a list of datasets, which may be a path alone; None for what is neither."""
+    if isinstance(item, str | Path):
+        return {"path": item}
+    if isinstance(item, DatasetSection):
+        return dict(item)
+    return _branch(item)
 
 
 class RolloutSection(Section):
@@ -219,7 +307,9 @@ class RolloutSection(Section):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_tokens: Positive = 1024
     max_prompt_tokens: Positive = 1024
-    """A longer prompt is skipped, counted and reported."""
+    """A longer prompt is skipped, counted and reported. Each place of an image counts."""
+    limit_images: Positive = 4
+    """Images of one prompt, of a model that takes any."""
     max_concurrency: Positive = 64
     """Completions that one replica decodes at the same time."""
     kv_cache_gib: Annotated[float, Field(gt=0, le=65536)] = 1
@@ -278,6 +368,9 @@ class RuleSection(Section):
     """
 
     weight: float = 1.0
+    tasks: tuple[str, ...] = ()
+    """It judges answers to prompts of these tasks (`data.task`, or a dataset's own), and no others; of all
+    tasks where none is named."""
     rule: str | None = None
     """A built-in rule; docs/rewards.md lists them."""
     function: str | None = None
@@ -289,6 +382,9 @@ class RuleSection(Section):
     """Of a function: what an indigestible answer gets, and the least value that is believed; 0 where
     it is not given. Of a plugin: the latter, where it does not say it itself."""
     maximum: float | None = None
+
+    def is_for(self, task: str) -> bool:
+        return not self.tasks or task in self.tasks
 
     @model_validator(mode="after")
     def _one_source(self) -> RuleSection:
@@ -802,9 +898,21 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _rules_have_tasks(self) -> RunConfig:
+        tasks = {one.task: None for one in (*self.data.train, *self.data.validation)}
+        for name, rule in self.reward.rules.items():
+            for task in rule.tasks:
+                if task not in tasks:
+                    raise ValueError(
+                        f"reward.rules.{name}.tasks: {task!r} is the task of no dataset"
+                        f" ({', '.join(tasks)}); data.task, or task of a dataset, names it"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _checkpoints_can_be_so(self) -> RunConfig:
         run, every = self.run, self.validation.every
-        if run.keep_best and (self.data.validation is None or run.checkpoint_every % every):
+        if run.keep_best and (not self.data.validation or run.checkpoint_every % every):
             raise ValueError(
                 f"run.keep_best ({run.keep_best}) compares validations: give data.validation, and a"
                 f" run.checkpoint_every (it is {run.checkpoint_every}) that is a multiple of"
@@ -916,11 +1024,27 @@ def resolve_tree(
         branch = _branch(plain.get(section)) or {}
         if isinstance(branch.get(key), str):
             branch[key] = str((folder / branch[key]).resolve())
-    _resolve_rule_paths(plain, folder)
+    _resolve_inner_paths(plain, folder)
     for override in overrides:
         _apply(plain, override)
-    _resolve_rule_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
+    _resolve_inner_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
     return plain
+
+
+def _resolve_inner_paths(tree: dict[str, Any], folder: Path) -> None:
+    """Those that stand in lists and mappings of sections."""
+    _resolve_rule_paths(tree, folder)
+    data = _branch(tree.get("data")) or {}
+    for name in ("train", "validation"):
+        if isinstance(data.get(name), list):
+            data[name] = [_resolve_dataset(item, folder) for item in data[name]]
+
+
+def _resolve_dataset(item: Any, folder: Path) -> Any:
+    given = _dataset(item)
+    if given is None or not isinstance(given.get("path"), str):
+        return item
+    return {**given, "path": str((folder / given["path"]).resolve())}
 
 
 def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:

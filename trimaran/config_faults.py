@@ -43,8 +43,8 @@ def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
     for part in parts:
         annotation = model.model_fields[part].annotation
         model = _section(annotation) or model
-        if get_origin(annotation) is Mapping:
-            next(parts, None)  # the name of one of its sections
+        if get_origin(annotation) in (Mapping, tuple):
+            next(parts, None)  # the name or the number of one of its sections
     return list(model.model_fields)
 
 

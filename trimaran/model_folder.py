@@ -12,9 +12,13 @@ from typing import Any, cast
 
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
+from trimaran.vision_tower import VisionFacts, num_tower_parameters, vision_facts
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+NESTED = ("qwen3_vl", "qwen3_vl_moe")
+"""Families whose folders name the language model's tensors beside those of the tower. Qwen2.5-VL names
+them as Qwen2.5 does, and the tower's without a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,28 @@ class ModelFacts:
     """The intermediate size of an expert."""
     shared_expert_size: int = 0
     """Of the one that every token passes; 0 for none."""
+    vision: VisionFacts | None = None
+    """Of the vision tower in front of the language model, to which all other facts belong."""
+
+    @property
+    def language_prefix(self) -> str:
+        """Before the names of the language model's tensors, but the output layer's."""
+        return "model.language_model." if self.family in NESTED else "model."
+
+    @property
+    def vision_prefix(self) -> str:
+        """Before those of the tower's."""
+        return "model.visual." if self.family in NESTED else "visual."
+
+    @property
+    def stacks_experts(self) -> bool:
+        """One tensor holds the matrices of all experts of a layer."""
+        return self.family == "qwen3_vl_moe"
+
+    @property
+    def tower_parameters(self) -> int:
+        """All of the vision tower's; 0 without one."""
+        return num_tower_parameters(self.vision, self.hidden_size) if self.vision else 0
 
     @property
     def layer_parameters(self) -> int:
@@ -59,9 +85,10 @@ class ModelFacts:
 
     @property
     def num_parameters(self) -> int:
-        """Of the matrices; norms and biases are less than a thousandth of a model in use."""
+        """Of the matrices; norms and biases are less than a thousandth of a model in use. With all of
+        the vision tower."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
-        return self.num_layers * self.layer_parameters + embeddings
+        return self.num_layers * self.layer_parameters + embeddings + self.tower_parameters
 
 
 def read_model_folder(path: Path) -> ModelFacts:
@@ -81,12 +108,18 @@ def read_model_folder(path: Path) -> ModelFacts:
     for names in (WEIGHTS, TOKENIZERS):
         if not any((path / name).is_file() for name in names):
             raise InputError(f"model.path: {path} lacks {' or '.join(names)}")
-    if config.get("use_sliding_window"):
+    if language_config(config).get("use_sliding_window"):
         raise InputError(
             f"model.path: {path} uses sliding-window attention, which is not supported;"
             " set use_sliding_window to false in its config.json if it was trained without"
         )
     return _facts(config, path / "config.json")
+
+
+def language_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What config.json says of the language model: vision-language folders have it in a part of its own;
+    older ones of Qwen2.5-VL beside all the rest."""
+    return {**config, **config.get("text_config", {})}
 
 
 def check_tensor_parallel(facts: ModelFacts, size: int, key: str) -> None:
@@ -118,7 +151,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], config)
 
 
-def _expert_facts(config: dict[str, Any]) -> dict[str, int]:
+def _expert_facts(config: dict[str, Any]) -> dict[str, Any]:
     num_experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
     if not num_experts:
         return {}
@@ -130,12 +163,22 @@ def _expert_facts(config: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _facts(config: dict[str, Any], path: Path) -> ModelFacts:
+def _vision(config: dict[str, Any], hidden_size: int) -> VisionFacts | None:
+    tower = config.get("vision_config")
+    if tower is None:
+        return None
+    if (out := int(tower.get("out_hidden_size", hidden_size))) != hidden_size:
+        raise ValueError(f"the vision tower gives {out} channels, the model has {hidden_size}")
+    return vision_facts(tower, int(config["image_token_id"]))
+
+
+def _facts(whole: dict[str, Any], path: Path) -> ModelFacts:
+    config = language_config(whole)
     try:
         num_heads = int(config["num_attention_heads"])
         hidden_size = int(config["hidden_size"])
         return ModelFacts(
-            family=config["model_type"],
+            family=whole["model_type"],
             num_layers=int(config["num_hidden_layers"]),
             hidden_size=hidden_size,
             intermediate_size=int(config["intermediate_size"]),
@@ -143,8 +186,10 @@ def _facts(config: dict[str, Any], path: Path) -> ModelFacts:
             num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
             head_dim=int(config.get("head_dim") or hidden_size // num_heads),
             vocab_size=int(config["vocab_size"]),
-            tied=bool(config.get("tie_word_embeddings", False)),
+            # transformers ties by the top level, where a folder has it there.
+            tied=bool((config | whole).get("tie_word_embeddings", False)),
             max_positions=int(config["max_position_embeddings"]),
+            vision=_vision(whole, hidden_size),
             **_expert_facts(config),
         )
     except KeyError as error:

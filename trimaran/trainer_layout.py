@@ -43,6 +43,7 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
                 f" {layout.tensor}, and experts are not split by it; use a multiple"
             )
     yield from _lora_faults(facts, section)
+    yield from _vision_faults(facts, section)
     if not facts.num_experts and (section.router.load_balancing or section.router.z_loss):
         yield "trainer.router: the model has no experts, and so no routers; leave it out"
     if not facts.num_layers % layout.pipeline:
@@ -72,6 +73,19 @@ def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:
             f" and {keys} KV heads of a tensor-parallel rank (the model has {facts.num_heads} and"
             f" {facts.num_kv_heads}, tensor_parallel is {layout.tensor}); it can be"
             f" {', '.join(map(str, fitting))}"
+        )
+
+
+def _vision_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
+    """Features of inner blocks do not travel between pipeline stages."""
+    stages = section.layout.pipeline * section.virtual_stages
+    fed = facts.vision.num_deepstack if facts.vision else 0
+    if (layers := facts.num_layers // stages) < fed:
+        yield (
+            f"trainer.pipeline_parallel: {section.layout.pipeline} ranks with"
+            f" virtual_stages {section.virtual_stages} give the first stage {layers} layers, and the vision"
+            f" tower, which is on it, feeds the first {fed} of the model; use at most"
+            f" {facts.num_layers // fed} stages"
         )
 
 

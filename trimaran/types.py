@@ -363,6 +363,9 @@ class Routing:
         )
 
 
+IMAGE_PLACE = "<image>"
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a chat. Example: `Message("user", "What is 1 + 2?")`"""
@@ -370,7 +373,9 @@ class Message:
     role: str
     """As the model's chat template names it: system, user, assistant."""
     text: str
+    """`IMAGE_PLACE` stands where each of `images` belongs."""
     images: tuple[bytes, ...] = ()
+    """In the order of their places: PNG files, prepared for the model (`trimaran.images`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +490,10 @@ class Group:
     attempt: int
     prompt: Prompt
     prompt_token_ids: Sequence[int]
+    """With an image token for each place that an image takes."""
     completions_G: tuple[Completion, ...]
+    image_digest: str = ""
+    """Of the processed images that the engine saw (`ProcessedImages.digest`); "" without images."""
 
     @property
     def makers(self) -> frozenset[tuple[VersionId, str]]:

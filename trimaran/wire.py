@@ -438,6 +438,7 @@ def _write_group(message: types_pb2.Group, group: types.Group) -> None:
     message.attempt = group.attempt
     message.prompt.CopyFrom(encode_prompt(group.prompt))
     message.prompt_token_ids = encode_token_ids(group.prompt_token_ids)
+    message.image_digest = group.image_digest
     for completion in group.completions_G:
         _write_completion(message.completions.add(), completion)
 
@@ -449,6 +450,7 @@ def decode_group(message: types_pb2.Group) -> types.Group:
         prompt=decode_prompt(message.prompt),
         prompt_token_ids=TokenIds(message.prompt_token_ids),
         completions_G=tuple(decode_completion(c) for c in message.completions),
+        image_digest=message.image_digest,
     )
 
 

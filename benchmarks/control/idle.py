@@ -124,7 +124,7 @@ class _World:
         one: Any = self
         self.loop = Loop(
             config=_config(max_lag),
-            prompts=[Prompt("p", (Message("user", "?"),), "t", "1")],
+            prompts=one,
             ledger=_Ledger(),  # type: ignore[arg-type]
             router=one,
             maker=one,
@@ -135,6 +135,9 @@ class _World:
             validator=None,
             reporter=one,
         )
+
+    async def fetch(self, number: int) -> Prompt:
+        return Prompt("p", (Message("user", "?"),), "t", "1")
 
     async def generate(
         self, number: int, prompt: Prompt, sampling: Any, on_issue: Any, **_: Any

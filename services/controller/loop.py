@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
-from services.controller.datasets import prompt_at
+from services.controller.datasets import TrainingPrompts
 from services.controller.greedy import greedily
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.ledger import RunLedger
@@ -54,6 +54,7 @@ from services.controller.validation import Validator
 from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
+from trimaran.data.prompts import UnusableImageError
 from trimaran.errors import StaleEpochError, TrimaranError, first_error
 from trimaran.types import (
     PolicyVersion,
@@ -79,7 +80,7 @@ MAX_SKIPS_IN_A_ROW = 1000
 @dataclass(slots=True)
 class Loop:
     config: RunConfig
-    prompts: Sequence[Prompt]
+    prompts: TrainingPrompts
     ledger: RunLedger
     router: Router
     maker: GroupMaker
@@ -181,10 +182,17 @@ class Loop:
     async def _make_group(self, number: int) -> ScoredGroup | None:
         """None when the prompt was skipped."""
         run, rollout, ledger = self.config.run, self.config.rollout, self.ledger
-        prompt = prompt_at(number, self.prompts, run.seed, self.config.data.shuffle)
+        entry = ledger.state.groups.get(number)
+        first_attempt = entry.attempt + 1 if entry else 1
+        try:
+            prompt = await self.prompts.fetch(number)
+        except UnusableImageError as error:
+            ledger.record(Issued(number, first_attempt, error.prompt.prompt_id))
+            self.lives.issued(number, first_attempt)
+            self._record_skip(number, error.prompt, PromptSkipped(str(error)))
+            return None
         seed = sampling_seed(run.seed, number)
         sampling = Sampling(rollout.temperature, rollout.max_tokens, rollout.group_size, seed)
-        entry = ledger.state.groups.get(number)
 
         def on_issue(attempt: int, reissue: Reissue | None) -> None:
             ledger.record(Issued(number, attempt, prompt.prompt_id, reissue))
@@ -195,7 +203,7 @@ class Loop:
                 with self.reporter.phase("generating"), tracing.span("generate"):
                     group = await self.maker.generate(
                         *(number, prompt, sampling, on_issue),
-                        first_attempt=entry.attempt + 1 if entry else 1,
+                        first_attempt=first_attempt,
                         reissue=self.reissues.pop(number, None),
                     )
                 data = serialize_group(group)
@@ -249,8 +257,9 @@ class Loop:
         self.lives.skipped(number, str(skip))
         self.num_skips_in_a_row += 1
         if self.num_skips_in_a_row >= min(len(self.prompts), MAX_SKIPS_IN_A_ROW):
+            files = ", ".join(str(one.path) for one in self.config.data.train)
             raise TrimaranError(
-                f"{self.num_skips_in_a_row} prompts of {self.config.data.train} in a row were"
+                f"{self.num_skips_in_a_row} prompts of {files} in a row were"
                 f" skipped, so nothing is left to train on; the last, {prompt.prompt_id}: {skip}"
             )
 

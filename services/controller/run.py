@@ -6,14 +6,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from services.controller.anchor import AnchorFile
-from services.controller.datasets import load_prompts
+from services.controller.datasets import HeldOutPrompts, TrainingPrompts
 from services.controller.disk import told_when_full
 from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
@@ -53,7 +53,7 @@ from trimaran.series import CONTROLLER_GROUPS
 from trimaran.store import Store
 from trimaran.telemetry import METRICS_NAME, MetricsWriter, TimelineWriter, read_json_lines
 from trimaran.trust import Trust
-from trimaran.types import Caller, Prompt, TrainingBatch
+from trimaran.types import Caller, TrainingBatch
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,8 @@ async def conduct(
 ) -> RunState:
     """Run to the goal. Returns SUCCEEDED, CANCELLED or PAUSED; every failure is raised."""
     began = time.monotonic()
-    prompts, held_out = await asyncio.to_thread(_load_prompts, config)
+    prompts = await asyncio.to_thread(TrainingPrompts.open, config)
+    held_out = await asyncio.to_thread(HeldOutPrompts.open, config)
     async with AsyncExitStack() as stack:
         room = Room(
             config.run.hold_timeout,
@@ -237,12 +238,6 @@ def _heldout_key(run_id: str) -> str:
     return f"heldout_before/{run_id}"
 
 
-def _load_prompts(config: RunConfig) -> tuple[list[Prompt], list[Prompt]]:
-    data = config.data
-    held_out = load_prompts(data.validation, data) if data.validation else []
-    return load_prompts(data.train, data), held_out[: config.validation.max_prompts]
-
-
 async def _connect(
     directory: Directory, caller: Caller, trust: Trust, stack: AsyncExitStack
 ) -> Services:
@@ -266,8 +261,8 @@ def _open_reporter(
 def _assemble(
     config: RunConfig,
     run: RunContext,
-    prompts: Sequence[Prompt],
-    held_out: Sequence[Prompt],
+    prompts: TrainingPrompts,
+    held_out: HeldOutPrompts,
     ledger: RunLedger,
     services: Services,
     reporter: Reporter,
@@ -289,7 +284,7 @@ def _assemble(
     gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
     validator = None
-    if held_out:
+    if len(held_out):
         validator = Validator(held_out, maker, scorer, config, run.folder, room, place)
     return Loop(
         config=config,

@@ -6,16 +6,18 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from services.controller.datasets import HeldOutPrompts
 from services.controller.disk import told_when_full
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.room import Room
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
+from trimaran.data.prompts import UnusableImageError, without_images
 from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
 from trimaran.places import Place
 from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
@@ -42,6 +44,18 @@ class Validation:
         return {**known, "validation/skipped_prompts": self.num_skipped}
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """To one held-out prompt."""
+
+    prompt: Prompt
+    """Without its images, which are many bytes."""
+    greedy: ScoredGroup | None
+    sampled: ScoredGroup | None
+    """None also where no samples are asked for."""
+    is_skipped: bool
+
+
 class Validator:
     """Generates and scores the held-out prompts on the live weights.
 
@@ -52,7 +66,7 @@ class Validator:
 
     def __init__(
         self,
-        prompts: Sequence[Prompt],
+        prompts: HeldOutPrompts,
         maker: GroupMaker,
         scorer: Scorer,
         config: RunConfig,
@@ -68,21 +82,18 @@ class Validator:
     async def validate(self, step: int, num_samples: int) -> Validation:
         """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
         async with asyncio.TaskGroup() as tasks:
-            greedy = [
-                tasks.create_task(self._group(step, index, Sampling(0.0, self._max_tokens, 1)))
+            answers = [
+                tasks.create_task(self._answer(step, index, num_samples))
                 for index in range(len(self._prompts))
             ]
-            sampled = [
-                tasks.create_task(self._group(step, index, self._sampling(index, num_samples)))
-                for index in range(len(self._prompts) if num_samples else 0)
-            ]
-        greedy_P = [task.result() for task in greedy]
-        sampled_P = [task.result() for task in sampled]
+        answers_P = [task.result() for task in answers]
+        greedy_P = [answer.greedy for answer in answers_P]
+        sampled_P = [answer.sampled for answer in answers_P]
         await self._room.until_written(
-            lambda: asyncio.to_thread(self._write, step, greedy_P, sampled_P)
+            lambda: asyncio.to_thread(self._write, step, answers_P, num_samples > 0)
         )
-        skipped = {i for groups in (greedy_P, sampled_P) for i, g in enumerate(groups) if g is None}
-        return Validation(mean_reward(greedy_P), mean_reward(sampled_P), len(skipped))
+        num_skipped = sum(answer.is_skipped for answer in answers_P)
+        return Validation(mean_reward(greedy_P), mean_reward(sampled_P), num_skipped)
 
     @property
     def _max_tokens(self) -> int:
@@ -92,32 +103,51 @@ class Validator:
         seed = sampling_seed(self._config.run.seed, "validation", index)
         return Sampling(self._config.rollout.temperature, self._max_tokens, num_samples, seed)
 
-    async def _group(self, step: int, index: int, sampling: Sampling) -> ScoredGroup | None:
+    async def _answer(self, step: int, index: int, num_samples: int) -> _Answer:
+        try:
+            prompt = await self._prompts.fetch(index)
+        except UnusableImageError as error:
+            logger.warning("held-out prompt %s skipped: %s", error.prompt.prompt_id, error)
+            return _Answer(error.prompt, None, None, is_skipped=True)
+        samplings = [Sampling(0.0, self._max_tokens, 1)]
+        if num_samples:
+            samplings.append(self._sampling(index, num_samples))
+        async with asyncio.TaskGroup() as tasks:
+            groups = [
+                tasks.create_task(self._group(step, index, prompt, sampling))
+                for sampling in samplings
+            ]
+        greedy, *sampled = [group.result() for group in groups]
+        is_skipped = None in (greedy, *sampled)
+        return _Answer(without_images(prompt), greedy, sampled[0] if sampled else None, is_skipped)
+
+    async def _group(
+        self, step: int, index: int, prompt: Prompt, sampling: Sampling
+    ) -> ScoredGroup | None:
         """None when the prompt cannot be generated or scored."""
         place = step * len(self._prompts) + index
         number = FIRST_NUMBER + 2 * place + (sampling.temperature > 0)
         try:
-            group = await self._maker.generate(number, self._prompts[index], sampling)
-            return await self._scorer.score(group)
+            group = await self._maker.generate(number, prompt, sampling)
+            scored = await self._scorer.score(group)
         except PromptSkipped as skip:
-            logger.warning("held-out prompt %s skipped: %s", self._prompts[index].prompt_id, skip)
+            logger.warning("held-out prompt %s skipped: %s", prompt.prompt_id, skip)
             return None
+        return replace(scored, group=replace(group, prompt=without_images(prompt)))
 
-    def _write(
-        self, step: int, greedy_P: list[ScoredGroup | None], sampled_P: list[ScoredGroup | None]
-    ) -> None:
+    def _write(self, step: int, answers_P: Sequence[_Answer], has_samples: bool) -> None:
         path = self._samples / f"step-{step:05d}.jsonl"
         partial = path.with_suffix(".partial")
         with told_when_full(path):
             self._samples.mkdir(exist_ok=True)
         with told_when_full(path), partial.open("w", encoding="utf-8") as file:
-            for index, prompt in enumerate(self._prompts):
+            for answer in answers_P:
                 row = {
-                    "prompt_id": prompt.prompt_id,
-                    "prompt": prompt.messages[-1].text,
-                    "answer": prompt.answer,
-                    **_texts(greedy_P[index], "greedy_"),
-                    **(_texts(sampled_P[index]) if sampled_P else {}),
+                    "prompt_id": answer.prompt.prompt_id,
+                    "prompt": answer.prompt.messages[-1].text,
+                    "answer": answer.prompt.answer,
+                    **_texts(answer.greedy, "greedy_"),
+                    **(_texts(answer.sampled) if has_samples else {}),
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         partial.replace(path)

@@ -136,9 +136,13 @@ def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
         elsewhere = config.model.source is not None and not config.model.path.is_dir()
     find = models.elsewhere if elsewhere else models.folder
     model = find(config.model.path, "model.path")
-    files = {"train": data.file(config.data.train, "data.train")}
-    if config.data.validation is not None:
-        files["validation"] = data.file(config.data.validation, "data.validation")
+    files = {
+        key: tuple(
+            one.model_copy(update={"path": data.file(one.path, f"data.{key}")})
+            for one in getattr(config.data, key)
+        )
+        for key in ("train", "validation")
+    }
     load = config.trainer.load and models.folder(config.trainer.load, "trainer.load")
     return config.model_copy(
         update={

@@ -141,7 +141,7 @@ def _trained(config: RunConfig) -> int:
 
 def _validated(config: RunConfig) -> int:
     """Completions, at most: each prompt has some at the training temperature and a greedy one."""
-    if config.data.validation is None:
+    if not config.data.validation:
         return 0
     section = config.validation
     on_the_way = config.run.steps // section.every * (section.samples + 1)

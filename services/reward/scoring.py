@@ -52,13 +52,22 @@ async def score_group(
 
         verdicts = await score_group([term], {term.name: judge}, PartNames(), samples_G)
     """
-    judged_TG = await asyncio.gather(*(judges[term.name](samples_G) for term in terms))
+    judged_TG = await asyncio.gather(*(_judge(term, judges, samples_G) for term in terms))
     outcomes_TG = [
         [within_bounds(term, outcome, names) for outcome in judged]
         for term, judged in zip(terms, judged_TG, strict=True)
     ]
     _log_failures(terms, samples_G[0].prompt_id if samples_G else "", outcomes_TG)
     return tuple(combine(terms, outcomes) for outcomes in zip(*outcomes_TG, strict=True))
+
+
+async def _judge(
+    term: Term, judges: Mapping[str, Judge], samples_G: Sequence[Sample]
+) -> Sequence[Outcome]:
+    """All samples are answers to one prompt, so they are of one task."""
+    if term.tasks and samples_G and samples_G[0].task not in term.tasks:
+        return [NotApplicable()] * len(samples_G)
+    return await judges[term.name](samples_G)
 
 
 def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:

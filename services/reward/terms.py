@@ -67,6 +67,8 @@ class Term:
     minimum: float
     maximum: float
     spec: FunctionSpec | PluginSpec
+    tasks: tuple[str, ...] = ()
+    """Of whose rows it judges the answers; of all where it names none."""
 
     @property
     def worst(self) -> float:
@@ -118,7 +120,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
         raise InputError(f"{key}: minimum {minimum:g} must be less than maximum {maximum:g}")
     if section.weight < 0 and math.isinf(maximum):
         raise InputError(f"{key}.maximum: missing; a negative weight needs the term's maximum")
-    return Term(name, section.weight, minimum, maximum, spec)
+    return Term(name, section.weight, minimum, maximum, spec, section.tasks)
 
 
 def rule_function(rule: Rule, options: Mapping[str, Any]) -> FunctionSpec:
@@ -139,8 +141,13 @@ def _with_run_options(
 
 
 def check_row(config: RunConfig, prompt: Prompt, place: str) -> None:
-    """Raises InputError when a built-in rule cannot use the row's reference answer."""
-    for name, section in config.reward.rules.items():
+    """Raises InputError when a built-in rule cannot use the row's reference answer, or none is for it."""
+    rules = {n: one for n, one in config.reward.rules.items() if one.is_for(prompt.task)}
+    if not rules:
+        raise InputError(
+            f"{place}: none of reward.rules is for the task {prompt.task!r}; name it in the tasks of one"
+        )
+    for name, section in rules.items():
         if section.plugin or section.function:
             continue
         rule = find_rule(section.rule or name, f"reward.rules.{name}")

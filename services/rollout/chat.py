@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trimaran.errors import InputError
-from trimaran.types import Message
+from trimaran.types import IMAGE_PLACE, Message
 
 
 class ChatTokenizer:
     """Example: ChatTokenizer(Path("models/tiny")).tokenize((Message("user", "1 + 2?"),))"""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: a Hugging Face folder. Reads no network."""
+    def __init__(self, folder: Path, takes_images: bool = False) -> None:
+        """`folder`: a Hugging Face folder. Reads no network. `takes_images`: of the engine."""
+        self._takes_images = takes_images
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from transformers import AutoTokenizer
 
@@ -29,14 +30,18 @@ class ChatTokenizer:
         self.stop_token_ids = frozenset(_stop_token_ids(folder, self._tokenizer.eos_token_id))
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """A model without a chat template gets the texts, one after the other."""
-        if any(message.images for message in messages):
-            raise InputError("prompt: images are not supported by this engine; send text only")
+        """A model without a chat template gets the texts, one after the other.
+
+        Images become what the template makes of them, one image token each. Raises InputError where
+        images and their places in the text do not match.
+        """
+        if any(message.images for message in messages) and not self._takes_images:
+            raise InputError("this engine takes no images; choose rollout.engine=vllm")
         if self._tokenizer.chat_template is None:
             text = "\n".join(message.text for message in messages)
             return tuple(self._tokenizer(text).input_ids)
         text = self._tokenizer.apply_chat_template(
-            [{"role": message.role, "content": message.text} for message in messages],
+            [{"role": message.role, "content": content_of(message)} for message in messages],
             add_generation_prompt=True,
             tokenize=False,
         )
@@ -44,6 +49,34 @@ class ChatTokenizer:
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def show(self, token_ids: Sequence[int]) -> str:
+        """The text with its special tokens, for people."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+
+def content_of(message: Message) -> str | list[dict[str, str]]:
+    """As chat templates take it: the text, or a list of parts where the message has images.
+
+    A message without images may say `IMAGE_PLACE`: there it is text. Raises InputError where a
+    message with images has more or fewer places for them.
+
+    Example:
+        content_of(Message("user", "<image>How many?", (png,)))
+        # [{"type": "image"}, {"type": "text", "text": "How many?"}]
+    """
+    if not message.images:
+        return message.text
+    first, *others = message.text.split(IMAGE_PLACE)
+    if len(others) != len(message.images):
+        raise InputError(
+            f"the {message.role} message has {len(message.images)} images and {len(others)} times"
+            f" {IMAGE_PLACE} in its text; each image needs one"
+        )
+    parts = [{"type": "text", "text": first}]
+    for text in others:
+        parts += [{"type": "image"}, {"type": "text", "text": text}]
+    return [part for part in parts if part["type"] == "image" or part["text"]]
 
 
 def _stop_token_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:

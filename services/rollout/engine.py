@@ -14,6 +14,7 @@ from trimaran.config import RunConfig
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
+    from services.rollout.images import PlacedImages
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
@@ -31,6 +32,8 @@ class GenerationRequest:
     sampling: Sampling
     starts: Mapping[int, tuple[int, ...]]
     """Completion index -> tokens that it already has; they count in `sampling.max_tokens`."""
+    images: PlacedImages | None = None
+    """`prompt_token_ids` hold an image token for each place that they take; None without images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,11 @@ class Engine(Protocol):
         ...
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt by the model's chat template, with the opening of the answer.
+        """The prompt by the model's chat template, with the opening of the answer. Each image is one
+        image token; the server expands it.
 
-        Raises InputError for a prompt that the engine cannot take.
+        Raises InputError for a prompt that the engine cannot take, such as one with images where the
+        engine takes none.
         """
         ...
 

@@ -24,6 +24,7 @@ from typing import Any
 import grpc
 
 from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
+from services.rollout.images import PromptImages
 from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
@@ -66,6 +67,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._config = config
         self._engine = engine
         self._weights = weights
+        self._images = PromptImages(config.model.path, config.rollout.limit_images)
         self._num_events = 0
         self.num_tokens = 0
         """Generated since the start."""
@@ -76,9 +78,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         version = self._check_version(wire.decode_version(request.min_version))
         tracing.annotate(replica=self._name, version=str(version))
         maker = self._weights.maker
-        generation, ended = self._prepare(request)
+        generation, ended = await self._prepare(request)
         prompt_token_ids = wire.encode_token_ids(generation.prompt_token_ids)
-        opened = rollout_pb2.Opened(prompt_token_ids=prompt_token_ids)
+        digest = generation.images.processed.digest if generation.images else ""
+        opened = rollout_pb2.Opened(prompt_token_ids=prompt_token_ids, image_digest=digest)
         yield rollout_pb2.GenerateResponse(opened=opened)
         tokens = {
             continuation.index: list(wire.decode_token_ids(continuation.token_ids))
@@ -101,7 +104,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             raise BehindError(f"{self._name} holds {live.version}, asked for {wanted}")
         return live.version
 
-    def _prepare(
+    async def _prepare(
         self, request: rollout_pb2.GenerateRequest
     ) -> tuple[GenerationRequest, list[Ended]]:
         """What is to be made, and the continuations that had ended already."""
@@ -113,7 +116,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 f" at least one of each, and rollout.max_tokens ({limits.max_tokens}) at most"
             )
         prompt = wire.decode_prompt(request.prompt)
-        prompt_token_ids = self._engine.tokenize(prompt.messages)
+        token_ids = self._engine.tokenize(prompt.messages)
+        given = [image for message in prompt.messages for image in message.images]
+        # In a thread: some megapixels take a tenth of a second.
+        prompt_token_ids, images = await asyncio.to_thread(self._images.place, given, token_ids)
         if not 0 < len(prompt_token_ids) <= limits.max_prompt_tokens:
             raise PromptTooLongError(
                 f"too long: {len(prompt_token_ids)} tokens; rollout.max_prompt_tokens is"
@@ -133,7 +139,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 else:
                     continue
                 del starts[index]
-        return GenerationRequest(request.number, prompt_token_ids, sampling, starts), ended
+        generation = GenerationRequest(request.number, prompt_token_ids, sampling, starts, images)
+        return generation, ended
 
     def _batches(self, generation: GenerationRequest) -> AsyncGenerator[list[Event], None]:
         """The engine's events as they come; an empty batch is a sign of life."""

@@ -16,6 +16,7 @@ import torch
 
 from services.trainer.grpo.kinds import Rewards
 from services.trainer.packing import GroupLengths
+from services.trainer.prompt_images import PromptImages, images_of
 from trimaran.types import Completion, Score, ScoredGroup
 
 
@@ -174,6 +175,8 @@ class PackedBatch:
     completions_M: torch.Tensor
     """int64: which completion of this micro-batch it belongs to, 0..B-1."""
     num_completions: int
+    images: tuple[PromptImages, ...] = ()
+    """Of the prompts that have some."""
 
 
 def packed_lengths(step: StepBatch, group: int, completions: Sequence[int]) -> GroupLengths:
@@ -190,8 +193,10 @@ def pack(
     sources: list[Any] = []
     targets: list[Any] = []
     places: list[Any] = []
+    images: list[PromptImages | None] = []
     num_packed = 0
-    for group, completions in pieces:
+    for number, (group, completions) in enumerate(pieces):
+        images.append(images_of(step.groups[group].group, number, num_packed))
         prompt = _array(step.groups[group].group.prompt_token_ids, np.int32)
         token_ids.append(prompt)
         num_packed += len(prompt)
@@ -220,6 +225,7 @@ def pack(
         places_M=joined(places),
         completions_M=joined(owners),
         num_completions=len(targets),
+        images=tuple(one for one in images if one),
     )
 
 

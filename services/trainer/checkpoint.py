@@ -33,6 +33,7 @@ from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 from trimaran.places import discard, put_in_place, sync
 from trimaran.types import LedgerEnd
+from trimaran.vision_tower import VisionFacts
 
 FOLDER = "checkpoints"
 STATE = "state.json"
@@ -279,7 +280,10 @@ def _parse(text: str, folder: str) -> TrainerState:
 
 
 def _parse_state(tree: dict[str, Any]) -> TrainerState:
-    model = Model(tree["model"]["name"], ModelFacts(**tree["model"]["facts"]))
+    facts = tree["model"]["facts"]
+    vision = facts.get("vision")
+    facts = ModelFacts(**{**facts, "vision": vision and VisionFacts(**vision)})
+    model = Model(tree["model"]["name"], facts)
     ranks = Layout(**tree["layout"]["ranks"])
     layout, shards = RankLayout(**{**tree["layout"], "ranks": ranks}), tuple(tree["shards"])
     ledger = tree.get("ledger")

@@ -25,6 +25,7 @@ from services.trainer.megatron.mapping import (
     cut_shard,
     family_rules,
     family_shapes,
+    num_sources,
 )
 from services.trainer.megatron.shards import held_names, shard_shape
 from services.trainer.model_files import load_tensors, write_model_folder
@@ -81,15 +82,28 @@ class _Version:
         self, saved: Mapping[str, torch.Tensor], frozen: Mapping[str, torch.Tensor]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Each as the only rank of a run has it. `frozen`: for what was not saved."""
-        for name, rule in family_rules(self._facts).items():
+        rules, begun = family_rules(self._facts), dict[str, torch.Tensor]()
+        missing = num_sources(rules)
+        for name, rule in rules.items():
             if rule.is_copy:
                 continue
             main = f"main.{name}"
             shares = rule.shares(saved[main] if main in saved else frozen[main], 0, 1)
             for hf_name, share in zip(rule.names, shares, strict=True):
                 tensor = share.tensor.to(self._dtype)
-                self._digest(hf_name, tensor)
-                yield hf_name, tensor
+                if missing[hf_name] > 1 or hf_name in begun:  # one expert of a stack
+                    if hf_name not in begun:
+                        begun[hf_name] = self._empty(hf_name)
+                    tensor = begun[hf_name]
+                    tensor[share.start : share.stop] = share.tensor
+                missing[hf_name] -= 1
+                if not missing[hf_name]:
+                    begun.pop(hf_name, None)
+                    self._digest(hf_name, tensor)
+                    yield hf_name, tensor
+
+    def _empty(self, name: str) -> torch.Tensor:
+        return torch.empty(self._infos[name].shape, dtype=self._dtype)
 
     @property
     def root(self) -> str:

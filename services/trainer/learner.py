@@ -29,7 +29,7 @@ from services.trainer.sums import TokenSums
 from services.trainer.updates import Update, plan_updates
 from services.trainer.values import StepValues, early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
-from trimaran.types import TrainingBatch
+from trimaran.types import Group, TrainingBatch
 
 
 class Policy(Protocol):
@@ -51,6 +51,10 @@ class Policy(Protocol):
     @property
     def attention_cost(self) -> float:
         """Of attending to one token, in passes of a token through all the rest of a layer."""
+        ...
+
+    def image_cost(self, group: Group) -> float:
+        """Of seeing the images of its prompt, in passes of a token through all layers; 0 without any."""
         ...
 
     def forward(
@@ -132,6 +136,7 @@ def train_step(
         batch.step,
         policy.data_rank,
         policy.attention_cost,
+        policy.image_cost,
     )
     first_epoch = updates[: algorithm.updates_per_batch]
     values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous)

@@ -22,7 +22,8 @@ WEIGHTS = "model.safetensors"
 SHARD_BYTES = 5 * 10**9
 NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 """Weights of the model we started from, in any format."""
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+"""The first behind the prefix of the language model."""
 
 
 def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
@@ -34,7 +35,7 @@ def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
             tensors |= load_file(folder / name)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{folder / name}: cannot be read ({error})") from None
-    if not tied and HEAD not in tensors and EMBEDDING in tensors:
+    if not tied and HEAD not in tensors and any(name.endswith(EMBEDDING) for name in tensors):
         raise InputError(f"{folder}: config.json says untied, but {HEAD} is missing")
     return tensors
 

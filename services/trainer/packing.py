@@ -32,6 +32,8 @@ class GroupLengths:
 
     prompt: int
     completions: tuple[int, ...]
+    images: float = 0.0
+    """What the prompt's images cost besides, in tokens that attend to nothing."""
 
     @property
     def num_tokens(self) -> int:
@@ -47,11 +49,12 @@ class GroupLengths:
         """
         own = sum(tokens * (self.prompt + tokens / 2) for tokens in self.completions)
         attended = self.prompt**2 / 2 + own if self.completions else 0.0
-        return self.num_tokens + attention * attended
+        return self.num_tokens + attention * attended + (self.images if self.completions else 0.0)
 
     def only(self, completions: Sequence[int]) -> GroupLengths:
         """A piece of it."""
-        return GroupLengths(self.prompt, tuple(self.completions[index] for index in completions))
+        chosen = tuple(self.completions[index] for index in completions)
+        return GroupLengths(self.prompt, chosen, self.images)
 
 
 @dataclass(frozen=True, slots=True, order=True)

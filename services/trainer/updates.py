@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from services.trainer.batch import PackedBatch, StepBatch, pack, packed_lengths
 from services.trainer.packing import MicroBatch, Piece, plan_micro_batches
 from trimaran.config import RunConfig
+from trimaran.types import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,15 @@ def plan_updates(
     number: int,
     data_rank: int,
     attention_cost: float,
+    image_cost: Callable[[Group], float],
 ) -> list[Update]:
     """All updates of step `number`, epoch by epoch.
 
-    `computed`: completions that go through a forward pass. `faults`: by place of the group.
+    `computed`: completions that go through a forward pass. `faults`: by place of the group. Costs: those of
+    `learner.Policy`.
     """
     section = config.trainer
+    of_images = [image_cost(scored.group) for scored in step.groups]
     updates: list[Update] = []
     for groups in _draw(len(step.groups), config, number):
         found = tuple(faults[place] for place in groups if place in faults)
@@ -78,7 +82,10 @@ def plan_updates(
             for place in groups
         )
         plan = plan_micro_batches(
-            [packed_lengths(step, *pair) for pair in zip(groups, members, strict=True)],
+            [
+                replace(packed_lengths(step, place, own), images=of_images[place])
+                for place, own in zip(groups, members, strict=True)
+            ],
             section.data_parallel,
             section.micro_batch_tokens,
             attention_cost,

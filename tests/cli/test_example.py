@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import make_terms
-from trimaran.cli.preflight import check_dataset
+from trimaran.cli.preflight import check_datasets
 from trimaran.config import load_config
+from trimaran.data.prompts import Dataset
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "addition"
 
@@ -22,13 +22,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "addition"
 def test_its_configuration_and_data_fit_together() -> None:
     config = load_config(EXAMPLE / "run.yaml")
     assert [term.name for term in make_terms(config, Allowed())] == ["last_integer"]
-    train, heldout = config.data.train, config.data.validation
-    assert heldout
-    for path in (train, heldout):
-        check_dataset(path, config)
+    check_datasets(config)
     questions = [
-        {prompt.messages[-1].text for prompt in load_prompts(path, config.data)}
-        for path in (train, heldout)
+        {prompt.messages[-1].text for prompt in Dataset(section).texts()}
+        for section in (*config.data.train, *config.data.validation)
     ]
     assert [len(part) for part in questions] == [80, 20]
     assert not questions[0] & questions[1]

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from services.controller.anchor import AnchorFile
+from services.controller.datasets import TrainingPrompts
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
 from services.controller.ledger import Retention, RunLedger
@@ -49,6 +50,11 @@ from trimaran.types import (
 
 RUN_ID = "run-1"
 PROMPTS = [Prompt(f"p:{i}", (Message("user", f"{i} + 1?"),), "add", str(i + 1)) for i in range(16)]
+
+
+class InMemory(TrainingPrompts):
+    async def fetch(self, number: int) -> Prompt:
+        return self.at(number)
 
 
 def make_config(**sections: Any) -> RunConfig:
@@ -374,7 +380,7 @@ class World:
         scorer = Scorer(fake.reward, gate, self.config, short_wait)
         loop = Loop(
             self.config,
-            PROMPTS,
+            InMemory([cast(Any, PROMPTS)], [1], self.config.run.seed, self.config.data.shuffle),
             self.ledger,
             router,
             maker,

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from services.controller.faulted import PausedTooLongError
-from services.controller.records import Opened
+from services.controller.records import Issued, Opened
 from services.controller.validation import Validation
-from tests.controller.fakes import PROMPTS, World, dies, make_config
+from tests.controller.fakes import PROMPTS, InMemory, World, dies, make_config
+from trimaran.data.prompts import UnusableImageError
 from trimaran.errors import (
     BehindError,
     DeadlineError,
@@ -208,6 +209,26 @@ def test_a_prompt_that_is_too_long_is_skipped_at_once(tmp_path: Path) -> None:
     run(world)
     assert list(world.skipped()) == [0, 7]
     assert [e[1] for e in world.events if e[0] == "generate"].count(0) == 1
+
+
+def test_a_prompt_whose_image_cannot_be_used_is_skipped_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, make_config())
+
+    async def fetch(self: InMemory, number: int) -> Prompt:
+        prompt = self.at(number)
+        if number == 3:
+            raise UnusableImageError("train.jsonl:4: image 1: 5 bytes are no image", prompt)
+        return prompt
+
+    monkeypatch.setattr(InMemory, "fetch", fetch)
+    run(world)
+    assert list(world.skipped()) == [3]
+    assert "image 1" in world.skipped()[3].reason
+    issued = [record for record in world.recorded if isinstance(record, Issued)]
+    assert [record.attempt for record in issued if record.group == 3] == [1]
+    assert 3 not in world.trained_numbers()
 
 
 def test_when_every_prompt_is_skipped_the_run_ends(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from services.controller.room import Room
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
 from services.manager.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
+from trimaran.data.prompts import UnusableImageError
 from trimaran.types import Completion, Faulted, Group, Prompt, Sampling, Score, ScoredGroup
 
 TEXTS = {
@@ -47,9 +49,18 @@ class FakeMaker:
         )
 
 
+class HeldOut(list[Prompt]):
+    async def fetch(self, index: int) -> Prompt:
+        return self[index]
+
+
+def held_out(prompts: list[Prompt]) -> Any:
+    return HeldOut(prompts)
+
+
 def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
     maker: Any = FakeMaker()
-    validator = Validator(prompts, maker, maker, make_config(), folder, Room(timeout=0))
+    validator = Validator(held_out(prompts), maker, maker, make_config(), folder, Room(timeout=0))
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
@@ -114,7 +125,9 @@ def test_the_first_samples_and_the_newest_are_kept(
 ) -> None:
     monkeypatch.setattr("services.controller.validation.KEPT_FILES", 3)
     maker: Any = FakeMaker()
-    validator = Validator(PROMPTS[:1], maker, maker, make_config(), tmp_path, Room(timeout=0))
+    validator = Validator(
+        held_out(PROMPTS[:1]), maker, maker, make_config(), tmp_path, Room(timeout=0)
+    )
 
     async def body() -> None:
         for step in (0, 99_998, 99_999, 100_000, 5):  # the last: made again after a resume
@@ -124,3 +137,30 @@ def test_the_first_samples_and_the_newest_are_kept(
     asyncio.run(body())
     names = {path.name for path in (tmp_path / "samples").iterdir()}
     assert names == {"step-00000.jsonl", "step-99999.jsonl", "step-100000.jsonl"}
+
+
+def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_path: Path) -> None:
+    class Images(HeldOut):
+        async def fetch(self, index: int) -> Prompt:
+            prompt = self[index]
+            if index == 1:
+                raise UnusableImageError("train.jsonl:2: image 1: 5 bytes are no image", prompt)
+            message = replace(prompt.messages[0], images=(b"png",))
+            return replace(prompt, messages=(message,))
+
+    maker: Any = FakeMaker()
+    seen: list[tuple[bytes, ...]] = []
+    generate = maker.generate
+
+    async def generating(number: int, prompt: Prompt, sampling: Sampling) -> Group:
+        seen.append(prompt.messages[0].images)
+        return await generate(number, prompt, sampling)
+
+    maker.generate = generating
+    prompts: Any = Images(PROMPTS[:3])
+    validator = Validator(prompts, maker, maker, make_config(), tmp_path, Room(timeout=0))
+    validation = asyncio.run(validator.validate(5, 4))
+    assert (validation.greedy, validation.num_skipped) == (1.0, 1)
+    assert seen == [(b"png",)] * 4
+    rows = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()
+    assert json.loads(rows[1])["completions"] == []

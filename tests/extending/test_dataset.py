@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.datasets import load_prompts
 from tests.extending.recipes import Recipe
-from trimaran.config import DataSection
+from trimaran.config import DatasetSection
+from trimaran.data.prompts import Dataset
 from trimaran.errors import InputError
 from trimaran.types import Message, Prompt
 
@@ -18,20 +18,20 @@ def test_a_file_with_the_suffix_is_read_by_the_package(
     follow: Callable[[str], Recipe], tmp_path: Path
 ) -> None:
     path = tmp_path / follow("A dataset format").run["data"]["train"]
-    data = DataSection(train=path, task="sums")
+    dataset = Dataset(DatasetSection(path=path, task="sums"))
     path.write_text('prompt,answer,level\n"1 + 2,\nplease?",3,easy\n2 + 2?,4,hard\n')
-    first, second = load_prompts(path, data)
+    first, second = dataset.texts()
     assert first == Prompt(
         "train.csv:2", (Message("user", "1 + 2,\nplease?"),), "sums", "3", {"level": "easy"}
     )
     assert (second.prompt_id, second.answer) == ("train.csv:3", "4")
     path.write_text('prompt,answer\n"1 + 2?,3\n')
     with pytest.raises(InputError, match=r"train\.csv: not CSV \(unexpected end of data\)"):
-        load_prompts(path, data)
+        list(Dataset(dataset.section).texts())
 
 
 def test_without_the_package_it_is_read_as_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("prompt,answer\n1 + 2?,3\n")
     with pytest.raises(InputError, match="not JSON"):
-        load_prompts(path, DataSection(train=path))
+        list(Dataset(DatasetSection(path=path)).texts())

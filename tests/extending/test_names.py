@@ -58,7 +58,10 @@ NAMES = {
         "trimaran/trainer_layout.py": "check_trainer_layout",
         "services/weight_sync/data/grid.py": "RULES",
     },
-    "A dataset format": {"services/controller/datasets.py": "Read load_prompts"},
+    "A dataset format": {
+        "trimaran/data/rows.py": "Read Rows",
+        "trimaran/data/prompts.py": "Dataset",
+    },
 }
 """Recipe -> file -> what it defines, of what the recipe names."""
 

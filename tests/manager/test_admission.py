@@ -51,13 +51,13 @@ def admitted(roots, text, *overrides, limits=NO_LIMITS, **more: Any):
 def test_paths_are_below_the_roots_and_handed_on_resolved(roots):
     config = admitted(roots, specify())
     assert config.model.path == roots / "models/tiny"
-    assert config.data.train == roots / "data/train.jsonl"
+    assert config.data.files == (roots / "data/train.jsonl",)
     full = specify(
         data={"train": str(roots / "data/train.jsonl"), "validation": "validation.jsonl"}
     )
-    assert admitted(roots, full).data.validation == roots / "data/validation.jsonl"
+    assert admitted(roots, full).data.validation[0].path == roots / "data/validation.jsonl"
     by_override = admitted(roots, specify(), "data.train=validation.jsonl", "run.seed=7")
-    assert by_override.data.train == roots / "data/validation.jsonl"
+    assert by_override.data.files == (roots / "data/validation.jsonl",)
     assert by_override.run.seed == 7
 
 
@@ -112,7 +112,7 @@ def test_a_root_may_itself_be_reached_by_a_link_of_the_operator(roots):
     allowed = Allow(models=(roots / "models",), data=(roots / "alias",))
     for named in ("train.jsonl", f"{roots}/alias/train.jsonl", f"{roots}/data/train.jsonl"):
         config, _ = admit(specify(data={"train": named}), (), allowed, NO_LIMITS)
-        assert config.data.train == roots / "data/train.jsonl"
+        assert config.data.files == (roots / "data/train.jsonl",)
 
 
 def test_a_link_inside_a_model_stays_below_the_roots(roots):

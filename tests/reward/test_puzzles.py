@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from services.controller.datasets import load_prompts
 from services.reward.functions.loading import load_function
 from services.reward.outcome import Value
 from services.reward.rules import find_rule
 from services.reward.rules.puzzle_guards import EVALUATES_LISTS, PARSES_EXPRESSIONS, is_safe
 from services.reward.rules.puzzles import puzzle
 from services.reward.terms import FunctionSpec
-from trimaran.config import DataSection
+from trimaran.config import DatasetSection
+from trimaran.data.prompts import Dataset
 from trimaran.errors import InputError
 from trimaran.rewards import ReferenceUnusableError, Sample
 
@@ -39,7 +39,7 @@ def samples(folder: Path, entry: dict[str, Any], *texts: str) -> tuple[Sample, .
     """Written as a dataset and read back, with these completions."""
     path = folder / "train.jsonl"
     path.write_text(json.dumps(entry | {"answer": entry["answer"] or ""}) + "\n")
-    (prompt,) = load_prompts(path, DataSection(train=path, prompt_key="question"))
+    (prompt,) = Dataset(DatasetSection(path=path, prompt_key="question")).texts()
     given = {"answer": prompt.answer, "extras": prompt.extras, "messages": prompt.messages}
     return tuple(Sample(text, **given) for text in texts)
 

@@ -6,13 +6,21 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
-from services.reward.scoring import MAX_PART_NAMES, PartNames, combine, score_group, within_bounds
+from services.reward.scoring import (
+    MAX_PART_NAMES,
+    Judge,
+    PartNames,
+    combine,
+    score_group,
+    within_bounds,
+)
 from services.reward.terms import FunctionSpec, Term
 from trimaran.rewards import Sample
 from trimaran.types import Faulted, Score
@@ -131,3 +139,22 @@ def test_what_a_plugin_gives_an_indigestible_answer_stands_where_the_term_has_no
     for score, reward in ((-3.0, -3.0), (1e9, 2.0)):
         verdict = combine([plugin], [Indigestible("hung", score)])
         assert verdict == Score(reward, {"judge": reward}, indigestible=True)
+
+
+def test_a_term_for_other_tasks_is_not_asked() -> None:
+    asked: list[str] = []
+
+    def judge(name: str) -> Judge:
+        async def give(samples: Sequence[Sample]) -> list[Outcome]:
+            asked.append(name)
+            return [Value(1.0)] * len(samples)
+
+        return give
+
+    terms = [RIGHT, replace(LONG, tasks=("prose", "poems"))]
+    judges = {term.name: judge(term.name) for term in terms}
+    for task, expected in (("sums", {"right": 1.0}), ("poems", {"right": 1.0, "long": 1.0})):
+        samples = [Sample("a", "b", task=task)] * 2
+        verdicts = asyncio.run(score_group(terms, judges, PartNames(), samples))
+        assert [verdict.terms for verdict in verdicts] == [expected] * 2
+    assert asked == ["right", "right", "long"]

@@ -142,3 +142,19 @@ def test_a_row_that_a_rule_cannot_use() -> None:
     with pytest.raises(InputError, match=r"train\.jsonl:2: reward\.rules\.last_integer cannot use"):
         check_row(rules, row("seven"), "train.jsonl:2")
     check_row(config(mine=FUNCTION, far=PLUGIN), row(""), "train.jsonl:3")
+
+
+def test_a_rule_for_some_tasks_judges_their_rows_alone() -> None:
+    tree = {
+        "model": {"path": "m"},
+        "data": {"train": [{"path": "a", "task": "sums"}, {"path": "b", "task": "prose"}]},
+        "reward": {"rules": {"last_integer": {"tasks": ["sums"]}}},
+    }
+    rules = parse_config(tree)
+    (term,) = make_terms(rules, Allowed())
+    assert term.tasks == ("sums",)
+    check_row(rules, Prompt("a:1", (Message("user", "?"),), "sums", "7"), "a:1")
+    with pytest.raises(InputError, match="last_integer cannot use this row"):
+        check_row(rules, Prompt("a:1", (Message("user", "?"),), "sums", "seven"), "a:1")
+    with pytest.raises(InputError, match=r"b:1: none of reward.rules is for the task 'prose'"):
+        check_row(rules, Prompt("b:1", (Message("user", "?"),), "prose", "seven"), "b:1")

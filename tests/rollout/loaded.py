@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -50,10 +51,10 @@ class Extension(WorkerExtension):
     weight_transfer_engine: Any
 
     def keep_head(self) -> None:
-        self._head = self.model_runner.get_model().lm_head.cpu_linear
+        self._head = language_model(self.model_runner.get_model()).lm_head.cpu_linear
 
     def restore_head(self) -> None:
-        self.model_runner.get_model().lm_head.cpu_linear = self._head
+        language_model(self.model_runner.get_model()).lm_head.cpu_linear = self._head
 
     def engine_kind(self) -> str:
         return type(self.weight_transfer_engine).__name__
@@ -73,8 +74,13 @@ class Extension(WorkerExtension):
         return found
 
     def forbid_reading(self) -> None:
-        layer = self.model_runner.get_model().model.layers[1].self_attn.o_proj
+        layer = language_model(self.model_runner.get_model()).model.layers[1].self_attn.o_proj
         layer.quant_method = type("Unheard", (), {})()
+
+
+def language_model(model: Any) -> Any:
+    """The model itself, where it has no vision tower."""
+    return getattr(model, "language_model", model)
 
 
 def restore_parameters(layer: torch.nn.Module) -> None:
@@ -154,7 +160,7 @@ class Checks:
         found["blocks"] = first.manifest.num_blocks
         found["numbers"] = sorted(await self.engine.read_back(second.manifest, ((1, 3), (7, 8))))
         for name in self.weights:
-            if "layers.1" in name or "layers" not in name:
+            if re.search(r"(layers|blocks)\.1", name) or not re.search("layers|blocks", name):
                 found[f"corrupt {name}"] = await self.corrupted(name)
         if "lm_head.weight" not in self.weights:
             await self.load(first)

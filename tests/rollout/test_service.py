@@ -219,7 +219,10 @@ def test_an_interrupted_group_goes_on_from_its_prefixes(replica, reference, weig
 def interrupted(group, lengths):
     """What a caller holds when the stream of `group` broke after so many tokens a completion."""
     assembly = GroupAssembly(len(lengths))
-    opened = rollout_pb2.Opened(prompt_token_ids=wire.encode_token_ids(group.prompt_token_ids))
+    opened = rollout_pb2.Opened(
+        prompt_token_ids=wire.encode_token_ids(group.prompt_token_ids),
+        image_digest=group.image_digest,
+    )
     assembly.take(rollout_pb2.GenerateResponse(opened=opened))
     for index, length in enumerate(lengths):
         completion = group.completions_G[index]

@@ -14,6 +14,7 @@ import pytest
 
 from services.rollout.vllm.ascend import check_processor
 from services.rollout.vllm.settings import check_environment, engine_arguments
+from tests.tiny_vision import write_tiny_vision
 from trimaran.config import parse_config
 from trimaran.device import Device
 from trimaran.errors import InputError
@@ -33,6 +34,25 @@ def test_only_an_npu_is_told_to_keep_weights_out_of_nz():
     assert engine_arguments(CONFIG, NPU, None)["additional_config"] == {"weight_nz_mode": 0}
     for device in (CUDA, CPU):
         assert "additional_config" not in engine_arguments(CONFIG, device, None)
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_a_vision_language_model_brings_arguments_for_images(tmp_path, tensor_parallel):
+    config = parse_config(
+        {
+            "model": {"path": str(write_tiny_vision(tmp_path / "model"))},
+            "data": {"train": "unused.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "rollout": {"limit_images": 3, "max_prompt_tokens": 100}
+            | {"tensor_parallel": tensor_parallel},
+        }
+    )
+    arguments = engine_arguments(config, CPU, None)
+    assert arguments["limit_mm_per_prompt"] == {"image": 3, "video": 0}
+    assert arguments["mm_processor_kwargs"]["size"]["longest_edge"] == 100 * 28**2
+    assert arguments["mm_device_do_normalize"] is False
+    assert arguments.get("mm_encoder_tp_mode") == (None if tensor_parallel == 1 else "data")
+    assert "limit_mm_per_prompt" not in engine_arguments(CONFIG, CPU, None)
 
 
 @pytest.mark.parametrize("name", ["VLLM_ASCEND_ENABLE_NZ", "VLLM_ASCEND_ENABLE_FUSED_MC2"])

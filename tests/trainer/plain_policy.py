@@ -8,6 +8,7 @@ import torch
 
 from services.trainer.batch import PackedBatch
 from services.trainer.outputs import TokenLoss, TokenOutputs
+from trimaran.types import Group
 
 
 def plain_distributions(
@@ -48,6 +49,9 @@ class PlainPolicy:
         self.device, self.attention_cost = torch.device("cpu"), 0.01
         self.events: list[str] = []
         self._temperature = temperature
+
+    def image_cost(self, group: Group) -> float:
+        return 0.0
 
     @torch.no_grad()
     def forward(

@@ -222,7 +222,7 @@ def test_groups_are_drawn_anew_in_each_epoch_and_alike_when_the_step_is_made_aga
 def plan(config: RunConfig, number: int, num_groups: int) -> list[Update]:
     step = StepBatch.of(random_batch(1, num_groups).groups, mask_truncated=False)
     everything = frozenset(range(len(step.completions_B)))
-    return plan_updates(step, everything, {}, config, number, 0, 0.01)
+    return plan_updates(step, everything, {}, config, number, 0, 0.01, lambda group: 0.0)
 
 
 def test_the_kl_in_the_reward_is_taken_off_before_the_advantages(

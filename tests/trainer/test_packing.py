@@ -173,3 +173,13 @@ def test_the_batches_of_users_are_balanced_in_little_time() -> None:
         assert sum(tokens) < copies * sum(one.num_tokens for one in groups)
         # Of two groups for eight ranks, no other completion would fit into most of them.
         assert num_groups == 2 or sum(tokens) / len(tokens) > 0.8 * 16_384
+
+
+def test_images_count_in_the_balance_and_again_in_each_piece() -> None:
+    seen, plain = GroupLengths(10, (10, 10), images=60.0), GroupLengths(10, (10, 10))
+    assert seen.cost(0.0) == 90.0
+    assert seen.only([0]).cost(0.0) == 80.0
+    assert GroupLengths(10, (), images=60.0).cost(0.0) == 0.0
+    plan = plan_micro_batches([seen, plain, plain, plain], 2, micro_batch_tokens=200)
+    assert plan.costs == (90.0, 90.0)
+    assert [{piece.place for piece in rank[0]} for rank in plan.micro_batches] == [{0}, {1, 2, 3}]

@@ -103,3 +103,16 @@ def test_a_chunk_that_does_not_follow_is_the_replicas_error_and_is_not_taken():
     with pytest.raises(InternalError, match="begins at token 3; 2 have arrived"):
         assembly.take(chunk(0, 3, [4], V1))
     assert len(assembly.unfinished()[0].token_ids_T) == 2
+
+
+def test_replicas_that_see_other_pixels_make_no_group_together():
+    assembly = GroupAssembly(1)
+    first = opened([9])
+    first.opened.image_digest = "5f0c"
+    assembly.take(first)
+    assembly.take(chunk(0, 0, [1], V1))
+    assembly.take(first)
+    second = opened([9])
+    second.opened.image_digest = "9a11"
+    with pytest.raises(InternalError, match=r"'5f0c' and '9a11'.* same version of transformers"):
+        assembly.take(second)

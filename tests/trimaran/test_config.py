@@ -1,6 +1,14 @@
+from pathlib import Path
+
 import pytest
 
-from trimaran.config import RuleSection, dump_config, load_config, parse_config
+from trimaran.config import (
+    RuleSection,
+    config_to_tree,
+    dump_config,
+    load_config,
+    parse_config,
+)
 from trimaran.errors import InputError
 
 MINIMAL = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": {"rules": {"exact": 1}}}
@@ -25,7 +33,7 @@ def test_paths_are_taken_from_the_folder_of_the_file_and_overrides_win(tmp_path)
     )
     config = load_config(path, ["trainer.learning_rate=1e-5", "run.steps=3"])
     assert config.model.path == tmp_path / "model"
-    assert str(config.data.train) == "/data/t.jsonl"
+    assert list(map(str, config.data.files)) == ["/data/t.jsonl"]
     assert (config.trainer.learning_rate, config.run.steps) == (1e-5, 3)
 
 
@@ -41,7 +49,7 @@ reward: {rules: {style: {function: "../style.py:score"}}}
 """,
     )
     config = load_config(path)
-    assert (config.model.path, config.data.train) == (tmp_path / "models/m", tmp_path / "t.jsonl")
+    assert (config.model.path, *config.data.files) == (tmp_path / "models/m", tmp_path / "t.jsonl")
     assert config.reward.rules["style"].function == f"{tmp_path}/style.py:score"
 
 
@@ -170,6 +178,18 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("run", {"hold_timeout": 1e300}, "run.hold_timeout"),
         ("run", "", "run: must be a section of name, folder"),
         ("data", {}, "data.train: missing"),
+        ("data", {"train": []}, "data.train"),
+        ("data", {"train": None}, "data.train.0: must be a section of prompt_key"),
+        ("data", {"train": "t", "min_pixels": 9, "max_pixels": 8}, "data: min_pixels (9) must not"),
+        ("data", {"train": [{"weight": 2}]}, "data.train.0.path: missing"),
+        ("data", {"train": [{"path": "t", "wieght": 2}]}, "did you mean data.train.0.weight?"),
+        ("data", {"train": [{"path": "t", "weight": 0.5}]}, "data.train.0.weight"),
+        ("data", {"train": "t", "validation": [{"path": "v", "weight": 1}]}, "unknown key"),
+        (
+            "reward",
+            {"rules": {"exact_match": {"tasks": ["sum"]}}},
+            "reward.rules.exact_match.tasks: 'sum' is the task of no dataset (default)",
+        ),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(section, values, told):
@@ -197,3 +217,33 @@ def test_an_override_that_is_none(tmp_path, override):
     text = "model: {path: m}\ndata: {train: t}\nreward: {rules: {exact: 1}}\nrun: {name: x}\n"
     with pytest.raises(InputError):
         load_config(written(tmp_path, text), [override])
+
+
+def test_each_of_several_datasets_has_the_keys_of_data_that_it_leaves_out(tmp_path):
+    text = """
+model: {path: m}
+data:
+  train: [a.jsonl, {path: sub/b.parquet, weight: 3, task: geometry, image_key: images}]
+  validation: v.jsonl
+  task: sums
+  prompt_key: question
+reward: {rules: {exact_match: 1}}
+"""
+    config = load_config(written(tmp_path, text))
+    first, second = config.data.train
+    (held_out,) = config.data.validation
+    assert (first.path, first.task, first.prompt_key) == (tmp_path / "a.jsonl", "sums", "question")
+    assert (second.path, second.weight, second.task) == (tmp_path / "sub/b.parquet", 3, "geometry")
+    assert (second.prompt_key, held_out.task) == ("question", "sums")
+    assert config.data.has_images
+    assert parse_config(config_to_tree(config)) == config
+    assert load_config(written(tmp_path, dump_config(config))) == config
+    tree = config_to_tree(config)["data"]
+    assert tree["train"][0] == {"path": f"{tmp_path}/a.jsonl", "weight": 1}
+    assert tree["validation"] == f"{tmp_path}/v.jsonl"
+    again = load_config(written(tmp_path, dump_config(config)), ["data.task=products"])
+    assert [one.task for one in again.data.train] == ["products", "geometry"]
+    changed = load_config(written(tmp_path, text), ["data.train=x.jsonl", "data.validation=null"])
+    assert changed.data.files == (Path.cwd() / "x.jsonl",)
+    listed = load_config(written(tmp_path, text), ["data.train=[{path: x.jsonl, weight: 2}]"])
+    assert [(one.path, one.weight) for one in listed.data.train] == [(Path.cwd() / "x.jsonl", 2)]

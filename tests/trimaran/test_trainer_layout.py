@@ -9,8 +9,10 @@ from trimaran.config import TrainerSection
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
 from trimaran.trainer_layout import check_trainer_layout
+from trimaran.vision_tower import VisionFacts
 
 FACTS = ModelFacts("qwen3", 6, 64, 96, 8, 2, 8, 97, True, 128)
+TOWER = VisionFacts(4, 32, 64, 2, 3, 16, 2, 2, 7, num_positions=16, num_deepstack=3)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
@@ -160,3 +162,22 @@ def test_shares_of_experts_lie_on_ranks_that_there_are() -> None:
         TrainerSection(
             tensor_parallel=2, data_parallel=2, expert_parallel=3, sequence_parallel=True
         )
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "virtual", "fits"), [(1, 1, True), (2, 1, True), (1, 2, True), (3, 1, False)]
+)
+def test_a_tower_feeds_layers_of_its_own_stage(pipeline: int, virtual: int, fits: bool) -> None:
+    facts = replace(FACTS, vision=TOWER)
+    section = TrainerSection(pipeline_parallel=pipeline)
+    if virtual > 1:
+        facts, section = (
+            replace(facts, num_layers=12),
+            TrainerSection(pipeline_parallel=2, virtual_stages=virtual),
+        )
+    if fits:
+        check_trainer_layout(facts, section)
+        return
+    words = "3 ranks with virtual_stages 1 .* first stage 2 layers, .* first 3 .* at most 2 stages"
+    with pytest.raises(InputError, match=words):
+        check_trainer_layout(facts, section)

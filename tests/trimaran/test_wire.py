@@ -107,6 +107,7 @@ groups = st.builds(
     prompts,
     token_ids,
     st.lists(completions, max_size=3).map(tuple),
+    texts,
 )
 verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
     types.Faulted, texts, terms, st.lists(texts, max_size=3).map(tuple)

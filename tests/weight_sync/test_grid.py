@@ -151,6 +151,9 @@ def test_without_facts_and_with_strange_names_tensors_stay_whole():
     ]
     assert [t.num_blocks for t in cut_tensors(specs, None)] == [1, 1, 1]
     assert [t.num_blocks for t in cut_tensors(specs, SMOLLM2)] == [3, 1, 1]
+    tower = [("visual.blocks.0.mlp.gate_proj.weight", "BF16", (1536, 64))]
+    tower += [("model.visual.blocks.0.mlp.down_proj.weight", "BF16", (64, 1536))]
+    assert all(not one.cuts and one.axis == 0 for one in cut_tensors(tower, SMOLLM2))
     (other,) = cut_tensors([("vision.self_attn.q_proj.weight", "BF16", (48, 8))], SMOLLM2)
     assert other.num_blocks == 1
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trimaran.agreement import agree_on_data, agree_on_model, agree_on_weights
-from trimaran.cli.preflight import check_dataset, check_model, show_errors
+from trimaran.cli.preflight import check_datasets, check_model, show_errors
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import process_name
@@ -70,15 +70,11 @@ def _with_model(config: RunConfig) -> RunConfig:
 
 
 def _check_data(config: RunConfig, run: RunContext) -> None:
-    for path in _data(config):
+    for path in config.data.files:
         if not path.is_file() or not os.access(path, os.R_OK):
             raise InputError(f"data: {path} cannot be read; the controller's host needs the data")
-        if not _has_launcher_here(run):
-            check_dataset(path, config)
-
-
-def _data(config: RunConfig) -> list[Path]:
-    return [path for path in (config.data.train, config.data.validation) if path is not None]
+    if not _has_launcher_here(run):
+        check_datasets(config)
 
 
 async def _agree(kind: str, who: str, config: RunConfig, run: RunContext) -> None:
@@ -90,7 +86,7 @@ async def _agree(kind: str, who: str, config: RunConfig, run: RunContext) -> Non
         if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
             await agree_on_weights(store, run.run_id, who, config.model.path)
         if kind == "controller":
-            await agree_on_data(store, run.run_id, _data(config))
+            await agree_on_data(store, run.run_id, config.data.files)
         if kind != "rollout" and (place := run_place(config, run.run_id)):
             await claim_place(store, run.run_id, who, place)
     finally:

@@ -89,6 +89,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.model import push
 
         return push(options.folder, options.url)
+    if options.command == "data":
+        from trimaran.cli.data import data
+
+        return data(options)
     if options.command == "up":
         from trimaran.cli.up import up
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from trimaran.cli.data_options import add_data_commands
 from trimaran.cli.run_options import add_run_commands
 from trimaran.cli.trust_options import add_trust_options
 
@@ -258,6 +259,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_health(commands)
     _add_token(commands)
     _add_model(commands)
+    add_data_commands(commands)
     add_run_commands(commands)
     _add_up(commands)
     _add_doctor(commands)

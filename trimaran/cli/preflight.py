@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from services.controller.datasets import load_prompts
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from trimaran.cli.plan import check_memory
 from trimaran.config import RunConfig
+from trimaran.data.prompts import Dataset
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Severity
 from trimaran.doctor.system import System
@@ -49,9 +49,7 @@ def check_inputs(config: RunConfig) -> None:
     if config.model.source is None or config.model.path.is_dir():
         check_model(config, config.model.path)  # else its services fetch it, and look at it then
     make_terms(config, Allowed.from_environment())
-    check_dataset(config.data.train, config)
-    if config.data.validation:
-        check_dataset(config.data.validation, config)
+    check_datasets(config)
     check_endpoints(config)
 
 
@@ -61,6 +59,11 @@ def check_model(config: RunConfig, folder: Path) -> None:
     check_trainer_layout(facts, config.trainer)
     check_folder(config.trainer.freeze, folder)
     check_lengths(config, facts)
+    if facts.vision and config.rollout.engine == "transformers":
+        raise InputError(
+            "rollout.engine: transformers computes text models only, and model.path is a"
+            " vision-language model; choose vllm"
+        )
 
 
 def show_errors(config: RunConfig | None, service: str | None = None) -> None:
@@ -80,10 +83,15 @@ def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
         )
 
 
-def check_dataset(path: Path, config: RunConfig) -> None:
-    """A rule refuses a reference answer that it cannot work with: better now than in the run."""
-    for prompt in load_prompts(path, config.data):
-        check_row(config, prompt, str(path.parent / prompt.prompt_id))
+def check_datasets(config: RunConfig) -> None:
+    """Every row of every file, one in memory at a time; images are counted and not opened.
+
+    A rule refuses a reference answer that it cannot work with: better now than in the run.
+    """
+    for section in (*config.data.train, *config.data.validation):
+        dataset = Dataset(section)
+        for prompt in dataset.texts():
+            check_row(config, prompt, str(section.path.parent / prompt.prompt_id))
 
 
 def check_endpoints(config: RunConfig) -> None:

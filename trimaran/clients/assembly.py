@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran import errors, wire
 from trimaran.packed import Logprobs, TokenIds
-from trimaran.types import Completion, PartialCompletion, Segment
+from trimaran.types import Completion, Group, PartialCompletion, Prompt, Segment
 from trimaran.v1 import rollout_pb2 as pb
 
 
@@ -46,6 +46,7 @@ class GroupAssembly:
     def __init__(self, num_samples: int) -> None:
         self._completions_G = [_CompletionAssembly() for _ in range(num_samples)]
         self.prompt_token_ids: Sequence[int] = ()
+        self.image_digest = ""
 
     @property
     def started(self) -> bool:
@@ -60,6 +61,13 @@ class GroupAssembly:
             index: c.so_far() for index, c in enumerate(self._completions_G) if c.finished is None
         }
 
+    def group(self, number: int, attempt: int, prompt: Prompt) -> Group:
+        """Call when `complete`."""
+        return Group(
+            *(number, attempt, prompt, self.prompt_token_ids, self.completions()),
+            image_digest=self.image_digest,
+        )
+
     def completions(self) -> tuple[Completion, ...]:
         """All of them; call when `complete`."""
         finished_G = [completion.finished for completion in self._completions_G]
@@ -68,11 +76,21 @@ class GroupAssembly:
 
     def take(self, response: pb.GenerateResponse) -> None:
         if response.HasField("opened"):
-            self.prompt_token_ids = TokenIds(response.opened.prompt_token_ids)
+            self._open(response.opened)
         for chunk in response.chunks:
             self._take_chunk(chunk)
         for finished in response.finished:
             self._take_finished(finished)
+
+    def _open(self, opened: pb.Opened) -> None:
+        if self.started and opened.image_digest != self.image_digest:
+            raise errors.InternalError(
+                "two replicas make different pixels of the same images (digests"
+                f" {self.image_digest!r} and {opened.image_digest!r}); install the same version of"
+                " transformers and the same preprocessor_config.json for both"
+            )
+        self.prompt_token_ids = TokenIds(opened.prompt_token_ids)
+        self.image_digest = opened.image_digest
 
     def _take_chunk(self, chunk: pb.SegmentChunk) -> None:
         completion = self._completions_G[chunk.index]

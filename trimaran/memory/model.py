@@ -9,7 +9,7 @@ from trimaran.parallel import RankPlace
 
 BYTES = {"bfloat16": 2, "float32": 4}
 """Of one number, by the names of `model.dtype`."""
-WITH_HEAD_NORMS = ("qwen3", "qwen3_moe")
+WITH_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
 """Families that normalise each head's queries and keys."""
 
 
@@ -64,13 +64,20 @@ class Model:
         return self.facts.hidden_size * self.facts.num_experts
 
     @property
+    def tower(self) -> int:
+        """Parameters of the vision tower, norms and biases as well; 0 without one."""
+        return self.facts.tower_parameters
+
+    @property
     def matrices(self) -> int:
         """Parameters of the whole model."""
         dense = self.attention_matrices + self.mlp_matrices
         layer = dense + self.router_matrices + self.expert_matrices
         tables = 1 if self.facts.tied else 2
         return (
-            self.facts.num_layers * layer + tables * self.facts.vocab_size * self.facts.hidden_size
+            self.facts.num_layers * layer
+            + tables * self.facts.vocab_size * self.facts.hidden_size
+            + self.tower
         )
 
 
@@ -86,13 +93,15 @@ def vocabulary(model: Model, place: RankPlace) -> int:
 
 def dense_parameters(model: Model, place: RankPlace) -> int:
     """Of the rank, without experts. The first stage has the embedding, the last one the head; with one
-    stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank."""
+    stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank, a vision
+    tower on every one of the first stage."""
     tensor = place.layout.tensor
     split = model.attention_matrices + model.mlp_matrices
     tables = num_tables(model, place)
     return (
         num_layers(model, place) * (split // tensor + model.router_matrices)
         + tables * vocabulary(model, place) * model.facts.hidden_size
+        + (model.tower if place.pipeline == 0 else 0)
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.memory.model import Model
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
+from trimaran.vision_tower import VisionFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,18 @@ def _facts(
 QWEN25_7B = Model(_facts("qwen2", 28, 3584, 18944, 28, 4))
 QWEN25_32B = Model(_facts("qwen2", 64, 5120, 27648, 40, 8))
 QWEN3_30B = Model(_facts("qwen3_moe", 48, 2048, 6144, 32, 4, experts=(128, 8, 768)))
+QWEN25_VL_7B = Model(
+    replace(
+        _facts("qwen2_5_vl", 28, 3584, 18944, 28, 4),
+        vocab_size=152064,
+        vision=VisionFacts(32, 1280, 3420, 16, 3, 14, 2, 2, image_token_id=151655),
+    )
+)
 QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
 
 EXAMPLES = (
     Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),
+    Example("Qwen2.5-VL-7B", QWEN25_VL_7B, (Layout(4, 1, 1), Layout(4, 2, 1)), 1),
     Example(
         "Qwen2.5-32B",
         QWEN25_32B,

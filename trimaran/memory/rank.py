@@ -15,7 +15,14 @@ from trimaran.memory.model import (
     num_layers,
     vocabulary,
 )
-from trimaran.memory.trained import Trained, adapter_parameters, head_name, trained_parameters
+from trimaran.memory.tower import tower_bytes
+from trimaran.memory.trained import (
+    Trained,
+    adapter_parameters,
+    head_name,
+    trained_parameters,
+    trained_tower,
+)
 from trimaran.memory.work import Work
 from trimaran.parallel import RankPlace
 
@@ -64,7 +71,7 @@ class RankMemory:
     reference: int
     """The frozen weights that a KL term compares with."""
     layers_token: float
-    """Activations of all its layers, for each packed token."""
+    """Activations of all its layers, and of a vision tower that trains, for each packed token."""
     in_flight: float
     """Micro-batches whose activations are kept at a time; of some, those of a part of its layers."""
     batch_tokens: int
@@ -151,6 +158,9 @@ def rank_memory(
     if choices.bf16_optimizer:
         main = BF16
     layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
+    of_layers = layers * layer
+    if place.pipeline == 0 and not choices.lora_rank and trained_tower(model, choices.freeze):
+        of_layers += tower_bytes(model, work)
     updated = _updated(trained, place) if choices.distributed_optimizer else sum(trained)
     norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     return RankMemory(
@@ -160,7 +170,7 @@ def rank_memory(
         main_weights=main * updated,
         moments=2 * (BF16 if choices.bf16_optimizer else FP32) * updated,
         reference=size * count if choices.reference and not choices.lora_rank else 0,
-        layers_token=layers * layer + norm,
+        layers_token=of_layers + norm,
         in_flight=_in_flight(place, choices.virtual_stages),
         batch_tokens=work.batch_tokens,
         working_token=layer,

@@ -43,7 +43,8 @@ def replica_memory(
     size, heads = model.number_bytes, -(-model.facts.num_kv_heads // tensor_parallel)
     token = 2 * model.facts.num_layers * heads * model.facts.head_dim * size
     return ReplicaMemory(
-        weights=size * model.matrices // tensor_parallel,
+        # Each device has the whole vision tower, and computes some of the images.
+        weights=size * ((model.matrices - model.tower) // tensor_parallel + model.tower),
         key_value_token=token,
         sequence=token * max_model_tokens,
         shadow=size * model.matrices,

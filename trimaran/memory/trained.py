@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from trimaran.freezing import is_frozen
 from trimaran.memory.model import Model, num_layers, vocabulary
 from trimaran.parallel import RankPlace
+from trimaran.vision_tower import tower_tensors
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD = "lm_head.weight"
 
 
 class Matrix(NamedTuple):
@@ -33,6 +35,11 @@ def layer_matrices(model: Model) -> Iterator[Matrix]:
         yield from _mlp("mlp.", hidden * facts.intermediate_size)
         return
     yield Matrix("mlp.gate.weight", model.router_matrices, is_whole=True)
+    if facts.stacks_experts:
+        each = facts.num_experts * hidden * facts.expert_size
+        yield Matrix("mlp.experts.gate_up_proj", 2 * each, is_expert=True)
+        yield Matrix("mlp.experts.down_proj", each, is_expert=True)
+        return
     for expert in range(facts.num_experts):
         for one in _mlp(f"mlp.experts.{expert}.", hidden * facts.expert_size):
             yield one._replace(is_expert=True)
@@ -50,7 +57,11 @@ def _mlp(prefix: str, parameters: int) -> Iterator[Matrix]:
 
 
 def head_name(model: Model) -> str:
-    return EMBEDDING if model.facts.tied else HEAD
+    return embedding_name(model) if model.facts.tied else HEAD
+
+
+def embedding_name(model: Model) -> str:
+    return f"{model.facts.language_prefix}embed_tokens.weight"
 
 
 class Trained(NamedTuple):
@@ -72,10 +83,25 @@ def trained_parameters(
         sums = _trained_of_layer(model, layer, freeze)
         split, whole, experts = split + sums[0], whole + sums[1], experts + sums[2]
     table = vocabulary(model, place) * model.facts.hidden_size
-    tables = {EMBEDDING} if place.pipeline == 0 else set[str]()
+    tables = {embedding_name(model)} if place.pipeline == 0 else set[str]()
     tables |= {head_name(model)} if place.is_last_stage else set()
     trained = sum(table for name in tables if not is_frozen(name, freeze))
+    if place.pipeline == 0:
+        trained += trained_tower(model, freeze)
     return Trained(split // layout.tensor + whole + trained, experts // layout.expert)
+
+
+@lru_cache(maxsize=64)
+def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
+    """Parameters of the vision tower that train; 0 without one."""
+    facts = model.facts
+    if facts.vision is None:
+        return 0
+    return sum(
+        prod(shape)
+        for name, shape in tower_tensors(facts.vision, facts.hidden_size).items()
+        if not is_frozen(f"{facts.vision_prefix}{name}", freeze)
+    )
 
 
 def _layers(model: Model, place: RankPlace, virtual_stages: int) -> Iterator[int]:
@@ -102,6 +128,7 @@ def _trained_of_layer(model: Model, layer: int, freeze: tuple[str, ...]) -> tupl
     """Parameters that tensor-parallel ranks share, that each of them has, and of experts."""
     sums = [0, 0, 0]
     for matrix in layer_matrices(model):
-        if not is_frozen(f"model.layers.{layer}.{matrix.name}", freeze):
+        name = f"{model.facts.language_prefix}layers.{layer}.{matrix.name}"
+        if not is_frozen(name, freeze):
             sums[2 if matrix.is_expert else 1 if matrix.is_whole else 0] += matrix.parameters
     return sums[0], sums[1], sums[2]

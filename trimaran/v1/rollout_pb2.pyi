@@ -45,10 +45,12 @@ class GenerateRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., min_version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("prompt_token_ids",)
+    __slots__ = ("prompt_token_ids", "image_digest")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: bytes
-    def __init__(self, prompt_token_ids: _Optional[bytes] = ...) -> None: ...
+    image_digest: str
+    def __init__(self, prompt_token_ids: _Optional[bytes] = ..., image_digest: _Optional[str] = ...) -> None: ...
 
 class SegmentChunk(_message.Message):
     __slots__ = ("index", "segment", "token_ids", "logprobs")

@@ -89,18 +89,20 @@ class Completion(_message.Message):
     def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("number", "attempt", "prompt", "prompt_token_ids", "completions")
+    __slots__ = ("number", "attempt", "prompt", "prompt_token_ids", "completions", "image_digest")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     COMPLETIONS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     number: int
     attempt: int
     prompt: Prompt
     prompt_token_ids: bytes
     completions: _containers.RepeatedCompositeFieldContainer[Completion]
-    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ...) -> None: ...
+    image_digest: str
+    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ..., image_digest: _Optional[str] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("reward", "terms", "indigestible")

@@ -26,6 +26,7 @@ from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
 from services.rollout.vllm.ascend import check_processor, is_npu
+from services.rollout.vllm.no_torchvision import do_without_torchvision
 from services.rollout.vllm.plugin import BACKEND, SYNTHETIC, register
 from services.rollout.vllm.pulse import Pulse
 from services.rollout.vllm.settings import (
@@ -45,6 +46,7 @@ from trimaran.errors import (
     TransferError,
     UnavailableError,
 )
+from trimaran.images.processor import takes_images
 from trimaran.launch.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
@@ -88,8 +90,10 @@ class VllmEngine:
 
         if is_npu(self._device):
             check_processor()
+        if takes_images(self._config.model.path):
+            do_without_torchvision(self._config.model.path)
         imported = time.monotonic()
-        self._chat = ChatTokenizer(self._config.model.path)
+        self._chat = ChatTokenizer(self._config.model.path, takes_images=True)
         if on_host:
             inspect_models_here()
         # Here, too: an environment may hold our modules without their entry points.
@@ -185,11 +189,11 @@ class VllmEngine:
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
     ) -> VllmStream:
-        from vllm.inputs import TokensPrompt
+        from services.rollout.vllm.images import engine_prompt
 
         given = {index: len(start) for index, start in starts.items()}
         prefix = next(iter(starts.values()))
-        tokens = [*request.prompt_token_ids, *prefix]
+        prompt = engine_prompt((*request.prompt_token_ids, *prefix), request.images)
         async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
@@ -198,9 +202,7 @@ class VllmEngine:
             try:
                 # Bounded: a load waits for the same lock.
                 async with within(self._submit_timeout, "vllm, handed a request"):
-                    stream.collector = await self.llm.add_request(
-                        stream.request_id, TokensPrompt(prompt_token_ids=tokens), params
-                    )
+                    stream.collector = await self.llm.add_request(stream.request_id, prompt, params)
             except _dead_error() as error:
                 raise UnavailableError("the vllm engine is dead; its log says why") from error
             except (asyncio.CancelledError, DeadlineError):

@@ -57,7 +57,7 @@ def load_shadow(
         finally:
             # Also after a failure: it gives every layer back what a next load starts from.
             finalize_layerwise_reload(model, model_config)
-    check_missing(missing, model_config.hf_text_config)
+    check_missing(missing, is_tied(model_config.hf_config))
 
 
 def _made_on(device: torch.device) -> AbstractContextManager[object]:
@@ -99,10 +99,17 @@ def pack_heads(model: torch.nn.Module) -> None:
                 module.quant_method.process_weights_after_loading(module)
 
 
-def check_missing(missing: set[str], text_config: Any) -> None:
-    """`text_config`: Hugging Face's. Raises ValueError naming what is missing."""
-    if text_config.tie_word_embeddings:
-        missing = missing - {"lm_head.weight"}
+def is_tied(config: Any) -> bool:
+    """Whether the output layer is the embedding. `config`: Hugging Face's, of the whole model, by which
+    transformers ties too; the part of the language model may say otherwise."""
+    tied = getattr(config, "tie_word_embeddings", None)
+    return bool(config.get_text_config().tie_word_embeddings if tied is None else tied)
+
+
+def check_missing(missing: set[str], tied: bool) -> None:
+    """`tied`: no version has an output layer. Raises ValueError naming what is missing."""
+    if tied:
+        missing = {name for name in missing if name.split(".")[-2:] != ["lm_head", "weight"]}
     if missing:
         raise ValueError(f"the version lacks {', '.join(sorted(missing))}")
 

@@ -24,8 +24,8 @@ of a version that lies on the host; nobody has measured it.
 
 What it cannot tell: the final norm and the output layer, where both stayed as they were; the
 attention or the MLP of one layer alone that computes with nothing but vLLM's dummy weights; rows of
-the embedding that are not in the prompt; experts that no token was sent to; and graphs captured for
-other sizes of a batch.
+the embedding that are not in the prompt; experts that no token was sent to; graphs captured for
+other sizes of a batch; and a vision tower, through which no text passes.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from services.rollout.vllm.synthetic import (
     KINDS,
     SyntheticVersion,
     gauges_of,
+    is_of_tower,
     kind_of,
     read_shapes,
 )
@@ -103,12 +104,14 @@ class Probe:
         self._plain = plain
         self._remedy = remedy
         self._tolerance = TOLERANCE
-        present = {kind_of(name) for name in plain.shapes}
+        # A prompt without images does not pass the vision tower.
+        self._names = [name for name in plain.shapes if not is_of_tower(name)]
+        present = {kind_of(name) for name in self._names}
         self._shifted = [kind for kind in SHIFTED if kind in present]
 
     async def run(self) -> None:
         """Raises InputError naming the kinds of tensors that vLLM does not compute with."""
-        unknown = [name for name in self._plain.shapes if kind_of(name) not in KINDS]
+        unknown = [name for name in self._names if kind_of(name) not in KINDS]
         if unknown:
             logger.warning(
                 "whether vllm computes with what it loads stays unknown: %s is of no kind that the"
@@ -116,7 +119,7 @@ class Probe:
                 unknown[0],
             )
             return
-        plus = dict.fromkeys(gauges_of(self._plain.shapes), 1)
+        plus = dict.fromkeys(gauges_of(self._names), 1)
         before = await self._answer_under(plus)
         for kind in self._shifted:
             if not await self._has_effect(kind, plus, before):
@@ -143,11 +146,11 @@ class Probe:
 
     async def _find_stale(self) -> list[str]:
         failed: set[str] = set()
-        for gauge in gauges_of(self._plain.shapes):
+        for gauge in gauges_of(self._names):
             answers = [await self._answer_under({gauge: sign}) for sign in (1, -1)]
             if not self._are_same(*answers):
                 failed.add(gauge)
-        return stale_kinds(failed, {kind_of(name) for name in self._plain.shapes})
+        return stale_kinds(failed, {kind_of(name) for name in self._names})
 
     def _are_same(self, left: Answer, right: Answer) -> bool:
         return distance(left, right) <= self._tolerance

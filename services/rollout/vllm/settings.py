@@ -11,6 +11,7 @@ from services.rollout.vllm.plugin import BACKEND
 from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
+from trimaran.images.processor import takes_images
 from trimaran.network import find_host, split
 
 STREAM_TOKENS = 16
@@ -104,6 +105,10 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         from vllm.config import WeightTransferConfig
 
         arguments["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
+    if takes_images(config.model.path):
+        from services.rollout.vllm.images import image_arguments
+
+        arguments |= image_arguments(config)
     if ascend.is_npu(device):
         arguments["additional_config"] = ascend.ADDITIONAL_CONFIG
     if device.on_host:

@@ -110,6 +110,11 @@ def gauges_of(shapes: Collection[str]) -> list[str]:
     return [gauge for gauge in GAUGES if gauge != "queries and keys" or not has_norms]
 
 
+def is_of_tower(name: str) -> bool:
+    """Whether the tensor belongs to a vision tower."""
+    return "visual" in name.split(".")
+
+
 def kind_of(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 

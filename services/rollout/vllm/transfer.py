@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from services.rollout.vllm.load import check_missing, feed, load_shadow, open_tensors
+from services.rollout.vllm.load import check_missing, feed, is_tied, load_shadow, open_tensors
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ShadowTransferEngine(WeightTransferEngine[ShadowInitInfo, ShadowUpdateInfo
         else:
             model: Any = load_weights.__self__
             missing = feed(model, load_weights, open_tensors(path, description))
-            check_missing(missing, model.config.get_text_config())
+            check_missing(missing, is_tied(model.config))
 
     def finish_weight_update(self) -> None:
         """The update did it."""

@@ -116,11 +116,12 @@ class WorkerExtension:
 
     def begin_read_back(self, manifest_json: dict[str, Any], ranges: list[list[int]]) -> None:
         """Any read-back before it is forgotten."""
+        from services.rollout.vllm.load import is_tied
         from services.rollout.vllm.read_back import read_loaded
 
         self._reader = read_loaded(
             self.model_runner.get_model(),
-            self.model_config.hf_text_config.tie_word_embeddings,
+            is_tied(self.model_config.hf_config),
             manifest_from_json(manifest_json),
             tuple((first, end) for first, end in ranges),
         )

@@ -12,7 +12,7 @@ from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.rope import Rope, parse_rope
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
-from trimaran.model_folder import ModelFacts, read_model_folder
+from trimaran.model_folder import ModelFacts, language_config, read_model_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def read_architecture(folder: Path) -> Architecture:
     """Raises InputError where we cannot train what the folder's config.json describes."""
     facts = read_model_folder(folder)
     source = folder / "config.json"
-    config = json.loads(source.read_text(encoding="utf-8"))
+    config = language_config(json.loads(source.read_text(encoding="utf-8")))
     family = FAMILIES.load(facts.family)
     if not isinstance(family, Family):
         raise InputError(
@@ -47,7 +47,20 @@ def read_architecture(folder: Path) -> Architecture:
     if "rms_norm_eps" not in config:
         raise InputError(f"model.path: {source} lacks rms_norm_eps")
     rope = parse_rope(config, f"model.path: {source}")
+    if facts.vision and sum(rope.sections) * 2 != facts.head_dim:
+        raise InputError(
+            f"model.path: {source}: mrope_section {list(rope.sections)} is not of heads with"
+            f" {facts.head_dim} channels; it must have three numbers that add up to the half"
+        )
     return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
+
+
+def image_cost(facts: ModelFacts) -> float:
+    """Of seeing what one image token stands for, in passes of a token through all layers: matrices alone."""
+    if facts.vision is None:
+        return 0.0
+    layers = facts.num_layers * facts.used_layer_parameters
+    return facts.vision.merged * facts.vision.depth * facts.vision.block_parameters / layers
 
 
 def attention_cost(facts: ModelFacts) -> float:

@@ -21,6 +21,7 @@ from services.trainer.megatron.context import ALONE, ContextSplit
 from services.trainer.megatron.segments import Segments, assign, positions
 from services.trainer.megatron.sequences import Sequences
 from services.trainer.megatron.shared_prompts import SharedPrompts, shared_prompt_attention
+from services.trainer.megatron.vision import Deepstack
 from services.trainer.packing import GroupLengths
 
 PAIR_COST_CPU = 1.25
@@ -45,6 +46,8 @@ class PackedLayout(PackedSeqParams):
     cos_ND: torch.Tensor | None = None
     sin_ND: torch.Tensor | None = None
     context: ContextSplit = ALONE
+    deepstack: Deepstack | None = None
+    """Of images, where some layers add features of them."""
 
 
 def build_layout(
@@ -54,13 +57,17 @@ def build_layout(
     num_key_heads: int,
     attention_factor: float = 1.0,
     context: ContextSplit = ALONE,
+    positions_ND: torch.Tensor | None = None,
 ) -> PackedLayout:
     """Decide for each group how its prompt is attended to, and say where its tokens go.
 
     `num_key_heads`: key/value heads of this rank outside the attention. `attention_factor`: `rope.Rope` says of what.
+    `positions_ND`: of each token for each pair of channels, [N, D / 2]; else each token has one in its sequence.
     """
     device = inverse_frequencies.device
-    angles = positions(groups)[:, None].float().to(device) * inverse_frequencies
+    if positions_ND is None:
+        positions_ND = positions(groups)[:, None]
+    angles = positions_ND.float().to(device) * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
     pair_cost = PAIR_COST_CPU if device.type == "cpu" else PAIR_COST
     segments, in_sequences, sharing = assign(groups, pair_cost)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from services.trainer.megatron.mapping import TOWER
 from services.trainer.megatron.rules import Rules
 from trimaran.errors import InputError
 from trimaran.freezing import KEY, check_patterns, is_frozen
@@ -39,8 +40,11 @@ def frozen_parameters(rules: Rules, patterns: Sequence[str]) -> frozenset[str]:
 
 
 def _check_biases(rules: Mapping[str, object], frozen: frozenset[str]) -> None:
-    """megatron-core gives the bias of a linear layer no gradient where its weight is frozen."""
+    """megatron-core gives the bias of a linear layer no gradient where its weight is frozen. The vision
+    tower is no part of it."""
     for name in filter(frozen.__contains__, rules):
+        if name.startswith(TOWER):
+            continue
         layer, _, last = name.rpartition(".")
         bias = f"{layer}.bias"
         if last == "weight" and bias in rules and bias not in frozen:

@@ -36,6 +36,8 @@ TARGETS = {
     "linear_proj": ("o_proj",),
     "linear_fc2": ("down_proj",),
 }
+DECODER = "decoder."
+"""A vision tower, whose layers may have the same names, has no adapters."""
 SPLIT_BY_COLUMN = ("linear_proj", "linear_fc2")
 """Those that split their input. The others split their output."""
 
@@ -49,7 +51,8 @@ def adapter_rules(rules: Rules, lora: LoraSection | None) -> Rules:
     for name, rule in rules.items():
         layer, _, last = name.rpartition(".")
         kind = layer.rpartition(".")[2]
-        if last == "weight" and kind in TARGETS and not rule.of_expert:
+        is_target = kind in TARGETS and not rule.of_expert and name.startswith(DECODER)
+        if last == "weight" and is_target:
             for target, hf_name, shape in zip(TARGETS[kind], rule.names, rule.shapes, strict=True):
                 if target in lora.targets:
                     found |= _pair(f"{layer}.adapters.{target}", kind, hf_name, shape, lora.rank)
@@ -180,7 +183,8 @@ def attach(
     found: dict[int, Adapters] = {}
     for name, layer in list(model.named_modules()):
         kind = name.rpartition(".")[2]
-        if kind in TARGETS and ".experts." not in name and set(TARGETS[kind]) & set(lora.targets):
+        is_target = kind in TARGETS and ".experts." not in name and name.startswith(DECODER)
+        if is_target and set(TARGETS[kind]) & set(lora.targets):
             linear: Any = layer
             linear.adapters = found[id(linear.weight)] = Adapters(kind, linear, lora, config)
             linear.register_forward_hook(_add)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +25,19 @@ from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
 from services.trainer.megatron.lora import attach
 from services.trainer.megatron.mapping import mark_shards, parameters
+from services.trainer.megatron.positions import axis_of_channels, packed_positions
 from services.trainer.megatron.rope import inverse_frequencies
 from services.trainer.megatron.rules import Rules
 from services.trainer.megatron.tokens import Tokens
+from services.trainer.megatron.vision import (
+    Deepstack,
+    ImageReader,
+    SeenImages,
+    add_deepstack,
+    look,
+    make_tower,
+    own_places,
+)
 from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import GroupLengths
 from trimaran.config import RunConfig
@@ -67,8 +77,10 @@ class PackedGPT(GPTModel):
         run: RunConfig,
         place: RankPlace,
         device: torch.device,
+        images: ImageReader | None = None,
         virtual: int = 0,
     ) -> None:
+        """`images`: of a model with a vision tower."""
         size = place.layout.tensor
         stage = virtual if run.trainer.virtual_stages > 1 else None
         spec: Any = _block_spec(config, stage)
@@ -95,6 +107,11 @@ class PackedGPT(GPTModel):
         self._num_key_heads = max(1, architecture.facts.num_kv_heads // size)
         frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
         self._inverse_frequencies = frequencies.to(device)
+        self._images = images
+        if images and self.pre_process:
+            self.visual = make_tower(run.model.path, config, device)
+            for layer in layers:
+                layer.register_forward_hook(add_deepstack, with_kwargs=True)
         self.first_expert = place.expert * (architecture.facts.num_experts // place.layout.expert)
         lora = run.trainer.lora
         self.adapters = attach(self, lora, config) if lora else {}
@@ -127,6 +144,7 @@ class PackedGPT(GPTModel):
         With sequence or context parallelism N is this rank's share of the tokens.
         """
         token_ids, groups = _pad(packed, self._padding)
+        images = self._images.read(packed.images) if self._images else None
         layout = build_layout(
             groups,
             self._inverse_frequencies,
@@ -134,10 +152,13 @@ class PackedGPT(GPTModel):
             self._num_key_heads,
             self._rope.attention_factor,
             self._context,
+            self._positions(groups, images) if images else None,
         )
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
             hidden = self.embedding(input_ids=self._context.own(token_ids)[None], position_ids=None)
+            if images:
+                hidden, layout.deepstack = self._look(images, hidden)
             if self.config.recompute_granularity and torch.is_grad_enabled():
                 # A layer whose input needs no gradient would be recomputed without one for its weights.
                 hidden.requires_grad_()
@@ -155,6 +176,19 @@ class PackedGPT(GPTModel):
         targets = packed.targets_M[own] - first
         outputs = vocab_parallel_outputs(hidden, weight, targets, self._head, entropy)
         return self._context.join(outputs, own, len(packed.targets_M))
+
+    def _positions(self, groups: Sequence[GroupLengths], images: SeenImages) -> torch.Tensor:
+        """[N, D / 2]"""
+        axes = axis_of_channels(self._rope.sections, self._rope.interleaved)
+        return packed_positions(groups, images.positions)[axes].t()
+
+    def _look(
+        self, images: SeenImages, hidden: torch.Tensor
+    ) -> tuple[torch.Tensor, Deepstack | None]:
+        count = len(hidden)
+        first = self._tensor_rank * count if self.config.sequence_parallel else 0
+        owned = own_places(images.places_F, self._context, first, count)
+        return look(self.visual, images, hidden, owned)
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""

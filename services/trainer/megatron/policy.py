@@ -20,7 +20,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from services.trainer.batch import PackedBatch
 from services.trainer.expert_loads import load_metrics
 from services.trainer.megatron import schedule
-from services.trainer.megatron.architecture import Architecture, attention_cost
+from services.trainer.megatron.architecture import Architecture, attention_cost, image_cost
 from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
 from services.trainer.megatron.frozen import frozen_parameters
@@ -36,12 +36,14 @@ from services.trainer.megatron.mapping import (
     list_parts,
     load_weights,
     model_rules,
+    num_sources,
     tensor_shapes,
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.megatron.offload import HostCopies
 from services.trainer.megatron.router import ExpertLoads, set_losses
 from services.trainer.megatron.rules import Rules
+from services.trainer.megatron.vision import ImageReader
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.saved import specs_of
@@ -50,7 +52,7 @@ from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
-from trimaran.types import TensorInfo
+from trimaran.types import Group, TensorInfo
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -70,6 +72,8 @@ class MegatronPolicy:
         self._adapter_rules = adapter_rules(self._rules, config.trainer.lora)
         """Empty without `trainer.lora`."""
         self._all_rules = {**self._rules, **self._adapter_rules}
+        tower = architecture.facts.vision
+        self._images = ImageReader(config.model.path, tower) if tower else None
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
         """Of the pipeline, on this rank."""
@@ -105,10 +109,19 @@ class MegatronPolicy:
             self._load(self._reference, tensors)
             self._put_reference_away()
 
+    def image_cost(self, group: Group) -> float:
+        if (tower := self._architecture.facts.vision) is None:
+            return 0.0
+        tokens = group.prompt_token_ids.count(tower.image_token_id)
+        return tokens * image_cost(self._architecture.facts)
+
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
         common = self._architecture, self._all_rules, config, self._config, self._place, self.device
-        return [PackedGPT(*common, stage) for stage in range(self._config.trainer.virtual_stages)]
+        return [
+            PackedGPT(*common, self._images, stage)
+            for stage in range(self._config.trainer.virtual_stages)
+        ]
 
     def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
         adapters = initial_adapters(self._adapter_rules, self._config.run.seed)
@@ -268,6 +281,7 @@ class MegatronPolicy:
             for stage in self._stages
             for name, weight in stage.named_weights()
         }
+        missing, begun = num_sources(rules), dict[str, torch.Tensor]()
         for name, rule in rules.items():
             own: list[tuple[str, torch.Tensor]] = []
             if name in held:
@@ -275,10 +289,16 @@ class MegatronPolicy:
                 own.append((name, stage.published(weight)))
             parts = {part.name: part for part in list_parts(own, rules, self._place, gather_rows)}
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
-                whole = torch.zeros(shape, dtype=self._dtype, device=self.device)
+                if hf_name not in begun:
+                    begun[hf_name] = torch.zeros(shape, dtype=self._dtype, device=self.device)
+                whole = begun[hf_name]
                 if part := parts.get(hf_name):
                     share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)
                     share.copy_(part.tensor)
+                missing[hf_name] -= 1
+                if missing[hf_name]:
+                    continue  # other experts of the stack
+                del begun[hf_name]
                 if self._senders is not None:
                     dist.reduce(whole.view(torch.int8), 0, group=self._senders)
                 yield hf_name, whole

@@ -15,6 +15,8 @@ import torch
 
 from trimaran.errors import InputError
 
+MULTIMODAL = "mrope"
+"""How folders before transformers 4.49 call the default kind with sections."""
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
@@ -35,6 +37,10 @@ class Rope:
     """yarn: cosines and sines are multiplied by it."""
     truncate: bool = True
     """yarn: bounds are whole channels."""
+    sections: tuple[int, ...] = ()
+    """Pairs of channels for time, height and width of images; empty where a token has one position."""
+    interleaved: bool = False
+    """The pairs of the three axes take turns."""
 
 
 def parse_rope(config: Mapping[str, Any], where: str) -> Rope:
@@ -45,6 +51,9 @@ def parse_rope(config: Mapping[str, Any], where: str) -> Rope:
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = float(given.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = given.get("rope_type") or given.get("type") or "default"
+    sections = tuple(given.get("mrope_section") or ())
+    if kind == MULTIMODAL or (sections and kind == "default"):
+        return Rope(theta, sections=sections, interleaved=bool(given.get("mrope_interleaved")))
     partial = given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
     if kind not in KINDS or partial != 1.0:
         what = f"rope type {kind!r}" if partial == 1.0 else f"partial_rotary_factor {partial}"

@@ -7,6 +7,8 @@
     gated    linear_fc1 [2 * F, C]        gate_proj, up_proj           each by row
     qkv      linear_qkv [K(R + 2)D, C]    q_proj, k_proj, v_proj       by key/value head; with more
                                                                        ranks than those, by row
+    element  linear_fc1, linear_fc2       one of a stack, transposed   an expert: not split
+             of an expert                 of all experts
 
 K key/value heads, R query heads a key, D channels of a head, C of the model, F of the MLP.
 """
@@ -62,6 +64,8 @@ class MappingRule:
     one after the other."""
     axis: int = 0
     """Along which tensors are split: 1 of `columns`."""
+    own_shape: Shape | None = None
+    """Of a parameter that has not the rows of its tensors: an element of a stack."""
 
     def at(self, place: RankPlace) -> tuple[int, int]:
         """The rank's number among those that share the parameter, and how many they are."""
@@ -125,6 +129,18 @@ def gated(names: tuple[str, str], shape: Shape) -> MappingRule:
         return [_rows(half, rank) for half in parameter.chunk(2)]
 
     return MappingRule(names, (shape, shape), shard, shares)
+
+
+def element(name: str, shape: Shape, index: int) -> MappingRule:
+    """Of the stack [experts, inputs, outputs] the matrix of one expert, [outputs, inputs]."""
+    return MappingRule(
+        (name,),
+        (shape,),
+        shard=lambda tensors, rank, size: tensors[0][index].t().contiguous(),
+        shares=lambda parameter, rank, size: [Share(index, index + 1, parameter.t()[None])],
+        of_expert=True,
+        own_shape=(shape[2], shape[1]),
+    )
 
 
 def qkv(names: tuple[str, str, str], kv_heads: int, queries: int, tail: Shape) -> MappingRule:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from services.trainer.megatron.mapping import EXPERT, LAYER
+from services.trainer.megatron.mapping import EXPERT, LAYER, TOWER
 from services.trainer.megatron.rules import MappingRule, Rules, Shape
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
@@ -44,12 +44,15 @@ def holds(
     if layer := LAYER.match(name):
         stage = int(layer[2]) // (facts.num_layers // (layout.pipeline * virtual_stages))
         return stage % layout.pipeline == place.pipeline
-    return place.pipeline == 0 if name.startswith("embedding.") else place.is_last_stage
+    is_first = name.startswith(("embedding.", TOWER))
+    return place.pipeline == 0 if is_first else place.is_last_stage
 
 
 def row_numbers(rule: MappingRule, place: RankPlace) -> torch.Tensor:
     """int64, of each row of the rank's parameter: its number among the rows of the rule's tensors, one
-    tensor after the other, from 1 on; 0 for padding."""
+    tensor after the other, from 1 on; 0 for padding. An element of a stack, which is never split, has its own."""
+    if rule.own_shape:
+        return torch.arange(1, rule.own_shape[0] + 1)
     numbers: list[torch.Tensor] = []
     first = 1
     for shape in rule.shapes:
@@ -62,6 +65,8 @@ def row_numbers(rule: MappingRule, place: RankPlace) -> torch.Tensor:
 
 def shard_shape(rule: MappingRule, place: RankPlace) -> Shape:
     """Of the rank's parameter."""
+    if rule.own_shape:
+        return rule.own_shape
     shape, axis = rule.shapes[0], rule.axis
     return (*shape[:axis], len(row_numbers(rule, place)), *shape[axis + 1 :])
 

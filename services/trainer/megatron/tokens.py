@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from services.trainer.packing import GroupLengths
+from services.trainer.prompt_images import PromptImages
 
 
 class Tokens(Protocol):
@@ -24,6 +25,8 @@ class Tokens(Protocol):
     def sources_M(self) -> torch.Tensor: ...
     @property
     def targets_M(self) -> torch.Tensor: ...
+    @property
+    def images(self) -> tuple[PromptImages, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class OneToken:
     groups: tuple[GroupLengths, ...]
     sources_M: torch.Tensor
     targets_M: torch.Tensor
+    images: tuple[PromptImages, ...] = ()
 
     @staticmethod
     def on(device: torch.device) -> OneToken:

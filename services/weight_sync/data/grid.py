@@ -9,6 +9,7 @@ roots are the same under any layout.
     embeddings, output layer axis 0   as the trainer splits the vocabulary, and as vLLM does
     stacked experts          axis 0   at every expert
     one expert's tensors     whole    (an expert-parallel rank holds whole experts)
+    a vision tower           whole    (every rank that computes images holds all of it)
     all others               whole    (norms, routers, biases behind a reduction)
 
 Pipeline ranks hold whole layers, and so whole tensors.
@@ -98,6 +99,10 @@ def _vocabulary(length: int, facts: ModelFacts) -> Cuts:
     return _inside(length, (*trainer, *vllm))
 
 
+def _whole(length: int, facts: ModelFacts) -> Cuts:
+    return ()
+
+
 def _experts(length: int, facts: ModelFacts) -> Cuts:
     return tuple(range(1, length))
 
@@ -107,7 +112,8 @@ def _inside(length: int, cuts: Iterable[int]) -> Cuts:
 
 
 RULES: tuple[tuple[str, tuple[int, ...], int, Callable[[int, ModelFacts], Cuts]], ...] = (
-    (r"\.experts\.\d+\.", (1, 2), 0, lambda length, facts: ()),
+    (r"\.experts\.\d+\.", (1, 2), 0, _whole),
+    (r"(^|\.)visual\.", (1, 2), 0, _whole),
     (r"\.experts\.\w+(\.weight|\.bias)?$", (2, 3), 0, _experts),
     (r"\bself_attn\.q_proj\.(weight|bias)$", (1, 2), 0, _queries),
     (r"\bself_attn\.[kv]_proj\.(weight|bias)$", (1, 2), 0, _keys),

@@ -8,14 +8,19 @@ import pytest
 
 from trimaran.memory.model import Model, dense_parameters, expert_parameters
 from trimaran.memory.models import EXAMPLES
+from trimaran.memory.rank import Choices, rank_memory
+from trimaran.memory.replica import replica_memory
+from trimaran.memory.work import Work
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
+from trimaran.vision_tower import VisionFacts
 
 FACTS = ModelFacts("llama", 4, 8, 24, 4, 2, 2, 11, False, 64)
 ATTENTION = 8 * (8 + 4 + 4) + 8 * 8  # q, k and v, then the output
 MLP = 3 * 8 * 24
 PUBLISHED = {
     "Qwen2.5-7B": 7.61e9,
+    "Qwen2.5-VL-7B": 8.29e9,
     "Qwen2.5-32B": 32.5e9,
     "Qwen3-30B-A3B": 30.5e9,
     "Qwen3-235B-A22B": 235e9,
@@ -56,3 +61,40 @@ def test_experts_are_shared_among_expert_ranks_and_the_router_is_everywhere() ->
     assert expert_parameters(model, place) == 4 * 8 * (3 * 8 * 6) // 4
     router = 8 * 8
     assert dense_parameters(model, place) == 4 * (ATTENTION // 2 + router) + 2 * 6 * 8
+
+
+TOWER = VisionFacts(2, 4, 6, 2, 3, 2, 1, 2, image_token_id=5)
+"""Gated: two blocks of 4 channels and an inner size of 6."""
+PATCHES, BLOCK = 4 * 3 * 2 * 2, 2 * 4 + (12 + 4) * 5 + 2 * (6 * 5) + 4 * 7
+MERGER = 4 + 16 * 17 + 8 * 17
+
+
+def test_a_vision_tower_is_whole_on_every_tensor_rank_of_the_first_stage() -> None:
+    model = Model(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
+    tower = PATCHES + 2 * BLOCK + MERGER
+    assert model.tower == tower
+    assert model.matrices == Model(FACTS).matrices + tower
+    layout = Layout(tensor=2, pipeline=2)
+    added = [
+        dense_parameters(model, layout.place(rank))
+        - dense_parameters(Model(FACTS), layout.place(rank))
+        for rank in range(4)
+    ]
+    assert added == [tower, tower, 0, 0]
+    replica = (
+        replica_memory(model, 2, 64, 1).weights - replica_memory(Model(FACTS), 2, 64, 1).weights
+    )
+    assert replica == 2 * tower
+
+
+def test_a_frozen_tower_does_not_train_and_keeps_nothing() -> None:
+    model, place = Model(replace(FACTS, family="qwen2_5_vl", vision=TOWER)), Layout().place(0)
+    work = Work(prompt=6, completion=4, group=2)
+    trained = rank_memory(model, place, work)
+    frozen = rank_memory(model, place, work, Choices(freeze=("visual.*",)))
+    assert trained.trained - frozen.trained == 2 * model.tower
+    # Of 12 packed tokens 6 may be of images, four patches each.
+    patch = 2 * (2 * (11 * 4 + 4 * 6) + 3 * 4 + 3 * 1 * 2 * 2) + 4 * 5 * 4
+    assert trained.layers_token - frozen.layers_token == 4 * patch * 6 / 12
+    blocks = rank_memory(model, place, work, Choices(freeze=("visual.blocks.*",)))
+    assert blocks.trained - frozen.trained == 2 * (PATCHES + MERGER)

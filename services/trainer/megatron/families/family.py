@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from services.trainer.megatron.rules import MappingRule, Rules, columns, gated, qkv, whole
+from services.trainer.megatron.rules import (
+    MappingRule,
+    Rules,
+    columns,
+    element,
+    gated,
+    qkv,
+    whole,
+)
 from trimaran.model_folder import ModelFacts
 
 
@@ -54,11 +62,7 @@ def _gated_mlp(module: str, prefix: str, hidden: int, inner: int) -> dict[str, M
 def experts(facts: ModelFacts) -> dict[str, MappingRule]:
     """A router, experts, one that every token passes where there is such a one, and the norm before
     them."""
-    hidden = facts.hidden_size
-    rules = {
-        "pre_mlp_layernorm.weight": whole("post_attention_layernorm.weight", (hidden,)),
-        "mlp.router.weight": whole("mlp.gate.weight", (facts.num_experts, hidden)),
-    }
+    hidden, rules = facts.hidden_size, _router(facts)
     for expert in range(facts.num_experts):
         module, prefix = f"mlp.experts.local_experts.{expert}.", f"mlp.experts.{expert}."
         own = _gated_mlp(module, prefix, hidden, facts.expert_size)
@@ -73,6 +77,33 @@ def experts(facts: ModelFacts) -> dict[str, MappingRule]:
             "mlp.shared_expert_gate.weight", (1, hidden)
         )
     return rules
+
+
+def stacked_experts(facts: ModelFacts) -> dict[str, MappingRule]:
+    """The same where one tensor stacks the matrices of all experts of a layer."""
+    rules, count = _router(facts), facts.num_experts
+    inner, outer = (
+        (facts.hidden_size, 2 * facts.expert_size),
+        (facts.expert_size, facts.hidden_size),
+    )
+    for expert in range(count):
+        module = f"mlp.experts.local_experts.{expert}."
+        rules |= {
+            f"{module}linear_fc1.weight": element(
+                "mlp.experts.gate_up_proj", (count, *inner), expert
+            ),
+            f"{module}linear_fc2.weight": element("mlp.experts.down_proj", (count, *outer), expert),
+        }
+    return rules
+
+
+def _router(facts: ModelFacts) -> dict[str, MappingRule]:
+    """And the norm before it."""
+    hidden = facts.hidden_size
+    return {
+        "pre_mlp_layernorm.weight": whole("post_attention_layernorm.weight", (hidden,)),
+        "mlp.router.weight": whole("mlp.gate.weight", (facts.num_experts, hidden)),
+    }
 
 
 def expert_keywords(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,89 @@
+"""A prompt's images -> its expanded tokens, and what the vision tower reads.
+
+A chat template makes one image token of an image. The model needs one for each place that the image
+takes among the tokens, which depends on its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.errors import InputError
+from trimaran.images.processor import (
+    VISION_FAMILIES,
+    ImageProcessor,
+    ProcessedImages,
+    takes_images,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedImages:
+    """The processed images of a prompt, and where each stands among its expanded tokens.
+
+    Example: PlacedImages(processed, ranges=((15, 16), (40, 4)))
+    """
+
+    processed: ProcessedImages
+    ranges: tuple[tuple[int, int], ...]
+    """Of each image: the place of its first token, and how many it has."""
+
+
+class PromptImages:
+    """Example: tokens, placed = PromptImages(folder, limit=2).place([png], tokens)"""
+
+    def __init__(self, model_folder: Path, limit: int) -> None:
+        """`limit`: images of one prompt."""
+        self._limit = limit
+        self._processor = ImageProcessor(model_folder) if takes_images(model_folder) else None
+
+    def place(
+        self, images: Sequence[bytes], token_ids: Sequence[int]
+    ) -> tuple[tuple[int, ...], PlacedImages | None]:
+        """Expands a prompt's `token_ids`, which hold one image token for each of `images`.
+
+        Returns the tokens as they are, and None, where there are no images. Raises InputError.
+        """
+        processor = self._processor
+        if processor is None:
+            if images:
+                raise InputError(
+                    "it has images, and the model takes none; use a model of"
+                    f" {', '.join(VISION_FAMILIES)}, or a dataset without images"
+                )
+            return tuple(token_ids), None
+        if len(images) > self._limit:
+            raise InputError(f"it has {len(images)} images; rollout.limit_images is {self._limit}")
+        found = list(token_ids).count(processor.image_token_id)
+        if found != len(images):
+            raise InputError(
+                f"the chat template makes {found} image tokens of {len(images)} images; a text must"
+                " not hold an image token itself, and the template must take images"
+            )
+        if not images:
+            return tuple(token_ids), None
+        processed = processor.process(images)
+        counts = [processor.num_tokens(grid) for grid in processed.grids]
+        expanded, ranges = expand(token_ids, processor.image_token_id, counts)
+        return expanded, PlacedImages(processed, ranges)
+
+
+def expand(
+    token_ids: Sequence[int], image_token_id: int, counts: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """The n-th image token as often as the n-th count says; and of each: first place, count.
+
+    Example: expand((1, 9, 2, 9), 9, (2, 3)) == ((1, 9, 9, 2, 9, 9, 9), ((1, 2), (4, 3)))
+    """
+    left = iter(counts)
+    expanded: list[int] = []
+    ranges: list[tuple[int, int]] = []
+    for token_id in token_ids:
+        count = 1
+        if token_id == image_token_id:
+            count = next(left)
+            ranges.append((len(expanded), count))
+        expanded += [token_id] * count
+    return tuple(expanded), tuple(ranges)

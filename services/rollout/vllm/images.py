@@ -1,0 +1,78 @@
+"""Images in vLLM: its arguments for a vision-language model, and a prompt that its processor skips.
+
+vLLM would decode, resize and normalize images itself, by libraries of its own. So it gets what our
+processor has made of them (`trimaran.images`), which is also what the trainer learns from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from transformers import BatchFeature
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs import TokensPrompt
+from vllm.inputs.engine import mm_input
+from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+
+from services.rollout.images import PlacedImages
+from trimaran.config import RunConfig
+from trimaran.model_folder import read_model_folder
+
+IMAGE = "image"
+"""vLLM's name of this kind of input."""
+
+
+def image_arguments(config: RunConfig) -> dict[str, Any]:
+    """Engine arguments on top of those of a text model."""
+    vision = read_model_folder(config.model.path).vision
+    assert vision is not None
+    square = (vision.patch_size * vision.merge_size) ** 2
+    arguments: dict[str, Any] = {
+        # The model's class asks its processor, and that its tokenizer, how large an image can be.
+        "skip_tokenizer_init": False,
+        "limit_mm_per_prompt": {IMAGE: config.rollout.limit_images, "video": 0},
+        # At its start vLLM makes room for the largest image, which is one that fills a prompt.
+        "mm_processor_kwargs": {
+            "size": {
+                "shortest_edge": square,
+                "longest_edge": square * config.rollout.max_prompt_tokens,
+            }
+        },
+        # It keeps what vLLM's own processor has made of images; nothing goes through that here.
+        "mm_processor_cache_gb": 0,
+    }
+    if "mm_device_do_normalize" in {field.name for field in fields(AsyncEngineArgs)}:
+        # Normalized once is enough; and the constants of vLLM's layer for it are in no checkpoint, so
+        # `load_format=dummy` would make them up.
+        arguments["mm_device_do_normalize"] = False
+    if config.rollout.tensor_parallel > 1:
+        # Each rank has the whole tower and takes some of the images. A tower that is split has parts
+        # of its fused projections on each rank, which cannot be read back.
+        arguments["mm_encoder_tp_mode"] = "data"
+    return arguments
+
+
+def engine_prompt(token_ids: Sequence[int], images: PlacedImages | None) -> Any:
+    """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already.
+
+    vLLM caches features of images, and keys and values of prompts with images, by the digest that
+    each image has here.
+    """
+    if images is None:
+        return TokensPrompt(prompt_token_ids=list(token_ids))
+    processed = images.processed
+    grids = torch.from_numpy(processed.grids)
+    items = MultiModalKwargsItems.from_hf_inputs(
+        BatchFeature(
+            {"pixel_values": torch.from_numpy(processed.patches), "image_grid_thw": grids}
+        ),
+        {
+            "pixel_values": MultiModalFieldConfig.flat_from_sizes(IMAGE, grids.prod(-1)),
+            "image_grid_thw": MultiModalFieldConfig.batched(IMAGE, keep_on_cpu=True),
+        },
+    )
+    ranges = [PlaceholderRange(offset=start, length=length) for start, length in images.ranges]
+    return mm_input(list(token_ids), items, {IMAGE: list(processed.digests)}, {IMAGE: ranges})

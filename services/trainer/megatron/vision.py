@@ -1,0 +1,193 @@
+"""Images in front of the language model: transformers' vision tower, and where its features go.
+
+    PNG ─▶ processor ─▶ patches ─▶ tower ─▶ features ─▶ the embeddings at the image's places
+                                       └──▶ features of inner blocks ─▶ added to what the first layers give
+
+The tower runs once a micro-batch, for all prompts in it; the completions of a prompt read what that gave.
+Its weights stand on every tensor-parallel rank of the first stage. Each of them computes all features, and
+takes those at the places of its own tokens.
+
+Axes: N packed tokens, n of them on this rank, F places of images among N, f of them on this rank, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.transformer import TransformerConfig
+
+from services.trainer.megatron.context import ContextSplit
+from services.trainer.megatron.positions import Grid, Places, prompt_positions
+from services.trainer.prompt_images import PromptImages
+from trimaran.errors import InputError
+from trimaran.images.processor import ImageProcessor, ProcessedImages
+from trimaran.vision_tower import VisionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SeenImages:
+    """Of a micro-batch, on the host. `ImageReader.read` makes it."""
+
+    patches: torch.Tensor
+    """float32 [patches, numbers of one], of all images."""
+    grids: torch.Tensor
+    """int64 [images, 3]: patches in time, height and width."""
+    places_F: torch.Tensor
+    """Among N, in the order of the tower's features."""
+    positions: dict[int, Places]
+    """Of the prompts with images, by the place of their group."""
+
+
+class ImageReader:
+    """Example: ImageReader(folder, facts.vision).read(packed.images).patches"""
+
+    def __init__(self, folder: Path, facts: VisionFacts) -> None:
+        """`folder`: of a vision-language model. Raises InputError where its processor cannot be read."""
+        self._processor = ImageProcessor(folder)
+        self._merge = facts.merge_size
+
+    def read(self, prompts: Sequence[PromptImages]) -> SeenImages | None:
+        """None without images.
+
+        Raises InputError, which names the prompt, where the images are not those that the rollout saw.
+        """
+        if not prompts:
+            return None
+        processed = [self._process(one) for one in prompts]
+        places: list[torch.Tensor] = []
+        positions: dict[int, Places] = {}
+        for prompt, images in zip(prompts, processed, strict=True):
+            is_image = torch.tensor(prompt.token_ids) == self._processor.image_token_id
+            self._check(prompt, images, is_image)
+            places.append(is_image.nonzero()[:, 0] + prompt.start)
+            grids = [self._merged(*grid) for grid in images.grids.tolist()]
+            positions[prompt.group] = prompt_positions(is_image, grids)
+        return SeenImages(
+            patches=torch.cat([torch.from_numpy(one.patches) for one in processed]),
+            grids=torch.cat([torch.from_numpy(one.grids) for one in processed]),
+            places_F=torch.cat(places),
+            positions=positions,
+        )
+
+    def _process(self, prompt: PromptImages) -> ProcessedImages:
+        try:
+            return self._processor.process(prompt.images)
+        except InputError as error:
+            raise InputError(f"{prompt.prompt_id}: {error}") from None
+
+    def _check(self, prompt: PromptImages, images: ProcessedImages, is_image: torch.Tensor) -> None:
+        if images.digest != prompt.digest:
+            raise InputError(
+                f"{prompt.prompt_id}: its images give other patches here ({images.digest}) than in the"
+                f" rollout ({prompt.digest or 'none'}); use the same model folder, transformers and"
+                " Pillow on both sides"
+            )
+        wanted = sum(self._processor.num_tokens(grid) for grid in images.grids)
+        if wanted != (found := int(is_image.sum())):
+            raise InputError(
+                f"{prompt.prompt_id}: its images take {wanted} tokens, and its prompt has {found} places"
+                " for them; the rollout made the prompt, so this is a fault of its engine"
+            )
+
+    def _merged(self, frames: int, height: int, width: int) -> Grid:
+        return frames, height // self._merge, width // self._merge
+
+
+def make_tower(folder: Path, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
+    """transformers' own, as the folder's config.json describes it; weights are loaded later."""
+    from transformers import AutoConfig, AutoModel
+
+    section = AutoConfig.from_pretrained(folder, local_files_only=True).vision_config
+    with device:
+        tower: Any = AutoModel.from_config(
+            section, dtype=config.params_dtype, attn_implementation="sdpa"
+        )
+    if config.recompute_granularity:
+        # Its name before transformers 5.2x.
+        old = tower.gradient_checkpointing_enable
+        getattr(tower, "activation_checkpointing_enable", old)({"use_reentrant": False})
+    for parameter in tower.parameters():
+        # With sequence parallelism a rank's features are those of its own tokens: finalize_model_grads
+        # sums what is marked so.
+        parameter.sequence_parallel = config.sequence_parallel
+    return tower
+
+
+@dataclass(frozen=True, slots=True)
+class Deepstack:
+    """What the first layers add to their output."""
+
+    rows_f: torch.Tensor
+    """Among this rank's n tokens."""
+    features: tuple[torch.Tensor, ...]
+    """[f, C] for each of these layers."""
+
+
+def look(
+    tower: Any, images: SeenImages, hidden_n1C: torch.Tensor, owned: tuple[Any, torch.Tensor]
+) -> tuple[torch.Tensor, Deepstack]:
+    """The embeddings with features at the images' places, and what later layers add.
+
+    `owned`: of `own_places`.
+    """
+    dtype, device = hidden_n1C.dtype, hidden_n1C.device
+    out = tower(
+        images.patches.to(device, dtype), grid_thw=images.grids.to(device), return_dict=True
+    )
+    own, rows = owned[0], owned[1].to(device)
+    features = [out.pooler_output, *(getattr(out, "deepstack_features", None) or ())]
+    first, *deeper = (one[own].to(dtype) for one in features)
+    hidden = hidden_n1C.index_copy(0, rows, first[:, None])
+    leaves = [one.detach().requires_grad_(one.requires_grad) for one in deeper]
+    if deeper:
+        hidden = _HandBack.apply(hidden, leaves, *deeper)
+    return hidden, Deepstack(rows, tuple(leaves))
+
+
+def own_places(
+    places_F: torch.Tensor, context: ContextSplit, first: int, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of F this rank has, and where among its n tokens.
+
+    `first`, `count`: its tokens among those of its context-parallel rank, which sequence parallelism
+    divides further.
+    """
+    own, rows = context.find(places_F)
+    numbers = torch.arange(len(places_F))[own]
+    inside = (rows >= first) & (rows < first + count)
+    return numbers[inside], rows[inside] - first
+
+
+class _HandBack(torch.autograd.Function):
+    """Leaves what it gets as it is; in the backward pass, gives the features the gradients that the layers
+    have left at the leaves.
+
+    A layer that is recomputed runs its own backward pass, which would go through the whole tower each
+    time and find it freed at the second. It ends at a leaf instead; all layers are done when the gradient of
+    their input is here.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, leaves: Sequence[torch.Tensor], *features: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.leaves = leaves
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        return gradients[0], None, *(leaf.grad for leaf in ctx.leaves)
+
+
+def add_deepstack(layer: Any, args: Any, keywords: dict[str, Any], output: Any) -> Any:
+    """A forward hook of megatron-core's layers, after which transformers adds the features, too."""
+    deepstack: Deepstack | None = keywords["packed_seq_params"].deepstack
+    number = layer.layer_number - 1
+    if deepstack is None or number >= len(deepstack.features):
+        return output
+    hidden, context = output
+    return hidden.index_add(0, deepstack.rows_f, deepstack.features[number][:, None]), context

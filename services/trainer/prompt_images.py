@@ -1,0 +1,39 @@
+"""The images of a micro-batch's prompts, as they travelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trimaran.types import Group
+
+
+@dataclass(frozen=True, slots=True)
+class PromptImages:
+    """Of one prompt. `images_of` makes it."""
+
+    prompt_id: str
+    group: int
+    """Place of its piece among those of the micro-batch."""
+    start: int
+    """Of the prompt among the packed tokens."""
+    token_ids: tuple[int, ...]
+    """Of the prompt, with a token for each place that an image takes."""
+    images: tuple[bytes, ...]
+    """PNG files in the order of the prompt."""
+    digest: str
+    """Of what the rollout made of them."""
+
+
+def images_of(group: Group, place: int, start: int) -> PromptImages | None:
+    """None for a prompt without images."""
+    images = tuple(one for message in group.prompt.messages for one in message.images)
+    if not images:
+        return None
+    return PromptImages(
+        prompt_id=group.prompt.prompt_id,
+        group=place,
+        start=start,
+        token_ids=tuple(group.prompt_token_ids),
+        images=images,
+        digest=group.image_digest,
+    )

@@ -1,0 +1,191 @@
+"""`trimaran data`: from files that others publish to what a model sees of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.data.pictures import png
+from tests.reward.rules.calling import DATA, needs_data
+from tests.tiny_model import tiny_tokenizer
+from trimaran.cli.main import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tokenizer of one token a character."""
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(
+        json.dumps({"vision_config": {"patch_size": 14, "spatial_merge_size": 2}})
+    )
+    return tmp_path / "model"
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def gsm8k(folder: Path) -> Path:
+    for split, size in (("train", 5), ("test", 2)):
+        rows = [{"question": f"{n} + 1?", "answer": f"so\n#### {n + 1}"} for n in range(size)]
+        write(folder / f"{split}.jsonl", [*rows, {"question": "?", "answer": ""}])
+    return folder
+
+
+def test_a_folder_becomes_a_file_a_split_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "prepare", "gsm8k", "--from", str(gsm8k(tmp_path / "raw"))]
+    words += ["-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/out/test.parquet: 2 rows of 3",
+        "  1 dropped: no answer (first: test.jsonl:3)",
+        f"{tmp_path}/out/train.parquet: 5 rows of 6",
+        "  1 dropped: no answer (first: train.jsonl:6)",
+    ]
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("is current; --overwrite makes it again") == 2
+    assert main([*words, "--overwrite"]) == 0
+    assert "5 rows of 6" in capsys.readouterr().out
+
+
+def test_options_that_do_not_fit_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "prepare", "gsm8k", "--from", str(gsm8k(tmp_path / "raw")), "-o"]
+    assert main([*words, str(tmp_path / "one.parquet")]) == 2
+    assert "one file for test, train; name a folder, or take one with --split" in (
+        capsys.readouterr().err
+    )
+    assert main([*words, str(tmp_path / "one.parquet"), "--split", "train"]) == 0
+    assert (tmp_path / "one.card.json").is_file()
+    assert main([*words, str(tmp_path), "--max-prompt-tokens", "9"]) == 2
+    assert "give --model FOLDER, whose tokenizer counts" in capsys.readouterr().err
+
+
+def test_prompts_are_counted_by_the_models_tokenizer(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"instruction": "a" * length, "output": "1"} for length in (4, 8)]
+    source = write(tmp_path / "raw.jsonl", rows)
+    words = ["data", "prepare", "alpaca", "--from", str(source), "-o", str(tmp_path / "out")]
+    words += ["--model", str(model), "--max-prompt-tokens", "22", "--workers", "2"]
+    assert main(words) == 0
+    # "user: aaaa\nassistant: " has 22 characters.
+    assert "1 rows of 2; 22 to 22 tokens" in capsys.readouterr().out
+
+
+def run_file(tmp_path: Path, model: Path, **data: Any) -> str:
+    tree = {
+        "model": {"path": str(model)},
+        "data": data,
+        "reward": {"rules": {"last_integer": 1.0}},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return str(path)
+
+
+def test_show_prints_what_the_model_sees_in_the_runs_order(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "level": "easy"} for n in range(9)]
+    path = write(tmp_path / "train.jsonl", rows)
+    config = run_file(tmp_path, model, train=str(path), task="sums")
+    assert main(["data", "show", config, "data.shuffle=false", "--first", "8", "--count", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "--- 8: train.jsonl:9, task sums",
+        "user: 8 + 1?",
+        "assistant: ",
+        "... 24 tokens",
+        "... answer: 9",
+        "... level: easy",
+        "--- 9: train.jsonl:1, task sums",
+        "user: 0 + 1?",
+        "assistant: ",
+        "... 24 tokens",
+        "... answer: 1",
+        "... level: easy",
+    ]
+    assert main(["data", "show", config, "--validation"]) == 2
+    assert "the run has no data.validation" in capsys.readouterr().err
+
+
+def test_show_of_a_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.jsonl", [{"q": "1 + 1?", "answer": "2"}])
+    assert main(["data", "show", str(path), "data.prompt_key=q", "--count", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "no such model; texts are shown without its chat template" in out
+    assert "[user] 1 + 1?" in out
+
+
+def test_check_names_every_bad_row(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "good.png").write_bytes(png(56, 56))
+    (tmp_path / "bad.png").write_bytes(png(200, 200)[:100])
+    rows = [
+        {"prompt": "wide?", "answer": "56", "image": "good.png"},
+        {"prompt": "wide?", "answer": "56", "image": "bad.png"},
+        {"prompt": "wide?", "answer": "many", "image": "good.png"},
+        {"prompt": "<image> <image>", "answer": "56", "image": "good.png"},
+        {"prompt": "", "answer": "56", "image": "good.png"},
+    ]
+    path = write(tmp_path / "train.jsonl", rows)
+    config = run_file(tmp_path, model, train=str(path), image_key="image")
+    assert main(["data", "check", config]) == 1
+    *named, last = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in named] == [f"{path}:{n}" for n in (2, 3, 4, 5)]
+    assert last == f"{path}: 5 rows, 4 of them bad"
+    assert main(["data", "check", config, "--limit", "1"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    write(path, rows[:1])
+    assert main(["data", "check", config]) == 0
+
+
+@needs_data
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("name", "source", "rows", "rule", "data"),
+    [
+        ("gsm8k", "gsm8k", 1319, "gsm8k", {}),
+        ("math", "math", 500, "math", {}),
+        ("deepscaler", "deepscaler/train_math.json", 3000, "math", {}),
+        ("geo3k", "geometry", 96, "geo3k", {"image_key": "images", "max_pixels": 262144}),
+    ],
+)
+def test_published_datasets_are_prepared_and_pass_the_check(
+    tmp_path: Path,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    source: str,
+    rows: int,
+    rule: str,
+    data: dict[str, Any],
+) -> None:
+    words = ["data", "prepare", name, "--from", str(DATA / source), "-o", str(tmp_path / "out")]
+    assert main([*words, "--limit", "3000"]) == 0
+    paths = sorted((tmp_path / "out").glob("*.parquet"))
+    config = run_file(tmp_path, model, train=[str(path) for path in paths], **data)
+    capsys.readouterr()
+    assert main(["data", "check", config, f"reward.rules={{{rule}: 1.0}}"]) == 0
+    out = capsys.readouterr().out
+    assert f"{paths[0]}: {rows} rows, 0 of them bad" in out
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("g*/*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_have_only_keys_that_exist(path: Path) -> None:
+    from trimaran.config import load_config
+
+    config = load_config(path)
+    assert config.run.groups_per_step % config.algorithm.updates_per_batch == 0

@@ -1,0 +1,208 @@
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from tests.data.pictures import png, size_of
+from tests.extending.packages import install
+from trimaran.config import DatasetSection
+from trimaran.data.prompts import (
+    Dataset,
+    ImageSizes,
+    UnusableImageError,
+    open_datasets,
+    without_images,
+)
+from trimaran.errors import InputError
+from trimaran.types import Message, Prompt
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "What is 1 + 2?", "answer": "3", "level": "easy"},
+    {"prompt": [{"role": "user", "content": "2 + 2?"}], "answer": 4, "weights": [1, 2]},
+]
+SIZES = ImageSizes(min_pixels=28 * 28, max_pixels=280 * 280, multiple=28)
+
+
+def dataset(path: Path, sizes: ImageSizes | None = None, **values: Any) -> Dataset:
+    return Dataset(DatasetSection.model_validate({"path": path, **values}), sizes)
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_jsonl_rows_become_prompts(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "train.jsonl", ROWS)
+    rows = dataset(path, system="Be brief.", task="addition")
+    first, second = rows.texts()
+    assert first == Prompt(
+        "train.jsonl:1",
+        (Message("system", "Be brief."), Message("user", "What is 1 + 2?")),
+        "addition",
+        "3",
+        {"level": "easy"},
+    )
+    assert second.messages == (Message("user", "2 + 2?"),)
+    assert (second.answer, second.extras) == ("4", {"weights": "[1, 2]"})
+    assert [rows[place] for place in range(len(rows))] == [first, second]
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open(encoding="utf-8") as file:
+        yield from enumerate(csv.DictReader(file), start=2)
+
+
+def test_a_format_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = {"trimaran.dataset_formats": {"csv": f"{__name__}:read_csv"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
+    (tmp_path / "train.csv").write_text("prompt,answer,level\n1 + 2?,3,easy\n")
+    assert list(dataset(tmp_path / "train.csv", task="addition").texts()) == [
+        Prompt("train.csv:2", (Message("user", "1 + 2?"),), "addition", "3", {"level": "easy"})
+    ]
+
+
+def test_parquet_holds_the_same_prompts(tmp_path: Path) -> None:
+    messages = [[{"role": "user", "content": row["answer"]}] for row in ({"answer": "a"},) * 2]
+    table = pyarrow.table({"q": messages, "a": ["1", "2"], "n": [7, None]})
+    parquet.write_table(table, tmp_path / "train.parquet")
+    rows = dataset(tmp_path / "train.parquet", prompt_key="q", answer_key="a")
+    first, second = rows.texts()
+    assert first == Prompt("train.parquet:1", (Message("user", "a"),), "default", "1", {"n": "7"})
+    assert second.extras == {}
+    assert rows[1] == second
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"prompt": "a", "answer": "b"}\nnot json\n', "train.jsonl:2: not JSON"),
+        ("[1]\n", "train.jsonl:1: a row must be an object"),
+        ('{"prompt": "a", "answer": "b", "c": "\\ud800"}\n', "train.jsonl:1: 'c' holds half"),
+        (
+            '\n{"question": "a", "answer": "b"}\n',
+            "train.jsonl:2: no 'prompt'; the row has 'question', 'answer'",
+        ),
+        ('{"prompt": "a", "solution": "b"}\n', r"train.jsonl:1: no 'answer'.*data\.answer_key"),
+        ('{"prompt": "a", "answer": null}\n', "train.jsonl:1: no 'answer'"),
+        ('{"prompt": 3, "answer": "b"}\n', "train.jsonl:1: 'prompt' must be a text or a list"),
+        ('{"prompt": [], "answer": "b"}\n', "train.jsonl:1: 'prompt' must be"),
+        ('{"prompt": [{"role": "user"}], "answer": "b"}\n', "train.jsonl:1: 'prompt' must be"),
+    ],
+)
+def test_bad_rows_are_named_by_their_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        list(dataset(path).texts())
+
+
+def test_two_files_of_one_name_have_different_prompts(tmp_path: Path) -> None:
+    sections: list[DatasetSection] = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        path = write_jsonl(tmp_path / folder / "train.jsonl", ROWS[:1])
+        sections.append(DatasetSection(path=path))
+    one, other = open_datasets(sections, None)
+    assert one[0].prompt_id == f"{tmp_path}/a/train.jsonl:1"
+    assert other[0].prompt_id == f"{tmp_path}/b/train.jsonl:1"
+    (alone,) = open_datasets(sections[:1], None)
+    assert alone[0].prompt_id == "train.jsonl:1"
+
+
+@pytest.mark.parametrize("form", ["bytes", "struct", "struct of a path", "path", "list"])
+def test_images_are_read_from_each_form_of_a_column(tmp_path: Path, form: str) -> None:
+    picture = png(100, 60)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "1.png").write_bytes(picture)
+    value: Any = {
+        "bytes": picture,
+        "struct": {"bytes": picture, "path": None},
+        "struct of a path": {"bytes": None, "path": "images/1.png"},
+        "path": "images/1.png",
+        "list": [{"bytes": picture, "path": "x"}, {"bytes": picture, "path": "y"}],
+    }[form]
+    table = pyarrow.table({"prompt": ["How wide?"], "answer": ["100"], "images": [value]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    rows = dataset(tmp_path / "a.parquet", SIZES, image_key="images")
+    (message,) = rows[0].messages
+    number = 2 if form == "list" else 1
+    assert message.text == "<image>" * number + "How wide?"
+    assert [size_of(image) for image in message.images] == [(112, 56)] * number
+    assert rows[0].extras == {}
+    (without,) = rows.texts()
+    assert without == without_images(rows[0])
+
+
+def test_images_stand_where_the_row_says_also_in_several_messages(tmp_path: Path) -> None:
+    for width in (28, 56, 84):
+        (tmp_path / f"{width}.png").write_bytes(png(width, 28))
+    messages = [
+        {"role": "system", "content": "Look."},
+        {"role": "user", "content": "<image> or <image>?"},
+        {"role": "assistant", "content": "The second."},
+        {"role": "user", "content": "And <image>?"},
+    ]
+    row = {"prompt": messages, "answer": "1", "image": ["28.png", "56.png", "84.png"]}
+    path = write_jsonl(tmp_path / "a.jsonl", [row, {**row, "prompt": "none", "image": None}])
+    rows = dataset(path, SIZES, image_key="image")
+    widths = [[size_of(image)[0] for image in message.images] for message in rows[0].messages]
+    assert widths == [[], [28, 56], [], [84]]
+    assert rows[1].messages == (Message("user", "none"),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "a"}, "no 'image'; the row has 'answer', 'prompt'"),
+        ({"prompt": "<image>", "image": []}, "0 images, and <image> stands 1 times"),
+        ({"prompt": "<image>", "image": ["a.png", "a.png"]}, "2 images, and <image> stands 1"),
+        ({"prompt": "<image> <image>", "image": "a.png"}, "1 images, and <image> stands 2"),
+        ({"prompt": "a", "image": 7}, "an image is bytes, a path or {bytes, path}, not int"),
+        ({"prompt": "a", "image": {"bytes": None, "path": None}}, "an image is bytes"),
+    ],
+)
+def test_rows_whose_images_do_not_fit_are_named_before_a_run(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"answer": "1", **row}])
+    with pytest.raises(InputError) as caught:
+        list(dataset(path, image_key="image").texts())
+    assert str(caught.value).startswith(f"{path}:1: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.png", "there is no file"),
+        ("../secret.png", "lies outside of the dataset's folder"),
+        ("/etc/hostname", "lies outside of the dataset's folder"),
+        ("link.png", "lies outside of the dataset's folder"),
+        ("https://a.example/b.png", "there is no file"),
+        ("broken.png", "are no whole image"),
+        ("text.png", "7 bytes are no image"),
+    ],
+)
+def test_an_image_that_cannot_be_used_names_row_and_file(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "secret.png").write_bytes(png(28, 28))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link.png").symlink_to(tmp_path / "secret.png")
+    (tmp_path / "data" / "broken.png").write_bytes(png(200, 200)[:150])
+    (tmp_path / "data" / "text.png").write_bytes(b"nothing")
+    rows = [{"prompt": "a", "answer": "1", "image": name}]
+    path = write_jsonl(tmp_path / "data" / "a.jsonl", rows)
+    found = dataset(path, SIZES, image_key="image")
+    with pytest.raises(UnusableImageError) as caught:
+        found[0]
+    assert str(caught.value).startswith(f"{path}:1: image 1 ({name}): ")
+    assert message in str(caught.value)
+    assert caught.value.prompt.prompt_id == "a.jsonl:1"
+    assert [type(entry) for entry in found.entries()] == [UnusableImageError]

@@ -1,0 +1,101 @@
+"""Vision-language models in several layouts against plain transformers, through the real service."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.model_files import load_tensors
+from tests.tiny_vision import write_tiny_vision
+from tests.trainer.batches import proofs_for
+from tests.trainer.plain_vision import PlainVision, vision_batch
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
+from tests.trainer.test_parity import check_offers, name_of, whole_root
+from tests.trainer.test_vision import make_config
+from trimaran.config import RunConfig
+
+pytestmark = pytest.mark.e2e
+
+STEPS = 4
+SEQUENCE = {"sequence_parallel": True}
+LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("qwen2_5_vl", {"tensor_parallel": 2}),
+    ("qwen3_vl", {"tensor_parallel": 2} | SEQUENCE),
+    ("qwen3_vl_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+]
+MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3_vl", {}),
+    ("qwen3_vl", {"tensor_parallel": 2}),
+    ("qwen2_5_vl", {"tensor_parallel": 2} | SEQUENCE),
+    ("qwen2_5_vl", {"pipeline_parallel": 2}),
+    ("qwen3_vl", {"pipeline_parallel": 2, "data_parallel": 2}),
+    ("qwen3_vl", {"context_parallel": 2}),
+    ("qwen3_vl", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
+    ("qwen3_vl_moe", {"data_parallel": 2, "expert_parallel": 2}),
+    ("qwen2_5_vl", {"data_parallel": 2, "distributed_optimizer": True}),
+    ("qwen3_vl", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
+]
+MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
+
+
+def config_for(folder: Path, sizes: dict[str, Any]) -> RunConfig:
+    section = {
+        **sizes,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        # Of the largest prompt's images and all of its completions: groups in micro-batches of their own.
+        "micro_batch_tokens": 40,
+    }
+    count = make_config(folder, **section).num_trainer_ranks
+    config = make_config(folder, **section)
+    addresses = free_addresses(count)
+    return config.model_copy(
+        update={"endpoints": config.endpoints.model_copy(update={"trainer": tuple(addresses)})}
+    )
+
+
+@pytest.mark.parametrize(("family", "sizes"), [*LAYOUTS, *MORE], ids=name_of)
+def test_four_optimizer_steps_equal_plain_transformers(
+    family: str, sizes: dict[str, Any], tmp_path: Path
+) -> None:
+    # Four layers, so that a stage of two has those that deepstack feeds.
+    folder = write_tiny_vision(tmp_path / family, family, num_layers=4)
+    config = config_for(folder, sizes)
+    model = PlainVision(folder)
+    reference = ReferenceTrainer(model, config)
+
+    async def train() -> None:
+        async with running_ranks(config, tmp_path / "run") as client:
+            start, manifest = await client.get_policy_version(ANSWER_SECONDS)
+            assert start.root == whole_root(folder, tied=False)
+            for step in range(1, STEPS + 1):
+                batch = model.see(vision_batch(step, folder))
+                batch = with_rollout_logprobs(model, batch, 0.7)
+                proofs = proofs_for(batch, start.root)
+                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                loss, norm = reference.step(batch)
+                # Later ones compare weights that have been rounded apart.
+                most = 2e-6 if step == 1 else 3e-5
+                assert answer.metrics["trainer/computed/logprob_diff/mean"] < most
+                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=5e-6)
+                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
+            senders = [one.rank for one in config.trainer.layout.senders]
+            addresses = [config.endpoints.trainer[rank] for rank in senders]
+            await check_offers(addresses, manifest.num_blocks)
+            await client.save_checkpoint(STEPS, ANSWER_SECONDS)
+            await client.export_model("model", ANSWER_SECONDS)
+
+    asyncio.run(train())
+    trained, begun = load_tensors(tmp_path / "run/model", False), load_tensors(folder, False)
+    wanted = model.as_folder()
+    assert trained.keys() == wanted.keys()
+    for name, tensor in trained.items():
+        difference = (tensor - wanted[name]).abs()
+        moved = (tensor - begun[name]).abs().max().item()
+        # AdamW moves an element with a gradient near 0 by its rounding: a fifth of one update at most.
+        assert difference.max().item() < 2e-4 < 2e-3 < moved, name
+        assert difference.mean().item() < 1e-6, name

@@ -1,0 +1,193 @@
+"""`trimaran data`: prepare a dataset, show what a model will see of it, check every row."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from services.controller.datasets import HeldOutPrompts, TrainingPrompts
+from services.reward.terms import check_row
+from services.rollout.chat import ChatTokenizer
+from trimaran.config import RunConfig, load_config, parse_config, resolve_tree
+from trimaran.data.make_row import CountTokens, Plan
+from trimaran.data.prepare import CardTree, is_current, prepare
+from trimaran.data.prompts import Dataset, ImageSizes, open_datasets
+from trimaran.data.recipes import RECIPES, mapped
+from trimaran.data.sources import Source, find_sources
+from trimaran.data.templates import TEMPLATES
+from trimaran.errors import InputError
+from trimaran.types import Message, Prompt
+
+
+def data(options: argparse.Namespace) -> int:
+    if options.action == "prepare":
+        return prepare_all(options)
+    config = read_config(options.config, options.overrides)
+    if options.action == "show":
+        return show(config, options)
+    return check(config, options.limit)
+
+
+def prepare_all(options: argparse.Namespace) -> int:
+    plan = _plan(options)
+    cache = Path(options.cache) if options.cache else None
+    sources = find_sources(options.source, options.split, cache)
+    for source, path in _targets(sources, Path(options.output)):
+        if not options.overwrite and is_current(source, plan, path):
+            print(f"{path}: is current; --overwrite makes it again")
+            continue
+        card = prepare(source, plan, path, count_tokens, max(1, options.workers))
+        print("\n".join(_describe(path, card)))
+    return 0
+
+
+def count_tokens(model: Path) -> CountTokens:
+    """In each process that prepares rows."""
+    tokenizer = ChatTokenizer(model)
+    return lambda messages: len(tokenizer.tokenize(messages))
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    if options.max_prompt_tokens is not None and not options.model:
+        raise InputError("--max-prompt-tokens: give --model FOLDER, whose tokenizer counts")
+    recipe = RECIPES[options.name]
+    recipe = replace(recipe, keys=mapped(recipe, options.map))
+    return Plan(
+        recipe,
+        TEMPLATES[options.template or recipe.template],
+        system=options.system,
+        thinking=None if options.thinking is None else options.thinking == "on",
+        keep=tuple(options.keep),
+        unique=options.unique or recipe.unique,
+        max_tokens=options.max_prompt_tokens,
+        model=Path(options.model) if options.model else None,
+        min_pixels=options.min_pixels,
+        max_pixels=options.max_pixels,
+        limit=options.limit,
+        hold_out=options.hold_out,
+        seed=options.seed,
+    )
+
+
+def _targets(sources: Sequence[Source], output: Path) -> Iterator[tuple[Source, Path]]:
+    if output.suffix != ".parquet":
+        yield from ((source, output / f"{source.name}.parquet") for source in sources)
+        return
+    if len(sources) > 1:
+        names = ", ".join(source.name for source in sources)
+        raise InputError(
+            f"-o {output}: one file for {names}; name a folder, or take one with --split"
+        )
+    yield sources[0], output
+
+
+def _describe(path: Path, card: CardTree) -> Iterator[str]:
+    tokens = card.get("tokens")
+    lengths = f"; {tokens['min']} to {tokens['max']} tokens" if tokens else ""
+    yield f"{path}: {card['rows']['written']} rows of {card['rows']['read']}{lengths}"
+    for dropped in card["dropped"]:
+        yield f"  {dropped['rows']} dropped: {dropped['reason']} (first: {dropped['first'][0]})"
+
+
+def read_config(named: str, overrides: Sequence[str]) -> RunConfig:
+    """Of a run's YAML file; or of a dataset's file, with what the overrides say."""
+    if Path(named).suffix in (".yaml", ".yml"):
+        return load_config(named, overrides)
+    tree = {
+        "model": {"path": "none"},
+        "data": {"train": named},
+        "reward": {"rules": {"exact_match": 1.0}},
+    }
+    return parse_config(resolve_tree(tree, Path.cwd(), overrides), named)
+
+
+def show(config: RunConfig, options: argparse.Namespace) -> int:
+    prompts = (HeldOutPrompts if options.validation else TrainingPrompts).open(config)
+    if options.validation and not len(prompts):
+        raise InputError("--validation: the run has no data.validation")
+    model = config.model.path
+    tokenizer = ChatTokenizer(model, takes_images=True) if model.is_dir() else None
+    if tokenizer is None:
+        print(f"{model}: no such model; texts are shown without its chat template")
+    last = options.first + options.count
+    for number in range(options.first, min(last, len(prompts)) if options.validation else last):
+        prompt = asyncio.run(prompts.fetch(number))
+        print("\n".join(_shown(number, prompt, model, tokenizer)))
+        if options.images:
+            _write_images(number, prompt, Path(options.images))
+    return 0
+
+
+def _shown(
+    number: int, prompt: Prompt, model: Path, tokenizer: ChatTokenizer | None
+) -> Iterator[str]:
+    yield f"--- {number}: {prompt.prompt_id}, task {prompt.task}"
+    if tokenizer is None:
+        yield from (f"[{message.role}] {message.text}" for message in prompt.messages)
+    else:
+        token_ids = tokenizer.tokenize(prompt.messages)
+        yield tokenizer.show(token_ids)
+        places = _image_places(prompt.messages, model)
+        yield f"... {len(token_ids) + places} tokens"
+    yield from (f"... {name}: {text[:200]}" for name, text in _beside(prompt))
+
+
+def _image_places(messages: Sequence[Message], model: Path) -> int:
+    """Among the model's tokens, but for the one of each image that its chat template writes."""
+    from trimaran.images.prepare import image_multiple, open_image
+
+    images = _images(messages)
+    sizes = [open_image(data).size for data in images]
+    token = image_multiple(model) ** 2 if images else 1
+    return sum(width * height // token - 1 for width, height in sizes)
+
+
+def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:
+    from trimaran.images.prepare import open_image
+
+    for number, data in enumerate(_images(prompt.messages), 1):
+        width, height = open_image(data).size
+        yield f"image {number}", f"{width} x {height} pixels, {len(data)} bytes as PNG"
+    yield "answer", prompt.answer
+    yield from prompt.extras.items()
+
+
+def _images(messages: Sequence[Message]) -> list[bytes]:
+    return [image for message in messages for image in message.images]
+
+
+def _write_images(number: int, prompt: Prompt, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, data in enumerate(_images(prompt.messages), 1):
+        path = folder / f"{number}-{place}.png"
+        path.write_bytes(data)
+        print(f"... {path}")
+
+
+def check(config: RunConfig, limit: int) -> int:
+    """Every row as a run would have it; 1 where one is bad."""
+    sections = (*config.data.train, *config.data.validation)
+    sizes = ImageSizes.of(config.data, config.model.path)
+    num_bad = 0
+    for dataset in open_datasets(sections, sizes):
+        num_bad += _check_dataset(config, dataset, limit - num_bad)
+    return int(num_bad > 0)
+
+
+def _check_dataset(config: RunConfig, dataset: Dataset, limit: int) -> int:
+    num_rows = num_bad = 0
+    for entry in dataset.entries():
+        num_rows += 1
+        try:
+            if isinstance(entry, InputError):
+                raise entry
+            check_row(config, entry, str(dataset.section.path.parent / entry.prompt_id))
+        except InputError as error:
+            num_bad += 1
+            if num_bad <= limit:
+                print(error)
+    print(f"{dataset.section.path}: {num_rows} rows, {num_bad} of them bad")
+    return num_bad

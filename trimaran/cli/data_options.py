@@ -1,0 +1,90 @@
+"""The options of `trimaran data`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from trimaran.data.recipes import RECIPES
+from trimaran.data.templates import TEMPLATES
+
+DATA_EXAMPLES = """\
+docs/data.md explains names, templates and the card. RUN is a run's YAML file, or a dataset's.
+examples:
+  trimaran data prepare gsm8k --from downloads/gsm8k -o data/gsm8k
+  trimaran data prepare math-17k --from dapo-math-17k.parquet -o data/math-17k/train.parquet
+  trimaran data prepare deepscaler --from deepscaler.json -o data/deepscaler --hold-out 500 \\
+      --model models/Qwen2.5-7B --max-prompt-tokens 2048 --workers 8
+  trimaran data prepare alpaca --from mine.csv -o data/mine --map prompt=task --map response=label
+  trimaran data show run.yaml                        what the model will see first, with its tokens
+  trimaran data show data/geo3k/train.parquet data.image_key=images model.path=models/Qwen2.5-VL-3B
+  trimaran data check run.yaml                       reads every row, prepares every image
+exit codes: 1 when check finds a bad row, 2 for bad input
+"""
+
+
+def add_data_commands(commands: Any) -> None:
+    data = commands.add_parser(
+        "data",
+        help="datasets: prepare one, show what a model will see, check every row",
+        epilog=DATA_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_prepare(actions)
+    show = actions.add_parser("show", help="what the model will see, and what judges it")
+    show.add_argument("--first", type=int, default=0, metavar="N", help="position (default 0)")
+    show.add_argument("--count", type=int, default=3, metavar="N", help="prompts (default 3)")
+    show.add_argument("--validation", action="store_true", help="held-out prompts instead")
+    show.add_argument("--images", metavar="FOLDER", help="where prepared images are written")
+    check = actions.add_parser("check", help="read every row, prepare every image, name the bad")
+    check.add_argument("--limit", type=int, default=20, metavar="N", help="rows that are named")
+    for command in (show, check):
+        command.add_argument("config", metavar="RUN", help="a run's YAML file, or a dataset's file")
+        command.add_argument(
+            "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
+        )
+
+
+def _add_prepare(actions: Any) -> None:
+    prepare = actions.add_parser(
+        "prepare", help="write a Parquet file that a run reads, and a card"
+    )
+    add = prepare.add_argument
+    add("name", choices=tuple(RECIPES), metavar="NAME", help=", ".join(RECIPES))
+    add("--from", dest="source", required=True, metavar="FILE|FOLDER|ID", help="what is prepared")
+    add("-o", "--output", required=True, metavar="OUT", help="a folder, or one .parquet file")
+    add("--split", help="only this one (default: all that are found)")
+    add(
+        "--map",
+        action="append",
+        default=[],
+        metavar="FIELD=COLUMN",
+        help="where prompt, query, response, system, history, messages or images stand; a.0.b is inside"
+        " of a column; may be repeated",
+    )
+    add(
+        "--template", choices=tuple(TEMPLATES), help="around each question: " + ", ".join(TEMPLATES)
+    )
+    add("--system", metavar="TEXT", help="the system message of every row; '' for none")
+    add("--thinking", choices=("on", "off"), help="off: Qwen3 is told not to think (/no_think)")
+    add(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="also keep it; may be repeated",
+    )
+    add("--unique", action="store_true", help="drop repetitions")
+    add("--model", metavar="FOLDER", help="whose tokenizer counts a prompt's tokens")
+    add("--max-prompt-tokens", type=int, metavar="N", help="drop longer prompts")
+    add("--min-pixels", type=int, default=262144, metavar="N", help="as data.min_pixels of the run")
+    add(
+        "--max-pixels", type=int, default=4194304, metavar="N", help="as data.max_pixels of the run"
+    )
+    add("--hold-out", type=int, default=0, metavar="N", help="rows for <split>-held-out.parquet")
+    add("--seed", type=int, default=1, metavar="N", help="which rows are held out (default 1)")
+    add("--limit", type=int, metavar="N", help="read only the first N rows")
+    add("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    add("--cache", metavar="FOLDER", help="where the datasets library keeps what a hub has sent")
+    add("--overwrite", action="store_true", help="make it again, also where nothing has changed")

@@ -1,0 +1,1 @@
+"""Datasets: their rows, prompts and order, and what `trimaran data` does with them; docs/data.md."""

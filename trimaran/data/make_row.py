@@ -1,0 +1,145 @@
+"""A row of a source -> the columns that a run reads, or the reason why it is dropped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from trimaran.config import MAX_PIXELS
+from trimaran.data.recipes import Draft, DroppedError, Recipe, find, read_row
+from trimaran.data.sources import SourceRow
+from trimaran.data.templates import NO_THINKING, Template
+from trimaran.errors import InputError
+from trimaran.types import IMAGE_PLACE, Message
+
+CountTokens = Callable[[Sequence[Message]], int]
+"""Tokens of a prompt, rendered by the model's chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be made of each row.
+
+    Example: Plan(RECIPES["gsm8k"], TEMPLATES["gsm8k"])
+    """
+
+    recipe: Recipe
+    template: Template
+    system: str | None = None
+    """Of every row, whatever system message it has."""
+    thinking: bool | None = None
+    """False: Qwen3's switch stands behind each question."""
+    keep: tuple[str, ...] = ()
+    """Further columns that the file gets, as texts."""
+    unique: bool = False
+    max_tokens: int | None = None
+    """A longer prompt is dropped."""
+    model: Path | None = None
+    """Whose tokenizer counts."""
+    min_pixels: int = 1
+    max_pixels: int = MAX_PIXELS
+    """Sizes with which an image's tokens are counted; the file gets the images as they are."""
+    limit: int | None = None
+    """Rows that are read, from the first one on."""
+    hold_out: int = 0
+    """Rows that are drawn for a second file. All rows are in memory then."""
+    seed: int = 1
+    """Which ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a row: columns, or the reason why it is dropped."""
+
+    place: str
+    columns: Mapping[str, Any] | None
+    reason: str = ""
+    tokens: int | None = None
+
+
+def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
+    """Pure but for images that lie in files of their own."""
+    try:
+        draft = read_row(row.values, plan.recipe)
+        images = [_embed(image, row.folder) for image in draft.images]
+        columns = _columns(draft, images, plan)
+        messages = [Message(one["role"], one["content"]) for one in columns["prompt"]]
+        tokens = count and count(messages) + _image_tokens(images, plan)
+        if plan.max_tokens is not None and tokens is not None and tokens > plan.max_tokens:
+            raise DroppedError(f"a prompt of more than {plan.max_tokens} tokens")
+    except DroppedError as dropped:
+        return Made(row.place, None, str(dropped))
+    kept = {name: _as_text(find(row.values, name)) for name in plan.keep}
+    return Made(row.place, {**columns, **kept}, tokens=tokens)
+
+
+def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
+    *before, (role, text) = draft.messages
+    text = plan.template.apply(text) + (NO_THINKING if plan.thinking is False else "")
+    messages = [*before, (role, text)]
+    system = plan.system
+    if system is None and not any(role == "system" for role, _ in before):
+        system = plan.template.system
+    if system is not None:
+        messages = [("system", system), *(one for one in messages if one[0] != "system")]
+    num_places = sum(text.count(IMAGE_PLACE) for _, text in messages)
+    if images and num_places not in (0, len(images)):
+        raise DroppedError(f"other than one {IMAGE_PLACE} an image")
+    if not images and num_places and plan.recipe.keys.get("images"):
+        raise DroppedError(f"{IMAGE_PLACE} without an image")
+    columns: dict[str, Any] = {
+        "prompt": [{"role": role, "content": text} for role, text in messages],
+        "answer": draft.answer,
+    }
+    if plan.recipe.data_source:
+        columns["data_source"] = plan.recipe.data_source
+    return columns | ({"images": images} if plan.recipe.keys.get("images") else {})
+
+
+def _embed(image: Any, folder: Path | None) -> dict[str, Any]:
+    """{"bytes", "path"}, decoded once to see that it can be. Raises DroppedError."""
+    from trimaran.images.prepare import open_image
+
+    data, name = image, ""
+    if isinstance(image, dict):
+        data, name = (cast(dict[str, Any], image).get(key) for key in ("bytes", "path"))
+    elif isinstance(image, str):
+        data, name = None, image
+    if data is None and name and folder is not None:
+        path = folder / name
+        if not path.is_file():
+            raise DroppedError("an image's file is missing")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DroppedError(f"an image's file cannot be read ({error.strerror})") from None
+    if not isinstance(data, bytes):
+        raise DroppedError("an image that is neither bytes nor a file")
+    try:
+        open_image(data)
+    except InputError as error:
+        raise DroppedError(f"an image: {error}") from None
+    return {"bytes": data, "path": str(name or "")}
+
+
+def _image_tokens(images: Sequence[Mapping[str, Any]], plan: Plan) -> int:
+    """Places among the tokens, but for the one of each that its mark in the text stands for."""
+    if not images or plan.model is None:
+        return 0
+    from trimaran.images.prepare import fit_size, image_multiple, open_image
+
+    multiple, total = image_multiple(plan.model), 0
+    for image in images:
+        width, height = open_image(image["bytes"]).size
+        sides = fit_size(height, width, plan.min_pixels, plan.max_pixels, multiple)
+        total += sides[0] * sides[1] // multiple**2 - 1
+    return total
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)

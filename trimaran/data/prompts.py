@@ -1,0 +1,276 @@
+"""A dataset's row -> a prompt with its images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from trimaran.config import DataSection, DatasetSection
+from trimaran.data.rows import Rows, open_rows
+from trimaran.errors import InputError
+from trimaran.types import IMAGE_PLACE, Message, Prompt
+
+MAX_FILE_BYTES = 1 << 28
+"""Of an image that a row names by its path."""
+
+
+class UnusableImageError(InputError):
+    """A row whose image cannot be prepared: its prompt is skipped, as one that is too long."""
+
+    def __init__(self, text: str, prompt: Prompt) -> None:
+        super().__init__(text)
+        self.prompt = prompt
+        """Without its images."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSizes:
+    """To which images are prepared; see `trimaran.images.prepare`."""
+
+    min_pixels: int
+    max_pixels: int
+    multiple: int
+
+    @classmethod
+    def of(cls, data: DataSection, model_folder: Path) -> ImageSizes | None:
+        """None where no dataset has images. Raises InputError where the model takes none."""
+        if not data.has_images:
+            return None
+        from trimaran.images.prepare import image_multiple
+
+        return cls(data.min_pixels, data.max_pixels, image_multiple(model_folder))
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """As a row has it: its bytes, or where they lie."""
+
+    data: bytes | None
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The prompts of one file. Each is read, and its images are prepared, when it is asked for.
+
+    Example:
+        dataset = Dataset(config.data.train[0], sizes=None)
+        dataset[0].messages[-1].text  # "What is 0 + 0?"
+    """
+
+    section: DatasetSection
+    sizes: ImageSizes | None = None
+    """None: without `section.image_key`, or where images are not looked at."""
+    name: str = ""
+    """In prompt ids; the file's own where it is empty."""
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Raises InputError when the file is missing or empty."""
+        return open_rows(self.section.path)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> Prompt:
+        """Raises InputError that names the row, and UnusableImageError."""
+        line, row = self.rows[place]
+        return self._load(line, *self._read(line, row))
+
+    def texts(self) -> Iterator[Prompt]:
+        """All prompts in the order of the file, with none of their images: what can be checked quickly.
+
+        Raises InputError at the first row that is wrong.
+        """
+        return (self._read(line, row)[0] for line, row in self.rows)
+
+    def entries(self) -> Iterator[Prompt | InputError]:
+        """The same with their images; a row that is wrong, or cannot be read, as its error."""
+        for place in range(len(self)):
+            try:
+                yield self[place]
+            except InputError as error:
+                yield error
+
+    def _read(self, line: int, row: Any) -> tuple[Prompt, tuple[_Image, ...]]:
+        place, section = f"{self.section.path}:{line}", self.section
+        _check(place, row, section)
+        used = (section.prompt_key, section.answer_key, section.image_key)
+        images = _images(place, row[section.image_key]) if section.image_key is not None else ()
+        messages = _messages(place, row[section.prompt_key], section)
+        if section.image_key is not None:
+            messages = _with_places(place, messages, len(images))
+        prompt = Prompt(
+            prompt_id=f"{self.name or section.path.name}:{line}",
+            messages=messages,
+            task=section.task,
+            answer=_text(row[section.answer_key]),
+            extras={k: _text(v) for k, v in row.items() if k not in used and v is not None},
+        )
+        return prompt, images
+
+    def _load(self, line: int, prompt: Prompt, images: tuple[_Image, ...]) -> Prompt:
+        if not images or self.sizes is None:
+            return prompt
+        prepared: list[bytes] = []
+        for number, image in enumerate(images, 1):
+            try:
+                prepared.append(self._prepare(image))
+            except InputError as error:
+                where = f"image {number}" + (f" ({image.path})" if image.path else "")
+                text = f"{self.section.path}:{line}: {where}: {error}"
+                raise UnusableImageError(text, prompt) from None
+        return replace(prompt, messages=_give(prompt.messages, prepared))
+
+    def _prepare(self, image: _Image) -> bytes:
+        from trimaran.images.prepare import prepare_image
+
+        assert self.sizes
+        data = image.data if image.data is not None else self._read_file(image.path)
+        return prepare_image(
+            data, self.sizes.min_pixels, self.sizes.max_pixels, self.sizes.multiple
+        )
+
+    def _read_file(self, name: str) -> bytes:
+        """Of the dataset's own folder: a dataset shall not name any file of its reader's host."""
+        folder = self.section.path.parent.resolve()
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
+            raise InputError(f"lies outside of the dataset's folder {folder}; bring it there")
+        try:
+            if not path.is_file():  # a pipe would hold its reader for ever
+                raise InputError(f"there is no file {path}")
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise InputError(f"{path} has more than {MAX_FILE_BYTES >> 20} MiB")
+            return path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def open_datasets(
+    sections: Sequence[DatasetSection], sizes: ImageSizes | None
+) -> tuple[Dataset, ...]:
+    """Prompt ids begin with the files' names, or with their paths where two have one name.
+
+    Raises InputError where a file is missing, empty or none of its format.
+    """
+    names = [section.path.name for section in sections]
+    paths = {section.path for section in sections}
+    is_clear = len(paths) == len({path.name for path in paths})
+    datasets = tuple(
+        Dataset(section, sizes, name if is_clear else str(section.path))
+        for section, name in zip(sections, names, strict=True)
+    )
+    for dataset in datasets:
+        len(dataset)  # opens it
+    return datasets
+
+
+def without_images(prompt: Prompt) -> Prompt:
+    return replace(prompt, messages=tuple(replace(one, images=()) for one in prompt.messages))
+
+
+def _check(place: str, row: Any, section: DatasetSection) -> None:
+    if not isinstance(row, dict):
+        raise InputError(f"{place}: a row must be an object with {section.prompt_key!r}")
+    row = cast(dict[str, Any], row)
+    for key, setting in ((section.prompt_key, "prompt_key"), (section.answer_key, "answer_key")):
+        if row.get(key) is None:
+            raise InputError(_missing(place, key, setting, row))
+    if section.image_key is not None and section.image_key not in row:
+        raise InputError(_missing(place, section.image_key, "image_key", row))
+    values = ((key, value) for key, value in row.items() if key != section.image_key)
+    if bad := next((key for key, value in values if not _is_unicode(_text(value))), None):
+        raise InputError(f"{place}: {bad!r} holds half of a surrogate pair, which is no text")
+
+
+def _missing(place: str, key: str, setting: str, row: Mapping[str, Any]) -> str:
+    keys = ", ".join(map(repr, row)) or "no keys"
+    return f"{place}: no {key!r}; the row has {keys} (data.{setting} names the column)"
+
+
+def _messages(place: str, value: Any, section: DatasetSection) -> tuple[Message, ...]:
+    if isinstance(value, str) and value:
+        system = (Message("system", section.system),) if section.system is not None else ()
+        return (*system, Message("user", value))
+    if isinstance(value, list) and value and all(map(_is_message, cast(list[Any], value))):
+        items = cast(list[dict[str, str]], value)
+        return tuple(Message(item["role"], item["content"]) for item in items)
+    raise InputError(
+        f"{place}: {section.prompt_key!r} must be a text or a list of"
+        ' {"role": text, "content": text} messages, and not empty'
+    )
+
+
+def _is_message(item: Any) -> bool:
+    if not isinstance(item, Mapping):
+        return False
+    message = cast(Mapping[str, Any], item)
+    return all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def _images(place: str, value: Any) -> tuple[_Image, ...]:
+    items = cast(list[Any], value) if isinstance(value, list) else [value]
+    return tuple(_image(place, item) for item in items if item is not None)
+
+
+def _image(place: str, value: Any) -> _Image:
+    if isinstance(value, bytes):
+        return _Image(value)
+    if isinstance(value, str) and value:
+        return _Image(None, value)
+    if isinstance(value, dict):
+        data, path = (cast(dict[str, Any], value).get(key) for key in ("bytes", "path"))
+        if isinstance(data, bytes):
+            return _Image(data, path if isinstance(path, str) else "")
+        if isinstance(path, str) and path:
+            return _Image(None, path)
+    raise InputError(
+        f"{place}: an image is bytes, a path or {{bytes, path}}, not {type(cast(Any, value)).__name__}"
+        " (data.image_key names the column)"
+    )
+
+
+def _with_places(place: str, messages: tuple[Message, ...], num_images: int) -> tuple[Message, ...]:
+    """With one IMAGE_PLACE an image. Where a row's texts have none at all, its images come first in its
+    first user message."""
+    num_places = sum(message.text.count(IMAGE_PLACE) for message in messages)
+    if num_images == num_places:
+        return messages
+    first = next((i for i, message in enumerate(messages) if message.role == "user"), None)
+    if num_places or first is None:
+        raise InputError(
+            f"{place}: {num_images} images, and {IMAGE_PLACE} stands {num_places} times in the prompt;"
+            " each image needs one, or leave all out to have the images first"
+        )
+    text = IMAGE_PLACE * num_images + messages[first].text
+    return (*messages[:first], replace(messages[first], text=text), *messages[first + 1 :])
+
+
+def _give(messages: tuple[Message, ...], images: Sequence[bytes]) -> tuple[Message, ...]:
+    """Each message the images whose places stand in it."""
+    given: list[Message] = []
+    start = 0
+    for message in messages:
+        end = start + message.text.count(IMAGE_PLACE)
+        given.append(replace(message, images=tuple(images[start:end])))
+        start = end
+    return tuple(given)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
