@@ -15,6 +15,7 @@ from services.trainer.convert import checkpoint_to_huggingface, huggingface_to_c
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenOutputs
+from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import FAMILIES, IMAGE, write_tiny_vision
 from tests.trainer.plain_policy import plain_logprobs
 from tests.trainer.plain_vision import PlainVision, vision_batch
@@ -150,6 +151,22 @@ def test_a_frozen_tower_has_no_gradient_and_is_published(folders: dict[str, Path
 
 
 @pytest.mark.usefixtures("single_rank")
+def test_the_reference_sees_the_images_through_its_own_tower(folders: dict[str, Path]) -> None:
+    folder = folders["qwen3_vl"]
+    tree = make_config(folder).model_dump(mode="json")
+    tree["algorithm"] = {"kl": {"coefficient": 0.1}}
+    policy = make_policy(parse_config(tree))
+    packed = packed_of(vision_batch(1, folder))
+    begun = policy.forward([packed])[0].logprobs_M
+    assert torch.equal(policy.forward_reference([packed])[0], begun)
+    train(policy, packed, torch.ones(len(packed.targets_M)))
+    policy.sum_gradients()
+    policy.update(1e-3)
+    assert torch.equal(policy.forward_reference([packed])[0], begun)
+    assert (policy.forward([packed])[0].logprobs_M - begun).abs().max() > 1e-2
+
+
+@pytest.mark.usefixtures("single_rank")
 def test_adapters_are_the_language_models_alone(folders: dict[str, Path]) -> None:
     lora = {"rank": 2, "alpha": 4.0, "targets": ["q_proj", "gate_proj", "up_proj", "down_proj"]}
     policy = make_policy(make_config(folders["qwen3_vl"], lora=lora))
@@ -192,7 +209,9 @@ def test_a_checkpoint_of_any_layout_holds_the_tower(
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_images_that_the_rollout_did_not_see_are_refused(folders: dict[str, Path]) -> None:
+def test_images_that_the_rollout_did_not_see_are_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     folder = folders["qwen2_5_vl"]
     policy, batch = make_policy(make_config(folder)), vision_batch(1, folder)
 
@@ -209,6 +228,8 @@ def test_images_that_the_rollout_did_not_see_are_refused(folders: dict[str, Path
         "its images take 11 tokens, and its prompt has 12 places",
         prompt_token_ids=(*right.prompt_token_ids, IMAGE),
     )
+    with pytest.raises(InputError, match="row 0: has images, and the model has no vision tower"):
+        make_policy(make_config(write_tiny_model(tmp_path / "text"))).forward([packed_of(batch)])
     broken = replace(right.prompt.messages[0], images=(b"no image",))
     refused(
         "row 1: image 1: 8 bytes are no whole PNG", prompt=replace(right.prompt, messages=(broken,))
