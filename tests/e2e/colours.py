@@ -65,7 +65,7 @@ def write_rows(path: Path, rows: Iterable[tuple[str, str]], seed: int) -> None:
 
 def write_task(folder: Path, **sections: Any) -> Path:
     """The model, the data, and the run's configuration, which is returned."""
-    tiny_vision.write_tiny_vision(folder / "model", text=SHAPE, tower=TOWER)
+    tiny_vision.write_tiny_vision(folder / "model", num_layers=2, text=SHAPE, tower=TOWER)
     answers = [LETTERS[number % 4] for number in range(NUM_TRAIN)]
     write_rows(folder / "train.parquet", zip(answers, answers, strict=True), seed=0)
     kept = [LETTERS[number % 4] for number in range(NUM_HELD_OUT)]

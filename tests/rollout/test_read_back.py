@@ -45,7 +45,7 @@ def report(request, tmp_path_factory):
         shape |= experts
     if family in tiny_vision.FAMILIES:
         text = {**tiny_vision.TEXT, "num_key_value_heads": num_kv_heads, "vocab_size": 160}
-        tiny_vision.write_tiny_vision(folder, family, dtype, tied=tied, text=text)
+        tiny_vision.write_tiny_vision(folder, family, dtype, tied=tied, num_layers=2, text=text)
     else:
         write_tiny_model(folder, family, tied, dtype, shape=shape)
     process = subprocess.run(
