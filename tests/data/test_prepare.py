@@ -149,11 +149,11 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     (tmp_path / "images" / "bad.png").write_bytes(png(280, 280)[:500])
     config = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"question": "How wide? <image1>", "answer": "280", "image": f"images/{name}.png"}
         for name in ("1", "bad", "none")
     ]
-    rows.append({"question": "<image1> <image2>", "answer": "1", "image": "images/1.png"})
+    rows.append({"question": "<image> <image>", "answer": "1", "image": "images/1.png"})
     rows.append({"question": "<image>", "answer": "1", "image": None})
     rows.append({"question": "Without?", "answer": "1", "image": None})
     card = prepared(tmp_path, rows, plan("geo3k", model=tmp_path))

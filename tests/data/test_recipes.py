@@ -52,6 +52,11 @@ def user(text: str) -> tuple[tuple[str, str], ...]:
             Draft(user("Is <image> like <image>?"), "1", ("a", "b")),
         ),
         (
+            "geo3k",
+            {"question": "A: <image1>, B: <image2>", "answer": "1", "image": "a"},
+            Draft(user("A: <image>, B: (image 2)"), "1", ("a",)),
+        ),
+        (
             "alpaca",
             {"instruction": "Add.", "input": "1 2", "output": "3", "system": "Be brief."},
             Draft((("system", "Be brief."), ("user", "Add.\n1 2")), "3"),

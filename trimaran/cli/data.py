@@ -108,27 +108,41 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
     prompts = (HeldOutPrompts if options.validation else TrainingPrompts).open(config)
     if options.validation and not len(prompts):
         raise InputError("--validation: the run has no data.validation")
-    tokenizer = ChatTokenizer(config.model.path) if config.model.path.is_dir() else None
+    model = config.model.path
+    tokenizer = ChatTokenizer(model, takes_images=True) if model.is_dir() else None
     if tokenizer is None:
-        print(f"{config.model.path}: no such model; texts are shown without its chat template")
+        print(f"{model}: no such model; texts are shown without its chat template")
     last = options.first + options.count
     for number in range(options.first, min(last, len(prompts)) if options.validation else last):
         prompt = asyncio.run(prompts.fetch(number))
-        print("\n".join(_shown(number, prompt, tokenizer)))
+        print("\n".join(_shown(number, prompt, model, tokenizer)))
         if options.images:
             _write_images(number, prompt, Path(options.images))
     return 0
 
 
-def _shown(number: int, prompt: Prompt, tokenizer: ChatTokenizer | None) -> Iterator[str]:
+def _shown(
+    number: int, prompt: Prompt, model: Path, tokenizer: ChatTokenizer | None
+) -> Iterator[str]:
     yield f"--- {number}: {prompt.prompt_id}, task {prompt.task}"
     if tokenizer is None:
         yield from (f"[{message.role}] {message.text}" for message in prompt.messages)
     else:
         token_ids = tokenizer.tokenize(prompt.messages)
         yield tokenizer.show(token_ids)
-        yield f"... {len(token_ids)} tokens"
+        places = _image_places(prompt.messages, model)
+        yield f"... {len(token_ids) + places} tokens"
     yield from (f"... {name}: {text[:200]}" for name, text in _beside(prompt))
+
+
+def _image_places(messages: Sequence[Message], model: Path) -> int:
+    """Among the model's tokens, but for the one of each image that its chat template writes."""
+    from trimaran.images.prepare import image_multiple, open_image
+
+    images = _images(messages)
+    sizes = [open_image(data).size for data in images]
+    token = image_multiple(model) ** 2 if images else 1
+    return sum(width * height // token - 1 for width, height in sizes)
 
 
 def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:

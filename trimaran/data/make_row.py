@@ -66,7 +66,7 @@ def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
         draft = read_row(row.values, plan.recipe)
         images = [_embed(image, row.folder) for image in draft.images]
         columns = _columns(draft, images, plan)
-        messages = [Message(**_message(one)) for one in columns["prompt"]]
+        messages = [Message(one["role"], one["content"]) for one in columns["prompt"]]
         tokens = count and count(messages) + _image_tokens(images, plan)
         if plan.max_tokens is not None and tokens is not None and tokens > plan.max_tokens:
             raise DroppedError(f"a prompt of more than {plan.max_tokens} tokens")
@@ -97,10 +97,6 @@ def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str
     if plan.recipe.data_source:
         columns["data_source"] = plan.recipe.data_source
     return columns | ({"images": images} if plan.recipe.keys.get("images") else {})
-
-
-def _message(turn: Mapping[str, str]) -> dict[str, str]:
-    return {"role": turn["role"], "text": turn["content"]}
 
 
 def _embed(image: Any, folder: Path | None) -> dict[str, Any]:

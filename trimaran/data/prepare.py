@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
+from trimaran.data.arrow import parquet, pyarrow
 from trimaran.data.make_row import CountTokens, Made, Plan, make_row
 from trimaran.data.sources import CARD, Source, SourceRow, digest_of, told
 from trimaran.errors import InputError
@@ -192,9 +193,6 @@ def _draw(length: int, plan: Plan, name: str) -> set[int]:
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Beside the file first, so that half of one is never taken for it."""
-    import pyarrow
-    from pyarrow import parquet
-
     rows, number = iter(rows), 0
     with _beside(path) as partial:
         first = next(rows, None)
@@ -202,17 +200,17 @@ def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
             return 0
         schema = _schema(first)
         size = GROUP_IMAGES if "images" in first else GROUP_ROWS
-        with parquet.ParquetWriter(partial, schema) as file:
+        with parquet().ParquetWriter(partial, schema) as file:
             group = [first, *islice(rows, size - 1)]
             while group:
-                file.write_table(pyarrow.Table.from_pylist(group, schema))
+                file.write_table(pyarrow().Table.from_pylist(group, schema))
                 number += len(group)
                 group = list(islice(rows, size))
         return number
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _beside(path: Path) -> Generator[Path]:
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial
@@ -223,14 +221,13 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def _schema(row: Mapping[str, Any]) -> Any:
-    import pyarrow
-
-    text = pyarrow.string()
+    arrow = pyarrow()
+    text = arrow.string()
     kinds: dict[str, Any] = {
-        "prompt": pyarrow.list_(pyarrow.struct([("role", text), ("content", text)])),
-        "images": pyarrow.list_(pyarrow.struct([("bytes", pyarrow.binary()), ("path", text)])),
+        "prompt": arrow.list_(arrow.struct([("role", text), ("content", text)])),
+        "images": arrow.list_(arrow.struct([("bytes", arrow.binary()), ("path", text)])),
     }
-    return pyarrow.schema([(name, kinds.get(name, text)) for name in row])
+    return arrow.schema([(name, kinds.get(name, text)) for name in row])
 
 
 def _card(source: Source, plan: Plan, counts: Counts, files: Sequence[Path]) -> CardTree:

@@ -230,7 +230,7 @@ def _image(place: str, value: Any) -> _Image:
         if isinstance(path, str) and path:
             return _Image(None, path)
     raise InputError(
-        f"{place}: an image is bytes, a path or {{bytes, path}}, not {type(value).__name__}"
+        f"{place}: an image is bytes, a path or {{bytes, path}}, not {type(cast(Any, value)).__name__}"
         " (data.image_key names the column)"
     )
 

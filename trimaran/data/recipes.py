@@ -10,9 +10,12 @@ from typing import Any, cast
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE
 
-NUMBERED_PLACE = re.compile(r"<image\s?\d+>")
-ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
-ROLES |= {"system": "system", "observation": "tool", "tool": "tool", "function_call": "assistant"}
+NUMBERED_PLACE = re.compile(r"<image\s?(\d+)>")
+ROLES = {
+    **{name: name for name in ("system", "user", "assistant", "tool")},
+    **{"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"},
+}
+"""As conversations have them -> as chat templates have them."""
 
 
 class DroppedError(Exception):
@@ -106,7 +109,7 @@ def read_row(values: Mapping[str, Any], recipe: Recipe) -> Draft:
     if not answer.strip():
         raise DroppedError("no answer")
     if pictures:
-        messages = [(role, NUMBERED_PLACE.sub(IMAGE_PLACE, text)) for role, text in messages]
+        messages = [(role, _with_places(text, len(pictures))) for role, text in messages]
     return Draft(tuple(messages), answer.strip(), pictures)
 
 
@@ -122,6 +125,16 @@ def mapped(recipe: Recipe, given: Sequence[str]) -> dict[str, Sequence[str]]:
             raise InputError(f"--map {word}: give field=column, a field of {', '.join(fields)}")
         keys[name] = [column] if column else []
     return keys
+
+
+def _with_places(text: str, num_images: int) -> str:
+    """Of numbered marks those that have an image become IMAGE_PLACE. A further one names a part of the
+    last image, and becomes words."""
+
+    def place(mark: re.Match[str]) -> str:
+        return IMAGE_PLACE if int(mark[1]) <= num_images else f"(image {mark[1]})"
+
+    return NUMBERED_PLACE.sub(place, text)
 
 
 def _instruction(values: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from trimaran.choices import DATASET_FORMATS
+from trimaran.data.arrow import parquet, pyarrow
 from trimaran.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -125,14 +126,12 @@ class ParquetRows:
     """Reads a row with the row group that it lies in. Groups that were read are kept, up to CACHE_BYTES."""
 
     def __init__(self, path: Path) -> None:
-        from pyarrow import parquet
-
         self._path = path
         with self._told():
-            self._file = parquet.ParquetFile(path)
+            self._file = parquet().ParquetFile(path)
             about = self._file.metadata
             groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        self._ends = list(accumulate(group.num_rows for group in groups))
+        self._ends: list[int] = list(accumulate(group.num_rows for group in groups))
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
         largest = max((group.total_byte_size for group in groups), default=0)
@@ -153,10 +152,8 @@ class ParquetRows:
             return place + 1, self._group(number).slice(place - first, 1).to_pylist()[0]
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        from pyarrow import parquet
-
         with self._told():
-            batches = parquet.ParquetFile(self._path).iter_batches(STREAMED_ROWS)
+            batches = parquet().ParquetFile(self._path).iter_batches(STREAMED_ROWS)
             rows = (row for batch in batches for row in batch.to_pylist())
             yield from enumerate(rows, start=1)
 
@@ -173,9 +170,7 @@ class ParquetRows:
 
     @contextmanager
     def _told(self) -> Generator[None]:
-        import pyarrow
-
         try:
             yield
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow().ArrowException, OSError) as error:
             raise InputError(f"{self._path}: not Parquet ({error})") from None

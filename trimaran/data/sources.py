@@ -12,6 +12,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any, cast
 
+from trimaran.data.arrow import ipc, pyarrow
 from trimaran.data.rows import JsonlRows, ParquetRows
 from trimaran.errors import InputError
 
@@ -216,20 +217,17 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _read_arrow(path: Path) -> Iterator[tuple[int, Any]]:
     """A file or a stream of Arrow's IPC; the datasets library writes streams."""
-    import pyarrow
-    from pyarrow import ipc
-
     try:
-        with pyarrow.memory_map(str(path)) as file:
+        with pyarrow().memory_map(str(path)) as file:
             try:
-                reader = ipc.open_file(file)
+                reader = ipc().open_file(file)
                 batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
-            except pyarrow.ArrowInvalid:
+            except pyarrow().ArrowInvalid:
                 file.seek(0)
-                batches = iter(ipc.open_stream(file))
+                batches = iter(ipc().open_stream(file))
             rows = (row for batch in batches for row in batch.to_pylist())
             yield from enumerate(rows, 1)
-    except pyarrow.ArrowException as error:
+    except pyarrow().ArrowException as error:
         raise InputError(f"{path}: not Arrow ({error})") from None
 
 
