@@ -15,6 +15,7 @@ from services.trainer.convert import checkpoint_to_huggingface, huggingface_to_c
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenOutputs
+from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import FAMILIES, IMAGE, write_tiny_vision
 from tests.trainer.plain_policy import plain_logprobs
 from tests.trainer.plain_vision import PlainVision, vision_batch
@@ -192,7 +193,9 @@ def test_a_checkpoint_of_any_layout_holds_the_tower(
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_images_that_the_rollout_did_not_see_are_refused(folders: dict[str, Path]) -> None:
+def test_images_that_the_rollout_did_not_see_are_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     folder = folders["qwen2_5_vl"]
     policy, batch = make_policy(make_config(folder)), vision_batch(1, folder)
 
@@ -209,6 +212,8 @@ def test_images_that_the_rollout_did_not_see_are_refused(folders: dict[str, Path
         "its images take 11 tokens, and its prompt has 12 places",
         prompt_token_ids=(*right.prompt_token_ids, IMAGE),
     )
+    with pytest.raises(InputError, match="row 0: has images, and the model has no vision tower"):
+        make_policy(make_config(write_tiny_model(tmp_path / "text"))).forward([packed_of(batch)])
     broken = replace(right.prompt.messages[0], images=(b"no image",))
     refused(
         "row 1: image 1: 8 bytes are no whole PNG", prompt=replace(right.prompt, messages=(broken,))

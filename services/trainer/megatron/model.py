@@ -40,7 +40,9 @@ from services.trainer.megatron.vision import (
 )
 from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import GroupLengths
+from services.trainer.prompt_images import PromptImages
 from trimaran.config import RunConfig
+from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout, RankPlace
 
@@ -144,7 +146,7 @@ class PackedGPT(GPTModel):
         With sequence or context parallelism N is this rank's share of the tokens.
         """
         token_ids, groups = _pad(packed, self._padding)
-        images = self._images.read(packed.images) if self._images else None
+        images = self._read(packed.images)
         layout = build_layout(
             groups,
             self._inverse_frequencies,
@@ -176,6 +178,14 @@ class PackedGPT(GPTModel):
         targets = packed.targets_M[own] - first
         outputs = vocab_parallel_outputs(hidden, weight, targets, self._head, entropy)
         return self._context.join(outputs, own, len(packed.targets_M))
+
+    def _read(self, prompts: Sequence[PromptImages]) -> SeenImages | None:
+        if self._images is None and prompts:
+            raise InputError(
+                f"{prompts[0].prompt_id}: has images, and the model has no vision tower; use a model of"
+                " Qwen2.5-VL or Qwen3-VL, or a dataset without images"
+            )
+        return self._images.read(prompts) if self._images else None
 
     def _positions(self, groups: Sequence[GroupLengths], images: SeenImages) -> torch.Tensor:
         """[N, D / 2]"""

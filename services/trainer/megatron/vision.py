@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ from services.trainer.prompt_images import PromptImages
 from trimaran.errors import InputError
 from trimaran.images.processor import ImageProcessor, ProcessedImages
 from trimaran.vision_tower import VisionFacts
+
+TOWERS = {
+    "qwen2_5_vl": (
+        "qwen2_5_vl.modeling_qwen2_5_vl",
+        "Qwen2_5_VisionTransformerPretrainedModel",
+    ),
+    "qwen3_vl": ("qwen3_vl.modeling_qwen3_vl", "Qwen3VLVisionModel"),
+    "qwen3_vl_moe": ("qwen3_vl_moe.modeling_qwen3_vl_moe", "Qwen3VLMoeVisionModel"),
+}
+"""By `model_type`: where transformers has each family's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +110,15 @@ class ImageReader:
 
 def make_tower(folder: Path, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
     """transformers' own, as the folder's config.json describes it; weights are loaded later."""
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig
 
-    section = AutoConfig.from_pretrained(folder, local_files_only=True).vision_config
+    whole = AutoConfig.from_pretrained(folder, local_files_only=True)
+    module, name = TOWERS[whole.model_type]
+    tower_class: Any = getattr(import_module(f"transformers.models.{module}"), name)
     with device:
-        tower: Any = AutoModel.from_config(
-            section, dtype=config.params_dtype, attn_implementation="sdpa"
+        # What from_config of the auto classes calls; these know no towers before transformers 5.2x.
+        tower = tower_class._from_config(
+            whole.vision_config, dtype=config.params_dtype, attn_implementation="sdpa"
         )
     if config.recompute_granularity:
         # Its name before transformers 5.2x.
