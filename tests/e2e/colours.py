@@ -113,7 +113,7 @@ def main(folder: Path, family: str) -> None:
 def _main() -> None:
     parser = ArgumentParser(description="Trains a tiny model to name the colour of an image.")
     parser.add_argument("folder", nargs="?", type=Path, help="kept; it must not exist")
-    parser.add_argument("--family", default="qwen2_5_vl", choices=("qwen2_5_vl", "qwen3_vl"))
+    parser.add_argument("--family", default="qwen2_5_vl", choices=tiny_vision.FAMILIES)
     given = parser.parse_args()
     if given.folder:
         given.folder.mkdir(parents=True)

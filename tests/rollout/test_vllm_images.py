@@ -68,7 +68,14 @@ class Seen:
             assert (found - self.logprobs(group, completion)).abs().max() < TOLERANCE
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "qwen2_5_vl",
+        "qwen3_vl",
+        pytest.param("qwen3_vl_moe", marks=pytest.mark.thorough),
+    ],
+)
 def seen(request, tmp_path_factory):
     found = Seen(request.param, tmp_path_factory.mktemp(request.param))
     yield found
