@@ -151,6 +151,22 @@ def test_a_frozen_tower_has_no_gradient_and_is_published(folders: dict[str, Path
 
 
 @pytest.mark.usefixtures("single_rank")
+def test_the_reference_sees_the_images_through_its_own_tower(folders: dict[str, Path]) -> None:
+    folder = folders["qwen3_vl"]
+    tree = make_config(folder).model_dump(mode="json")
+    tree["algorithm"] = {"kl": {"coefficient": 0.1}}
+    policy = make_policy(parse_config(tree))
+    packed = packed_of(vision_batch(1, folder))
+    begun = policy.forward([packed])[0].logprobs_M
+    assert torch.equal(policy.forward_reference([packed])[0], begun)
+    train(policy, packed, torch.ones(len(packed.targets_M)))
+    policy.sum_gradients()
+    policy.update(1e-3)
+    assert torch.equal(policy.forward_reference([packed])[0], begun)
+    assert (policy.forward([packed])[0].logprobs_M - begun).abs().max() > 1e-2
+
+
+@pytest.mark.usefixtures("single_rank")
 def test_adapters_are_the_language_models_alone(folders: dict[str, Path]) -> None:
     lora = {"rank": 2, "alpha": 4.0, "targets": ["q_proj", "gate_proj", "up_proj", "down_proj"]}
     policy = make_policy(make_config(folders["qwen3_vl"], lora=lora))

@@ -253,6 +253,5 @@ def gib(number: float) -> str:
 def describe_model(model: Model) -> str:
     """Example: "7.62 billion parameters, bfloat16, 28 layers" """
     facts: ModelFacts = model.facts
-    return (
-        f"{model.matrices / 1e9:,.3g} billion parameters, {model.dtype}, {facts.num_layers} layers"
-    )
+    tower = f", a vision tower of {model.tower / 1e9:,.3g} billion" if facts.vision else ""
+    return f"{model.matrices / 1e9:,.3g} billion parameters, {model.dtype}, {facts.num_layers} layers{tower}"
