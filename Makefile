@@ -30,7 +30,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer faults-weights faults-runs mutate-weights clean
+.PHONY: install demo demo-vision test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -51,6 +51,10 @@ ifdef PLUGIN
 else
 	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)
 endif
+
+# Does a policy learn to look at the image? A tiny vision-language model, a minute.
+demo-vision: install
+	$(BIN)/python -m tests.e2e.colours
 
 test: lint unit e2e
 

@@ -101,13 +101,17 @@ def write_tiny_vision(
     seed: int = 0,
     tied: bool = False,
     num_layers: int = 3,
+    text: Mapping[str, Any] = TEXT,
+    tower: Mapping[str, Any] = TOWER,
 ) -> Path:
     """`family`: one of `FAMILIES`. One token a character, one for each square of `patch_multiple`
     pixels of an image. Weights are large enough that logits differ and that the image matters."""
     import torch
 
     torch.manual_seed(seed)
-    model = _model_class(family)(_config(family, tied, num_layers))
+    model = _model_class(family)(
+        _config(family, tied, {**text, "num_hidden_layers": num_layers}, tower)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
@@ -133,11 +137,10 @@ def _model_class(family: str) -> Any:
     }[family]
 
 
-def _config(family: str, tied: bool, num_layers: int) -> Any:
+def _config(family: str, tied: bool, text: Mapping[str, Any], tower: Mapping[str, Any]) -> Any:
     import transformers
 
-    own: dict[str, Any] = {**TEXT, "num_hidden_layers": num_layers}
-    own["rope_parameters"] = ROPE[family]
+    own: dict[str, Any] = {**text, "rope_parameters": ROPE[family]}
     if family == "qwen2_5_vl":
         config_class: Any = transformers.Qwen2_5_VLConfig
         own |= {"bos_token_id": None, "eos_token_id": 1}
@@ -147,7 +150,7 @@ def _config(family: str, tied: bool, num_layers: int) -> Any:
     if family == "qwen3_vl_moe":
         config_class = transformers.Qwen3VLMoeConfig
         own |= {**EXPERTS, "tie_word_embeddings": tied}
-    eyes = {**TOWER, **EYES[family], "out_hidden_size": own["hidden_size"]}
+    eyes = {**tower, **EYES[family], "out_hidden_size": own["hidden_size"]}
     return config_class(text_config=own, vision_config=eyes, tie_word_embeddings=tied, **TOKENS)
 
 

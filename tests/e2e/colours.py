@@ -1,6 +1,6 @@
 """Learning through the image: a task whose answer depends on nothing else.
 
-    python -m tests.e2e.colours [FOLDER]
+    python -m tests.e2e.colours [--family FAMILY] [FOLDER]
 
 Every prompt is the same text and an image of noise about one of four colours. The answer is one token,
 a letter. A policy that does not look gets a quarter of the rewards at best. A tiny random Qwen2.5-VL
@@ -16,7 +16,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from argparse import ArgumentParser
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -32,52 +33,52 @@ from tests.e2e import runs
 COLOURS = {"r": (220, 30, 30), "g": (30, 200, 40), "b": (40, 60, 220), "y": (230, 210, 40)}
 LETTERS = tuple(COLOURS)
 NOISE = 20
-SIDE = 56
-"""Pixels: four image tokens."""
 TEXT = "<image>What colour is it? "
-STEPS = 100
+STEPS = 40
 NUM_TRAIN = 256
 NUM_HELD_OUT = 32
 SHAPE = {**tiny_vision.TEXT, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
 TOWER = {**tiny_vision.TOWER, "hidden_size": 32, "intermediate_size": 64}
 
 
-def picture(letter: str, rng: np.random.Generator) -> bytes:
-    """A PNG file."""
-    noise = rng.integers(-NOISE, NOISE + 1, (SIDE, SIDE, 3))
+def picture(letter: str, side: int, rng: np.random.Generator) -> bytes:
+    """A PNG file of `side` x `side` pixels."""
+    noise = rng.integers(-NOISE, NOISE + 1, (side, side, 3))
     pixels = (np.array(COLOURS[letter]) + noise).clip(0, 255).astype(np.uint8)
     data = io.BytesIO()
     Image.fromarray(pixels, "RGB").save(data, "PNG")
     return data.getvalue()
 
 
-def write_rows(path: Path, rows: Iterable[tuple[str, str]], seed: int) -> None:
+def write_rows(path: Path, rows: Iterable[tuple[str, str]], side: int, seed: int) -> None:
     """`rows`: (right answer, colour of the image)."""
     import pyarrow
     from pyarrow import parquet
 
     rng = np.random.default_rng(seed)
     table = [
-        {"prompt": TEXT, "answer": answer, "image": picture(colour, rng)} for answer, colour in rows
+        {"prompt": TEXT, "answer": answer, "image": picture(colour, side, rng)}
+        for answer, colour in rows
     ]
     parquet.write_table(pyarrow.Table.from_pylist(table), path)
 
 
-def write_task(folder: Path, **sections: Any) -> Path:
+def write_task(folder: Path, family: str = "qwen2_5_vl", **sections: Any) -> Path:
     """The model, the data, and the run's configuration, which is returned."""
-    tiny_vision.write_tiny_vision(folder / "model", text=SHAPE, tower=TOWER)
+    side = 2 * tiny_vision.patch_multiple(family)  # four image tokens
+    tiny_vision.write_tiny_vision(folder / "model", family, num_layers=2, text=SHAPE, tower=TOWER)
     answers = [LETTERS[number % 4] for number in range(NUM_TRAIN)]
-    write_rows(folder / "train.parquet", zip(answers, answers, strict=True), seed=0)
+    write_rows(folder / "train.parquet", zip(answers, answers, strict=True), side, seed=0)
     kept = [LETTERS[number % 4] for number in range(NUM_HELD_OUT)]
     exchanged = [LETTERS[number // 4 % 4] for number in range(NUM_HELD_OUT)]
     held_out = [*zip(kept, kept, strict=True), *zip(kept, exchanged, strict=True)]
-    write_rows(folder / "heldout.parquet", held_out, seed=1)
+    write_rows(folder / "heldout.parquet", held_out, side, seed=1)
     tree: dict[str, Any] = {
         "run": {"name": "colours", "folder": str(folder / "runs"), "steps": STEPS}
         | {"groups_per_step": 8, "checkpoint_every": 1000},
         "model": {"path": str(folder / "model"), "dtype": "float32"},
         "data": {"train": "train.parquet", "validation": "heldout.parquet", "image_key": "image"}
-        | {"min_pixels": 28 * 28, "max_pixels": SIDE * SIDE},
+        | {"min_pixels": 1, "max_pixels": side * side},
         "rollout": {"engine": "vllm", "group_size": 32, "max_tokens": 1, "max_prompt_tokens": 64}
         | {"max_concurrency": 256, "kv_cache_gib": 0.05},
         "reward": {"rules": {"exact_match": 1.0}, "workers": 1},
@@ -98,8 +99,8 @@ def accuracies(run_folder: Path, step: int) -> tuple[float, float]:
     return fmean(rewards[:NUM_HELD_OUT]), fmean(rewards[NUM_HELD_OUT:])
 
 
-def main(folder: Path) -> None:
-    config = write_task(folder, validation={"every": 20})
+def main(folder: Path, family: str) -> None:
+    config = write_task(folder, family, validation={"every": 10})
     command = [sys.executable, "-m", "trimaran.cli", "train", str(config)]
     subprocess.run(command, check=True)
     run = runs.only_run(folder / "runs")
@@ -109,15 +110,18 @@ def main(folder: Path) -> None:
         print(f"{row['step']:4d}  {own:8.2f}  {exchanged:21.2f}")
 
 
-def _main(arguments: Sequence[str]) -> None:
-    if arguments:
-        folder = Path(arguments[0]).resolve()
-        folder.mkdir(parents=True)
-        main(folder)
+def _main() -> None:
+    parser = ArgumentParser(description="Trains a tiny model to name the colour of an image.")
+    parser.add_argument("folder", nargs="?", type=Path, help="kept; it must not exist")
+    parser.add_argument("--family", default="qwen2_5_vl", choices=tiny_vision.FAMILIES)
+    given = parser.parse_args()
+    if given.folder:
+        given.folder.mkdir(parents=True)
+        main(given.folder.resolve(), given.family)
         return
     with TemporaryDirectory(prefix="colours-") as folder:
-        main(Path(folder))
+        main(Path(folder), given.family)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    _main()

@@ -6,37 +6,29 @@ import pytest
 
 from tests.e2e import colours, runs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def test_three_steps_with_images_agree_from_end_to_end(tmp_path):
-    path = colours.write_task(
-        tmp_path,
-        run={"steps": 3, "groups_per_step": 4},
-        rollout={"group_size": 4, "max_tokens": 8},
-        weight_sync={"sample_share": 1.0},
-    )
+@pytest.mark.parametrize(
+    "family", ["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.thorough)]
+)
+def test_a_policy_learns_to_look_at_the_image(tmp_path, family):
+    path = colours.write_task(tmp_path, family, weight_sync={"sample_share": 1.0})
     code, output = runs.train(path, run_folder_parent=tmp_path)
     assert code == 0, output
     folder = runs.only_run(tmp_path / "runs")
-    rows = runs.rows(folder, "step")
-    assert [row["step"] for row in rows] == [1, 2, 3]
-    for row in rows:
-        assert row["trainer/computed/logprob_diff/mean"] < 1e-4
-    # The tower's tensors are among them.
-    assert rows[-1]["weight_sync/proof/share"] == 1
     assert json.loads((folder / "summary.json").read_text())["skipped"] == 0
-    assert runs.survivors(tmp_path) == []
-
-
-@pytest.mark.thorough
-def test_a_policy_learns_to_look_at_the_image(tmp_path):
-    path = colours.write_task(tmp_path)
-    code, output = runs.train(path, run_folder_parent=tmp_path)
-    assert code == 0, output
-    folder = runs.only_run(tmp_path / "runs")
+    steps = runs.rows(folder, "step")
+    assert len(steps) == colours.STEPS
+    for row in steps:
+        # Of the same pixels, in two programs.
+        assert row["trainer/computed/logprob_diff/mean"] < 1e-4
+    # Steps are short, so not every version is live for long enough to be read back. Those that are
+    # were right, the tower's tensors among them.
+    assert max(row["weight_sync/proof/share"] for row in steps) == 1
     before, _ = colours.accuracies(folder, 0)
     after, exchanged = colours.accuracies(folder, colours.STEPS)
     assert before <= 0.3
     assert after >= 0.9
     assert exchanged <= 0.4
+    assert runs.survivors(tmp_path) == []

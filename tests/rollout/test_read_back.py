@@ -31,11 +31,18 @@ ENGINES = {
     "qwen2 with experts, one of them shared": ("qwen2_moe", False, "bfloat16", 1, 2, "auto"),
     "qwen2.5-vl, one rank": ("qwen2_5_vl", False, "float32", 1, 2, "auto"),
     "qwen3-vl, tied, two ranks with a tower each": ("qwen3_vl", True, "bfloat16", 2, 2, "auto"),
+    "qwen3-vl with stacked experts": ("qwen3_vl_moe", False, "float32", 1, 2, "auto"),
     "qwen3, experts on two ranks": ("qwen3_moe", True, "float32", 2, 2, "auto"),
 }
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.thorough if "stacked" in name else ())
+        for name in ENGINES
+    ],
+)
 def report(request, tmp_path_factory):
     family, tied, dtype, tensor_parallel, num_kv_heads, worker = ENGINES[request.param]
     folder = tmp_path_factory.mktemp("model")
@@ -45,7 +52,7 @@ def report(request, tmp_path_factory):
         shape |= experts
     if family in tiny_vision.FAMILIES:
         text = {**tiny_vision.TEXT, "num_key_value_heads": num_kv_heads, "vocab_size": 160}
-        tiny_vision.write_tiny_vision(folder, family, dtype, tied=tied, text=text)
+        tiny_vision.write_tiny_vision(folder, family, dtype, tied=tied, num_layers=2, text=text)
     else:
         write_tiny_model(folder, family, tied, dtype, shape=shape)
     process = subprocess.run(
@@ -93,11 +100,13 @@ def test_only_the_blocks_that_were_asked_for_are_read(report):
     assert report["numbers"] == [1, 2, 7]
 
 
-def test_one_changed_element_is_found_in_its_block_and_nowhere_else(report):
+def test_one_changed_element_is_found_in_its_block_and_nowhere_else(report, request):
     checks = {name: wrong for name, wrong in report.items() if name.startswith("corrupt ")}
     assert len(checks) > 10
     for name, wrong in checks.items():
         assert [tensor for tensor, _ in wrong] == [name.split()[1]], name
+    if "-vl" in request.node.name:
+        assert len([name for name in checks if "visual" in name]) > 10
 
 
 def test_a_stale_packed_head_is_found(report):
@@ -119,7 +128,7 @@ def test_a_layer_of_an_unknown_kind_is_named_and_never_proven(report):
 
 
 def test_a_version_that_lacks_a_tensor_is_refused_and_a_whole_one_loads_after_it(report):
-    lacking = r"the version lacks part of (language_model\.)?model\.layers\.1\.mlp\."
+    lacking = r"the version lacks .*part of (language_model\.)?model\.layers\.1\.mlp\."
     assert re.search(lacking, report["incomplete"])
     assert report["after the incomplete one"] == []
 

@@ -19,7 +19,6 @@ from tests.tiny_vision import IMAGE, patch_multiple, write_tiny_vision
 from tests.trainer.plain_vision import PlainVision
 from trimaran.errors import InputError, PromptTooLongError
 from trimaran.images.processor import ImageProcessor
-from trimaran.model_folder import read_model_folder
 from trimaran.types import Completion, Group, Message, Prompt, ScoredGroup, TrainingBatch
 
 pytestmark = pytest.mark.e2e
@@ -34,7 +33,7 @@ class Seen:
 
     def __init__(self, family: str, folder: Path) -> None:
         self.family = family
-        self.model = write_tiny_vision(folder / "model", family, text=TEXT)
+        self.model = write_tiny_vision(folder / "model", family, num_layers=2, text=TEXT)
         self.plain = PlainVision(self.model).eval()
         self.replica = replicas.start_replica("vllm", self.model, folder)
         self.processor = ImageProcessor(self.model)
@@ -45,9 +44,7 @@ class Seen:
         return png(height * unit, width * unit, seed)[0]
 
     def weights(self) -> dict[str, torch.Tensor]:
-        prefix = read_model_folder(self.model).language_prefix
-        found = self.plain.by_folder_name(prefix)
-        return {name: value.detach().clone() for name, value in found.items()}
+        return self.plain.as_folder(lambda parameter: parameter.detach().clone())
 
     def run(self, body: Any) -> None:
         async def connected() -> None:
@@ -71,7 +68,14 @@ class Seen:
             assert (found - self.logprobs(group, completion)).abs().max() < TOLERANCE
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "qwen2_5_vl",
+        "qwen3_vl",
+        pytest.param("qwen3_vl_moe", marks=pytest.mark.thorough),
+    ],
+)
 def seen(request, tmp_path_factory):
     found = Seen(request.param, tmp_path_factory.mktemp(request.param))
     yield found
@@ -110,8 +114,9 @@ def test_an_interrupted_group_goes_on_with_its_images(seen):
 
     async def body(client):
         version = await seen.replica.publish(client, seen.weights())
-        group = await generate(client, sampling(3, 20), prompt=prompt, least=version)
-        first, *others = group.completions_G
+        group = await generate(client, sampling(12, 20), prompt=prompt, least=version)
+        whole = [c for c in group.completions_G if c.finish_reason == "length"]
+        first, *others = whole[:3]
         tokens = (*first.token_ids_T[:2], IMAGE, *first.token_ids_T[3:])
         group = replace(group, completions_G=(replace(first, token_ids_T=tokens), *others))
         begun = interrupted(group, [5, 0, 20])
@@ -143,15 +148,11 @@ def test_new_weights_of_the_tower_alone_change_what_is_seen(seen):
             group = await generate(client, sampling(2, 16), prompt=prompt, least=version)
             seen.assert_plain(group)
         finally:
-            restore(seen.plain, before, read_model_folder(seen.model).language_prefix)
+            with torch.no_grad():
+                for name, value in seen.plain.as_folder().items():
+                    value.copy_(before[name])
 
     seen.run(body)
-
-
-def restore(plain: PlainVision, weights: dict[str, torch.Tensor], prefix: str) -> None:
-    with torch.no_grad():
-        for name, value in plain.by_folder_name(prefix).items():
-            value.copy_(weights[name])
 
 
 def test_a_prompt_without_images_is_text_as_ever(seen):

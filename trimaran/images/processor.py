@@ -136,10 +136,11 @@ SETTINGS = (
 
 
 def _load_processor(folder: Path) -> Any:
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
 
+    processor: Any = image_processing_pil_qwen2_vl.Qwen2VLImageProcessorPil
     try:
-        return Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+        return processor.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever transformers stumbles over
         raise InputError(
             f"model.path: {folder} holds no image processor that transformers can load"

@@ -11,6 +11,9 @@ be square.
     vLLM-Ascend            transposed: [E, H, 2I] and [E, I, H]
     vLLM on the host       I padded, and each matrix packed for the processor's matrix product
 
+Some checkpoints stack the matrices of all experts of a layer in one tensor, each turned: gate_up_proj
+[E, H, 2I] and down_proj [E, I, H].
+
 E: experts on this rank; I: inner size on this rank; H: hidden size; N, K: rows and columns of one
 expert's matrix.
 """
@@ -38,6 +41,9 @@ PARTS = {
     "w2": ("w2_weight", None),
 }
 """Hugging Face's name -> parameter, and which half of it."""
+STACK = re.compile(r"(?P<path>.+\.experts)\.(?P<part>gate_up_proj|down_proj)")
+STACKED = {"gate_up_proj": "w13_weight", "down_proj": "w2_weight"}
+"""A stacked tensor's name -> parameter."""
 INNER_AXIS = {"w13_weight": 0, "w2_weight": 1}
 """Of an expert's matrix as the checkpoint has it."""
 
@@ -70,6 +76,16 @@ def read_expert(layer: Any, parameter: str, local: int) -> torch.Tensor:
     restore = _restore_of(layer.quant_method)
     assert restore is not None
     return restore(getattr(layer, parameter)[local])
+
+
+def read_turned(layer: Any, parameter: str, local: int, inner: int) -> torch.Tensor:
+    """One expert's matrix as a stack has it: [H, 2I] of w13_weight, [I, H] of w2_weight. `inner`: I, as
+    the checkpoint has it; the layer's may be padded."""
+    matrix = read_expert(layer, parameter, local)
+    if parameter == "w2_weight":
+        return matrix[:, :inner].t()
+    half = len(matrix) // 2
+    return torch.cat([matrix[:inner], matrix[half : half + inner]]).t()
 
 
 def _restore_of(method: Any) -> Restore | None:

@@ -30,6 +30,8 @@ from services.rollout.vllm.experts import (
     EXPERT,
     INNER_AXIS,
     PARTS,
+    STACK,
+    STACKED,
     local_number,
     why_unreadable,
 )
@@ -53,6 +55,8 @@ class Place:
     """Place in a fused module; None where nothing is fused."""
     expert: int | None = None
     """Its number in the model."""
+    is_stack: bool = False
+    """All experts of a layer in one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Finder:
         renamed = self._mapper.apply_list([name]) if self._mapper else [name]
         inside = renamed[0] if renamed else name
         path, _, parameter = inside.rpartition(".")
+        if place := self._find_stack(inside):
+            return place
         if path in self._modules:
             return Place(self._modules[path], path, parameter, None)
         if place := self._find_expert(inside):
@@ -101,11 +107,32 @@ class Finder:
         if match is None or match["part"] not in PARTS:
             return None
         parameter, half = PARTS[match["part"]]
-        # Newer vLLMs have one level more.
-        for path in (f"{match['path']}.routed_experts", match["path"]):
-            if path in self._modules:
-                return Place(self._modules[path], path, parameter, half, int(match["expert"]))
+        if path := self._path_of_experts(match["path"]):
+            return Place(self._modules[path], path, parameter, half, int(match["expert"]))
         return None
+
+    def _find_stack(self, name: str) -> Place | None:
+        match = STACK.fullmatch(name)
+        if match is None or not (path := self._path_of_experts(match["path"])):
+            return None
+        parameter = STACKED[match["part"]]
+        return Place(self._modules[path], path, parameter, None, is_stack=True)
+
+    def _path_of_experts(self, path: str) -> str | None:
+        # Newer vLLMs have one level more.
+        paths = (f"{path}.routed_experts", path)
+        return next((path for path in paths if path in self._modules), None)
+
+
+def check_stack(place: Place, tensor: TensorInfo) -> None:
+    """Raises InternalError where the experts of a stack cannot be read back."""
+    layer = place.module
+    if why := why_unreadable(layer, place.parameter):
+        raise _unknown(place, tensor, why)
+    if tensor.axis != 0 or len(tensor.shape) != 3:
+        raise _unknown(place, tensor, f"of shape {tensor.shape}, cut along axis {tensor.axis}")
+    if (size := layer.moe_config.moe_parallel_config.tp_size) > 1:
+        raise _unknown(place, tensor, f"each expert split among {size} ranks")
 
 
 def locate(place: Place, tensor: TensorInfo) -> Held:

@@ -24,8 +24,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 
 from services.rollout.read_back import Reader, digest_copies, list_wanted
-from services.rollout.vllm.experts import local_number, read_expert
-from services.rollout.vllm.modules import Finder, Held, Place, locate
+from services.rollout.vllm.experts import local_number, read_expert, read_turned
+from services.rollout.vllm.modules import Finder, Held, Place, check_stack, locate
 from services.weight_sync.data.manifest import Block
 from services.weight_sync.data.memory import DTYPES
 from trimaran.errors import InternalError
@@ -56,6 +56,9 @@ def _read_module(
 ) -> Reader:
     copies: dict[str, list[torch.Tensor]] = {}
     for block, place in wanted:
+        if place.is_stack:
+            yield from _read_stacked(digest_name, block, place)
+            continue
         held = locate(place, block.tensor)
         if not _is_here(block, held):
             continue
@@ -63,6 +66,29 @@ def _read_module(
             copies[place.parameter] = yield from _read_copies(model, tied, place)
         pieces = [_cut(block, held, copy) for copy in copies[place.parameter]]
         yield block.number, digest_copies(digest_name, block, pieces)
+
+
+def _read_stacked(digest_name: str, block: Block, place: Place) -> Reader:
+    """Of a block of whole experts; nothing where another rank has them."""
+    tensor = block.tensor
+    check_stack(place, tensor)
+    experts = [local_number(place.module, number) for number in range(block.start, block.stop)]
+    local = [number for number in experts if number is not None]
+    if not local:
+        return
+    if len(local) < len(experts):
+        raise InternalError(
+            f"{tensor.name}: this rank holds some of the experts {block.start} to {block.stop}, which"
+            " are one block; choose another rollout.tensor_parallel"
+        )
+    inner = tensor.shape[1] if place.parameter == "w2_weight" else tensor.shape[2] // 2
+    matrices = [read_turned(place.module, place.parameter, number, inner) for number in local]
+    piece = torch.stack(matrices).to(DTYPES[tensor.dtype])
+    if tuple(piece.shape) != block.shape:
+        raise InternalError(
+            f"{tensor.name}: loaded with a shape of {tuple(piece.shape)}, not {block.shape}"
+        )
+    yield block.number, digest_copies(digest_name, block, [piece])
 
 
 def _read_copies(
