@@ -62,7 +62,8 @@ class WandbSink:
     """WANDB_MODE=offline keeps it in the run folder, for `wandb sync`."""
 
     def __init__(self, about: About) -> None:
-        self._run = import_module("wandb").init(
+        self._wandb = import_module("wandb")
+        self._run = self._wandb.init(
             project=about.project,
             name=about.name,
             id=about.name,
@@ -76,6 +77,7 @@ class WandbSink:
 
     def close(self) -> None:
         self._run.finish()
+        self._wandb.teardown()  # ends the process that it has started
 
 
 class SwanlabSink:

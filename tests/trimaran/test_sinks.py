@@ -18,6 +18,7 @@ from trimaran.errors import InputError
 from trimaran.sinks import About, SinkThread, open_sinks, without_secrets
 from trimaran.telemetry import MetricsWriter
 
+KEY = "0123456789abcdef0123456789abcdef01234567"
 ROWS = [(100.0, 1, {"trainer/loss": 0.5}), (101.0, 2, {"trainer/loss": 0.25, "actor/lr": 1e-6})]
 
 
@@ -105,6 +106,8 @@ def about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[About]:
     monkeypatch.setenv("SWANLAB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+    for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "HF_TOKEN"):
+        monkeypatch.setenv(name, KEY)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     yield About("arithmetic", "run-1", tmp_path, {"run": {"seed": 1}})
@@ -120,6 +123,9 @@ def sent(name: Any, about: About, caplog: pytest.LogCaptureFixture) -> None:
     assert [
         record.getMessage() for record in caplog.records if record.name == "trimaran.sinks"
     ] == []
+    files = [path for path in about.folder.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
 @pytest.mark.e2e
