@@ -116,6 +116,8 @@ Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TransportName = Literal["auto", "collective", "relay"]
+SchemeName = Literal["verl", "mindspeed-rl"]
+SinkName = Literal["wandb", "swanlab", "mlflow", "trackio"]
 FIRST_PORT, LAST_PORT = 1024, 65535
 Place = Annotated[str, AfterValidator(_check_place)]
 """A folder, or a bucket such as s3://name/path."""
@@ -793,10 +795,27 @@ class ValidationSection(Section):
     every: Positive = 5
     """Steps between validations; one more before the first step and at the end."""
     samples: Samples = 4
-    """Completions a prompt at the training temperature, on the way; 0 leaves only greedy."""
+    """Completions a prompt at `temperature`, on the way; 0 leaves only greedy."""
     final_samples: Samples = 16
     """The same before the first step and at the end."""
+    temperature: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Of these; without it that of training, rollout.temperature."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+
+
+class MetricsSection(Section):
+    """What a run's numbers are called besides, and where they go besides the run folder.
+
+    metrics: {also: [verl], sinks: [wandb], project: arithmetic}
+    """
+
+    also: tuple[SchemeName, ...] = ()
+    """verl, mindspeed-rl: their names beside ours; docs/migrating.md has the tables."""
+    sinks: tuple[SinkName, ...] = ()
+    """wandb, swanlab, mlflow, trackio: services that show them. Each takes its address and its key from the
+    environment of the controller, as its own documents say; docs/observability.md."""
+    project: Annotated[str, Field(min_length=1)] = "trimaran"
+    """What the sinks file the run under."""
 
 
 class NetworkSection(Section):
@@ -849,6 +868,7 @@ class RunConfig(Section):
     trainer: TrainerSection = TrainerSection()
     weight_sync: WeightSyncSection = WeightSyncSection()
     validation: ValidationSection = ValidationSection()
+    metrics: MetricsSection = MetricsSection()
     network: NetworkSection = NetworkSection()
     endpoints: Endpoints = Endpoints()
     start_timeout: Seconds = 300

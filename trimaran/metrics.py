@@ -73,6 +73,7 @@ STEP_SECONDS = "controller/step/seconds"
 TOKENS_PER_SECOND = "controller/step/tokens_per_second"
 PHASE_SECONDS = "controller/phase/{}/seconds"
 """By activity."""
+EXPOSED_SCORING = "controller/scoring/exposed_seconds"
 GREEDY_REWARD = "validation/greedy_reward/mean"
 SAMPLED_REWARD = "validation/sampled_reward/mean"
 
@@ -86,6 +87,8 @@ AXES = {
 
 METRICS = (
     Metric(REWARD_MEAN, "reward", "mean reward of the scored completions"),
+    Metric("reward/completion/min", "reward", "least of the same"),
+    Metric("reward/completion/max", "reward", "greatest of the same"),
     Metric("reward/completion/std", "reward", "standard deviation of the same"),
     Metric(
         "reward/completion/faulted/share",
@@ -117,7 +120,11 @@ METRICS = (
         "completions in which the term could not be judged, of those to which it applies",
     ),
     Metric("rollout/prompt/length/mean", "tokens", "mean length of the prompts"),
+    Metric("rollout/prompt/length/min", "tokens", "length of the shortest prompt"),
+    Metric("rollout/prompt/length/max", "tokens", "length of the longest prompt"),
     Metric(LENGTH_MEAN, "tokens", "mean length of the completions"),
+    Metric("rollout/completion/length/min", "tokens", "length of the shortest completion"),
+    Metric("rollout/completion/length/max", "tokens", "length of the longest completion"),
     Metric(
         "rollout/completion/truncated/share",
         "share",
@@ -268,6 +275,11 @@ METRICS = (
         "s",
         "the part of the step in which at least one process was at this activity",
     ),
+    Metric(
+        EXPOSED_SCORING,
+        "s",
+        "the part of the step in which answers were scored and none was generated",
+    ),
     Metric(TOKENS_PER_SECOND, "tokens/s", "prompt and completion tokens of all completions"),
     Metric(
         "controller/step/tokens_per_second_per_device",
@@ -286,7 +298,11 @@ METRICS = (
     Metric(
         GREEDY_REWARD, "reward", "mean reward of the held-out prompts' completions at temperature 0"
     ),
-    Metric(SAMPLED_REWARD, "reward", "the same at `rollout.temperature`"),
+    Metric(
+        SAMPLED_REWARD,
+        "reward",
+        "the same at `validation.temperature`, or without it at `rollout.temperature`",
+    ),
     Metric(
         "validation/skipped_prompts",
         "prompts",

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,8 @@ from trimaran import scope
 from trimaran.append_file import AppendFile
 from trimaran.errors import InputError
 from trimaran.metrics import find_metric
+from trimaran.other_names import OtherNames
+from trimaran.sinks import SinkThread
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
@@ -117,7 +119,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 class MetricsWriter:
-    """metrics.jsonl, and the same numbers as TensorBoard events.
+    """metrics.jsonl, and the same numbers as TensorBoard events and at the sinks.
 
     Example:
         metrics = MetricsWriter(run_folder)
@@ -125,8 +127,15 @@ class MetricsWriter:
         metrics.close()
     """
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        others: OtherNames | None = None,
+        sinks: Sequence[SinkThread] = (),
+    ) -> None:
+        """`others`: names of other projects that steps have besides. `sinks` are closed with it."""
         self.folder = run_folder
+        self._others, self._sinks = others, sinks
         self._rows = JsonLines(run_folder / METRICS_NAME)
         self._events = TensorBoardFile(run_folder / "tensorboard")
 
@@ -145,11 +154,15 @@ class MetricsWriter:
         `at`: unix seconds, where that is not now.
         """
         described = {key: find_metric(key).description for key in values}
+        if self._others and kind == "step":
+            values = {**values, **self._others.of(values)}
         now = time.time() if at is None else at
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         note = {"nonfinite": nonfinite} if nonfinite else {}
         self._rows.append({"kind": kind, "step": step, "time": now, **note, **row})
         self._events.add(now, step, values, described)
+        for sink in self._sinks:
+            sink.write(now, step, values)
 
     def flush(self) -> None:
         """Raises OSError where there is no room yet for what has waited."""
@@ -159,6 +172,8 @@ class MetricsWriter:
     def close(self) -> None:
         self._rows.close()
         self._events.close()
+        for sink in self._sinks:
+            sink.close()
 
 
 class TensorBoardFile:

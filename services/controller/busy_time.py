@@ -8,7 +8,8 @@ from types import TracebackType
 
 
 class BusyTime:
-    """Enter it for each use. `report(start, end)` gets each interval with a use, in unix seconds.
+    """Enter it for each use. `report(start, end)` gets each interval with a use, in unix seconds. A use
+    of it is also one of `whole`, where that is given.
 
     Example:
         scoring = BusyTime()
@@ -17,13 +18,19 @@ class BusyTime:
         scoring.cut()  # about 0.1
     """
 
-    def __init__(self, report: Callable[[float, float], None] | None = None) -> None:
-        self._report = report
+    def __init__(
+        self,
+        report: Callable[[float, float], None] | None = None,
+        whole: BusyTime | None = None,
+    ) -> None:
+        self._report, self._whole = report, whole
         self._num_uses = 0
         self._since = 0.0
         self._seconds = 0.0
 
     def __enter__(self) -> None:
+        if self._whole:
+            self._whole.__enter__()
         if self._num_uses == 0:
             self._since = time.time()
         self._num_uses += 1
@@ -37,6 +44,8 @@ class BusyTime:
         self._num_uses -= 1
         if self._num_uses == 0:
             self._close()
+        if self._whole:
+            self._whole.__exit__(kind, error, traceback)
 
     def cut(self) -> float:
         """Busy seconds since the last cut; an interval under way is closed and begun anew."""

@@ -22,6 +22,7 @@ from services.controller.step_metrics import (
 from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
+from trimaran.metrics import EXPOSED_SCORING
 from trimaran.runs import EventKind, RunState
 from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
 from trimaran.types import Prompt, TrainingBatch
@@ -49,9 +50,12 @@ class Reporter:
         self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
         self._room = room
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
+        self._making = BusyTime()
+        """Completions with their scores."""
         self._phases = {
-            "generating": BusyTime(),  # the replicas' own spans stand on the timeline
-            "scoring": self._on_timeline("scoring", "reward"),
+            # The replicas' own spans stand on the timeline.
+            "generating": BusyTime(whole=self._making),
+            "scoring": self._on_timeline("scoring", "reward", whole=self._making),
             "training": self._on_timeline("training", *trainers),
             "syncing": self._on_timeline("syncing", "weight-sync"),
             "waiting": BusyTime(),
@@ -91,7 +95,7 @@ class Reporter:
     def start_clock(self) -> None:
         """The next step begins now."""
         self._step_began = time.monotonic()
-        for phase in self._phases.values():
+        for phase in (*self._phases.values(), self._making):
             phase.cut()
 
     def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]) -> float:
@@ -99,9 +103,11 @@ class Reporter:
         seconds = time.monotonic() - self._step_began
         self._step_began += seconds
         phases = {name: phase.cut() for name, phase in self._phases.items()}
+        exposed_scoring = max(self._making.cut() - phases["generating"], 0.0)
         values = {
             **describe_batch(batch),
             **describe_pace(batch, seconds, phases, self._config),
+            EXPOSED_SCORING: exposed_scoring,
             "controller/skipped_prompts": float(self._num_skipped_in_step),
             "controller/replaced_groups": float(self._num_replaced_in_step),
             **answer.metrics,
@@ -201,9 +207,11 @@ class Reporter:
         logger.warning("checkpoint of step %d failed: %s", step, text)
         self._log.emit(EventKind.CHECKPOINT_FAILED, text=text)
 
-    def _on_timeline(self, activity: Activity, *processes: str) -> BusyTime:
+    def _on_timeline(
+        self, activity: Activity, *processes: str, whole: BusyTime | None = None
+    ) -> BusyTime:
         def report(start: float, end: float) -> None:
             for process in processes:
                 self._timeline.add(process, activity, start, end, self._log.run.step + 1)
 
-        return BusyTime(report)
+        return BusyTime(report, whole)

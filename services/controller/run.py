@@ -45,11 +45,13 @@ from trimaran.config import RunConfig
 from trimaran.directory import Directory, named_addresses
 from trimaran.errors import DeadlineError, StaleEpochError
 from trimaran.exposition import Exposition
+from trimaran.other_names import OtherNames, facts_of
 from trimaran.places import Place
 from trimaran.run_context import RunContext
 from trimaran.run_place import run_place
 from trimaran.runs import Goal, RunState, endpoints_key
 from trimaran.series import CONTROLLER_GROUPS
+from trimaran.sinks import About, open_sinks
 from trimaran.store import Store
 from trimaran.telemetry import METRICS_NAME, MetricsWriter, TimelineWriter, read_json_lines
 from trimaran.trust import Trust
@@ -252,7 +254,11 @@ async def _connect(
 def _open_reporter(
     config: RunConfig, run_folder: Path, log: RunLog, room: Room, stack: AsyncExitStack
 ) -> tuple[Reporter, MetricsWriter]:
-    metrics, timeline = MetricsWriter(run_folder), TimelineWriter(run_folder)
+    section = config.metrics
+    others = OtherNames(section.also, facts_of(config)) if section.also else None
+    sinks = open_sinks(section.sinks, About.of(config, run_folder))
+    metrics = MetricsWriter(run_folder, others, sinks)
+    timeline = TimelineWriter(run_folder)
     stack.callback(metrics.close)
     stack.callback(timeline.close)
     return Reporter(config, metrics, timeline, log, room), metrics
@@ -357,6 +363,7 @@ def _summary(
         "samples_per_second": samples / seconds if seconds else 0.0,
         "tokens_per_second": pace,
         "tokens_per_second_per_device": pace / count_devices(config),
+        "num_devices": count_devices(config),
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
         "replaced": reporter.num_replaced,

@@ -43,16 +43,23 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
         if completion.segments
     ]
     lengths = [len(completion.token_ids_T) for completion in completions]
+    prompts = [len(scored.group.prompt_token_ids) for scored in batch.groups]
     num_truncated = sum(c.finish_reason == "length" for c in completions)
     return {
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
+        "reward/completion/min": min(rewards, default=0.0),
+        "reward/completion/max": max(rewards, default=0.0),
         "reward/completion/std": float(np.std(rewards)) if rewards else 0.0,
         "reward/completion/faulted/share": count_faulted(batch) / len(verdicts),
         "reward/completion/indigestible/share": count_indigestible(batch) / len(verdicts),
         "reward/group/std": fmean(spreads) if spreads else 0.0,
         "reward/group/equal/share": fmean(len(set(group)) < 2 for group in rewards_by_group),
         LENGTH_MEAN: fmean(lengths),
-        "rollout/prompt/length/mean": fmean(len(s.group.prompt_token_ids) for s in batch.groups),
+        "rollout/completion/length/min": min(lengths),
+        "rollout/completion/length/max": max(lengths),
+        "rollout/prompt/length/mean": fmean(prompts),
+        "rollout/prompt/length/min": min(prompts),
+        "rollout/prompt/length/max": max(prompts),
         "rollout/completion/truncated/share": num_truncated / len(completions),
         "rollout/completion/lag/mean": fmean(lags) if lags else 0.0,
         LAG_MAX: max(lags, default=0),

@@ -1,4 +1,4 @@
-"""The reward of held-out prompts, which never train: at temperature 0 and at the training's."""
+"""The reward of held-out prompts, which never train: at temperature 0 and at that of samples."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ class Validator:
 
     def _sampling(self, index: int, num_samples: int) -> Sampling:
         seed = sampling_seed(self._config.run.seed, "validation", index)
-        return Sampling(self._config.rollout.temperature, self._max_tokens, num_samples, seed)
+        temperature = self._config.validation.temperature or self._config.rollout.temperature
+        return Sampling(temperature, self._max_tokens, num_samples, seed)
 
     async def _answer(self, step: int, index: int, num_samples: int) -> _Answer:
         try:

@@ -51,8 +51,15 @@ def test_a_batch_in_numbers() -> None:
     assert values["reward/completion/faulted/share"] == 0.25
     assert values["reward/group/equal/share"] == 0.5
     assert values["reward/group/std"] == 0.25
+    lengths = {
+        statistic: values[f"rollout/completion/length/{statistic}"]
+        for statistic in ("mean", "min", "max")
+    }
+    assert lengths == {"mean": values[LENGTH_MEAN], "min": 2, "max": 8}
     assert values[LENGTH_MEAN] == 5
-    assert values["rollout/prompt/length/mean"] == 6
+    prompts = [values[f"rollout/prompt/length/{statistic}"] for statistic in ("mean", "min", "max")]
+    assert prompts == [6, 5, 7]
+    assert (values["reward/completion/min"], values["reward/completion/max"]) == (0.0, 1.0)
     assert values["rollout/completion/truncated/share"] == 0.25
     # trained on weights of step 3: ages 0, 1, 2 (its oldest token) and 0
     assert values["rollout/completion/lag/mean"] == 0.75
@@ -127,3 +134,15 @@ def test_overlapping_uses_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] = 113
     assert spans == [(100, 104), (110, 111), (111, 113)]
     assert activity.cut() == 2
+
+
+def test_a_use_is_also_one_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 0.0, 4.0, 4.0, 6.0, 6.0])
+    monkeypatch.setattr("services.controller.busy_time.time.time", lambda: next(now))
+    whole = BusyTime()
+    generating, scoring = BusyTime(whole=whole), BusyTime(whole=whole)
+    with generating:  # 0 to 4
+        pass
+    with scoring:  # 4 to 6
+        pass
+    assert (generating.cut(), scoring.cut(), whole.cut()) == (4.0, 2.0, 6.0)

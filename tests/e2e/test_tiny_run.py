@@ -14,13 +14,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 def test_a_run_leaves_all_that_it_promises_and_nothing_alive(write_run, tmp_path):
     path = write_run(run={"max_lag": 1})
-    code, output = runs.train(path, "run.seed=7", run_folder_parent=tmp_path)
+    also = "metrics.also=[verl, mindspeed-rl]"
+    code, output = runs.train(path, "run.seed=7", also, run_folder_parent=tmp_path)
     assert code == 0, output
     folder = runs.only_run(tmp_path / "runs")
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["steps"], summary["seed"]) == (3, 7)
     assert {"heldout_before", "heldout_after", "seconds", "samples_per_second"} <= set(summary)
     assert [row["step"] for row in runs.rows(folder, "step")] == [1, 2, 3]
+    for row in runs.rows(folder, "step"):
+        assert row["timing/all"] >= row["timing/update"] + row["timing/resharding_to_infer"]
+        assert row["e2e_tps"] == row["controller/step/tokens_per_second_per_device"]
+        assert row["perf/throughput"] == row["e2e_tps"]
+        assert row["response_length/max"] >= row["response_length/mean"]
+        assert 0 <= row["timing/non_overlap_rule_reward"] <= row["timing/all"]
     assert [row["step"] for row in runs.rows(folder, "validation")] == [0, 2, 3]
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["max_lag"] == 1
     for name in ("curve.png", "timeline.png"):

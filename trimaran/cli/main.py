@@ -107,6 +107,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.convert import convert
 
         return convert(options)
+    if options.command == "import":
+        from trimaran.cli.import_ import import_run
+
+        return import_run(options.system, options.file, options.overrides, options.output)
     if options.command in RUN_COMMANDS:
         from trimaran.cli.runs import dispatch
 

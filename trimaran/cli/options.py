@@ -92,6 +92,17 @@ examples:
 exit codes: 0 once all of it is there, 2 for bad input, 1 where the disk has no room
 """
 
+IMPORT_EXAMPLES = """\
+FILE is a YAML file, the .hydra/config.yaml that a run of verl has written, or a script that starts
+verl or EasyR1. Words behind it set their keys; ~key takes one away. docs/migrating.md says what becomes
+of each key.
+examples:
+  trimaran import easyr1 examples/config.yaml data.train_files=geo3k.parquet trainer.max_steps=120 -o run.yaml
+  trimaran import verl run_qwen2-7b.sh actor_rollout_ref.rollout.n=8 -o run.yaml
+  trimaran import mindspeed-rl configs/grpo_qwen25_7b_A3.yaml megatron_training.data_path=math17k.parquet -o run.yaml
+exit codes: 0 once it is written, 2 where a key is refused or unknown, and nothing is written
+"""
+
 UP_EXAMPLES = """\
 examples:
   trimaran up                                        this machine, on loopback
@@ -265,6 +276,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_plan(commands)
     _add_convert(commands)
+    _add_import(commands)
     _add_weights(commands)
     _add_ledger(commands)
     _add_replay(commands)
@@ -434,6 +446,23 @@ def _add_plan(commands: Any) -> None:
         type=float,
         metavar="GIB",
         help="of each device; of the host, where all computes on a CPU (default: what this machine has)",
+    )
+
+
+def _add_import(commands: Any) -> None:
+    command = commands.add_parser(
+        "import",
+        help="a file of verl, EasyR1 or MindSpeed-RL as a run of ours",
+        epilog=IMPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("system", choices=("verl", "easyr1", "mindspeed-rl"), metavar="SYSTEM")
+    command.add_argument("file", metavar="FILE", help="theirs")
+    command.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="their keys, over the file's"
+    )
+    command.add_argument(
+        "-o", "--output", default="run.yaml", metavar="RUN", help="default run.yaml"
     )
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from trimaran.cli.import_ import refuse_theirs
 from trimaran.config import RunConfig, load_config
 from trimaran.device import resolve
 from trimaran.doctor.memory import read_memory
@@ -22,6 +23,7 @@ from trimaran.trainer_layout import check_trainer_layout
 
 def plan(config_path: str, overrides: Sequence[str], device_memory: float | None) -> int:
     """Returns 2 where something cannot fit. `device_memory`: GiB of each device; on a CPU, of the host."""
+    refuse_theirs(config_path)
     config, machine = load_config(config_path, overrides), read_machine(os.environ)
     made, room = plan_here(config, machine), room_here(config, machine)
     if device_memory is not None:

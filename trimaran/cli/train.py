@@ -10,6 +10,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from trimaran.cli.find_run import LATEST, find_folder
+from trimaran.cli.import_ import refuse_theirs
 from trimaran.cli.launch import Signals, launch_here, prepared
 from trimaran.cli.preflight import refuse_password
 from trimaran.cli.progress import follow
@@ -42,6 +43,7 @@ def train(
     store: str | None = None,
 ) -> int:
     refuse_password(store)
+    refuse_theirs(config_path)
     config = load_config(config_path, overrides)
     config = prepared(config, launcher, move_busy=False)
     folder = make_run_folder(config)

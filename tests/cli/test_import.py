@@ -1,0 +1,116 @@
+"""`trimaran import`, and files of other systems where a run's is wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trimaran.cli.main import main
+from trimaran.config import config_to_tree, load_config
+
+EASYR1 = """
+data: {train_files: train.jsonl, rollout_batch_size: 16, max_prompt_length: 64, max_response_length: 64}
+algorithm: {adv_estimator: grpo, use_kl_loss: true, kl_penalty: low_var_kl, kl_coef: 1.0e-2}
+worker:
+  actor:
+    global_batch_size: 8
+    padding_free: true
+    model: {model_path: model}
+  rollout: {n: 4, gpu_memory_utilization: 0.6}
+  reward: {reward_function: ./examples/reward_function/math.py:compute_score}
+trainer: {max_steps: 3, experiment_name: math run, n_gpus_per_node: 4, logger: [console]}
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(EASYR1)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    return path
+
+
+def test_a_run_is_written_that_our_own_commands_read(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "easyr1", str(theirs), "worker.rollout.n=5", "-o", "ours/run.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "note     worker.rollout.gpu_memory_utilization: there the trainer takes" in out
+    assert "18 keys: 13 mapped, 3 noted, 2 ignored, 0 refused, 0 unknown; " in out
+    config = load_config("ours/run.yaml")
+    assert (config.run.name, config.run.steps, config.rollout.group_size) == ("math-run", 3, 5)
+    assert config.model.path == theirs.parent / "model"
+    assert config_to_tree(config)["data"]["train"] == str(theirs.parent / "train.jsonl")
+    text = Path("ours/run.yaml").read_text()
+    assert "# ignored: worker.actor.padding_free: micro-batches are packed" in text
+    assert list(yaml.safe_load(text)) == [
+        "run",
+        "model",
+        "data",
+        "rollout",
+        "reward",
+        "algorithm",
+        "trainer",
+        "validation",
+        "metrics",
+    ]
+
+
+def test_a_refused_or_unknown_key_writes_nothing(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["worker.rollout.top_p=0.9", "worker.rollout.temprature=1"]
+    assert main(["import", "easyr1", str(theirs), *words]) == 2
+    out, err = capsys.readouterr()
+    assert "refused  worker.rollout.top_p: answers are drawn from the whole" in out
+    assert "unknown  worker.rollout.temprature: did you mean worker.rollout.temperature?" in out
+    assert "nothing is written" in err
+    assert not Path("run.yaml").exists()
+    assert (
+        main(
+            [
+                "import",
+                "easyr1",
+                str(theirs),
+                *words,
+                "~worker.rollout.temprature",
+                "~worker.rollout.top_p",
+            ]
+        )
+        == 0
+    )
+    assert main(["import", "easyr1", str(theirs)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_what_our_own_check_finds_is_said(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "easyr1", str(theirs), "worker.rollout.n=1"]) == 2
+    assert "rollout.group_size is 1" in capsys.readouterr().err
+    assert not Path("run.yaml").exists()
+
+
+def test_another_systems_file_is_recognized(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "verl", str(theirs)]) == 2
+    assert (
+        f"it looks like one of EasyR1: trimaran import easyr1 {theirs}" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_a_run_of_theirs_is_told_from_one_of_ours(
+    command: str, theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(theirs)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {theirs}: is a file of EasyR1; go on with: trimaran import easyr1 {theirs} -o run.yaml\n"
+    )
+    script = Path("run.sh")
+    script.write_text("python3 -m verl.trainer.main_ppo a=1\n")
+    assert main([command, "run.sh"]) == 2
+    assert "is a script; go on with: trimaran import verl|easyr1 run.sh" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""Files and words as dotted keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trimaran.errors import InputError
+from trimaran.migrating.files import read_given
+
+TREE = """
+defaults: [ppo_trainer, _self_]
+actor_rollout_ref:
+  actor:
+    _target_: verl.workers.config.FSDPActorConfig
+    optim: {lr: 1e-6, betas: [0.9, 0.999]}
+    use_dynamic_bsz: ${oc.select:actor_rollout_ref.dynamic,false}
+    save: ${.strategy}
+    strategy: fsdp
+  rollout:
+    name: ???
+    n: 5
+    response_length: ${data.max_response_length}
+    missing: ${oc.select:nobody.has.this}
+    nested: ${oc.select:nobody,${oc.select:nobody.either,null}}
+    engine_kwargs: {}
+data: {max_response_length: 2048}
+trainer:
+  project_name: p
+  default_local_dir: checkpoints/${trainer.project_name}/${trainer.experiment_name}
+  experiment_name: e
+  address: 127.0.0.1
+"""
+
+
+def given(tmp_path: Path, *words: str) -> dict[str, object]:
+    path = tmp_path / "theirs.yaml"
+    path.write_text(TREE, encoding="utf-8")
+    return dict(read_given(path, words).values)
+
+
+def test_a_tree_is_flat_and_its_references_are_replaced(tmp_path: Path) -> None:
+    assert given(tmp_path) == {
+        "actor_rollout_ref.actor.optim.lr": 1e-6,
+        "actor_rollout_ref.actor.optim.betas": [0.9, 0.999],
+        "actor_rollout_ref.actor.use_dynamic_bsz": False,
+        "actor_rollout_ref.actor.save": "fsdp",
+        "actor_rollout_ref.actor.strategy": "fsdp",
+        "actor_rollout_ref.rollout.n": 5,
+        "actor_rollout_ref.rollout.response_length": 2048,
+        "actor_rollout_ref.rollout.nested": None,
+        "data.max_response_length": 2048,
+        "trainer.project_name": "p",
+        "trainer.default_local_dir": "checkpoints/p/e",
+        "trainer.experiment_name": "e",
+        "trainer.address": "127.0.0.1",
+    }
+
+
+def test_words_go_before_the_file_as_in_hydra(tmp_path: Path) -> None:
+    values = given(
+        tmp_path,
+        "actor_rollout_ref.rollout.n=8",
+        "+data.padding_mode=1",
+        "++data.shuffle=False",
+        "~actor_rollout_ref.actor",
+        'trainer.logger=["console","wandb"]',
+        "data.max_response_length=16",
+        "trainer.total_training_steps='null'",
+        "data.prompt={a: 1, b: {c: 2e-3}}",
+    )
+    assert values["actor_rollout_ref.rollout.n"] == 8
+    assert values["actor_rollout_ref.rollout.response_length"] == 16
+    assert (values["data.padding_mode"], values["data.shuffle"]) == (1, False)
+    assert not [key for key in values if key.startswith("actor_rollout_ref.actor.")]
+    assert values["trainer.logger"] == ["console", "wandb"]
+    assert (values["data.prompt.a"], values["data.prompt.b.c"]) == (1, 0.002)
+
+
+def test_a_script_of_easyr1_brings_its_file_along(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "config.yaml").write_text("worker: {rollout: {n: 5, top_p: 1.0}}\n")
+    script = tmp_path / "examples" / "run.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main config=examples/config.yaml worker.rollout.n=6\n"
+    )
+    assert dict(read_given(script, ["worker.rollout.top_p=0.5"]).values) == {
+        "worker.rollout.n": 6,
+        "worker.rollout.top_p": 0.5,
+    }
+    script.write_text("python3 -m verl.trainer.main config=nowhere.yaml\n")
+    with pytest.raises(InputError, match=r"names config=nowhere\.yaml"):
+        read_given(script, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", "not YAML"),
+        ("- a", "must hold sections"),
+        ("a: {b: '${a.c}', c: '${a.b}'}", "refers to itself"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "theirs.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=reason):
+        read_given(path, [])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_given(tmp_path / "nowhere.yaml", [])
+    with pytest.raises(InputError, match="reads key=value"):
+        given(tmp_path, "rollout.n")

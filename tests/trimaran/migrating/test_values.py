@@ -1,0 +1,262 @@
+"""What values of theirs become: the meaning is kept, or somebody is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from tests.trimaran.migrating.test_arithmetic import config_of
+from tests.trimaran.migrating.test_tables import converted
+
+
+def section(value: Any) -> dict[str, Any]:
+    return json.loads(value.model_dump_json())
+
+
+def test_easyr1s_loss_keeps_its_own_bounds_also_where_the_file_has_none() -> None:
+    loss = section(config_of("easyr1").algorithm.loss)
+    assert loss == {"type": "ppo_clip", "clip_low": 0.2, "clip_high": 0.3, "dual_clip": 3.0}
+    trainer = config_of("easyr1").trainer
+    assert (trainer.beta2, trainer.weight_decay, trainer.recompute) == (0.999, 0.01, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "kl"),
+    [
+        ({"algorithm__disable_kl": True}, (0.0, "loss", "k3")),
+        (
+            {
+                "algorithm__use_kl_loss": True,
+                "algorithm__kl_coef": 0.01,
+                "algorithm__kl_penalty": "low_var_kl",
+            },
+            (0.01, "loss", "k3"),
+        ),
+        (
+            {
+                "algorithm__use_kl_loss": False,
+                "algorithm__kl_coef": 0.001,
+                "algorithm__kl_penalty": "kl",
+            },
+            (0.001, "reward", "k1"),
+        ),
+        ({"algorithm__kl_coef": 0.0}, (0.0, "loss", "k3")),
+    ],
+)
+def test_easyr1s_kl(keys: dict[str, Any], kl: tuple[float, str, str]) -> None:
+    found = config_of("easyr1", **keys).algorithm.kl
+    assert (found.coefficient, found.place, found.estimator) == kl
+
+
+def test_verls_kl_has_one_place() -> None:
+    assert config_of("verl").algorithm.kl.coefficient == 0
+    key = "actor_rollout_ref.actor.use_kl_loss"
+    in_loss = {
+        "actor_rollout_ref__actor__use_kl_loss": True,
+        "actor_rollout_ref__actor__kl_loss_type": "k3+",
+    }
+    kl = config_of("verl", **in_loss).algorithm.kl
+    assert (kl.coefficient, kl.place, kl.straight_through) == (0.001, "loss", True)
+    adaptive = {
+        "algorithm__use_kl_in_reward": True,
+        "algorithm__kl_ctrl__type": "adaptive",
+        "algorithm__kl_ctrl__target_kl": 0.05,
+    }
+    found = config_of("verl", **adaptive).algorithm.kl
+    assert found.place == "reward" and found.adaptive and found.adaptive.target == 0.05
+    both = converted("verl", **in_loss, **adaptive)
+    assert "one place" in both.having("refused")[key]
+
+
+def test_dapo_of_mindspeed_rl_has_no_kl_and_shapes_long_answers() -> None:
+    keys = {
+        "megatron_training__stage": "ray_dapo",
+        "rl_config__clip_higher_enable": True,
+        "rl_config__clip_ratio_low": 0.2,
+        "rl_config__clip_ratio_high": 0.28,
+        "rl_config__verifier_function": ["acc_for_dapo"],
+        "rl_config__overlong_buffer_enable": True,
+        "rl_config__rollout_max_tokens": 20480,
+        "rl_config__overlong_buffer": 4096,
+        "rl_config__filter_groups_enable": True,
+        "rl_config__filter_groups_metric": "acc_for_dapo",
+        "rl_config__filter_groups_max_batches": -1,
+    }
+    config = config_of("mindspeed-rl", **keys)
+    assert config.algorithm.kl.coefficient == 0
+    assert section(config.algorithm.loss)["clip_high"] == 0.28
+    assert config.reward.rules["overlong"].options == {"max_tokens": 20480, "buffer": 4096}
+    assert config.algorithm.dynamic_sampling
+    assert config.algorithm.dynamic_sampling.term == "acc_for_dapo"
+    assert config.algorithm.dynamic_sampling.max_replaced == 1000
+
+
+def test_an_actors_key_goes_before_the_common_one() -> None:
+    keys = {
+        "megatron_training__tensor_model_parallel_size": 8,
+        "actor_config__tensor_model_parallel_size": 2,
+    }
+    config = config_of("mindspeed-rl", **keys, megatron_training__sequence_parallel=True)
+    assert (config.trainer.tensor_parallel, config.trainer.sequence_parallel) == (2, True)
+    assert config_of("mindspeed-rl", actor_config__lr=5e-6).trainer.learning_rate == 5e-6
+
+
+def test_experts_that_tensor_ranks_take_too_are_on_more_ranks() -> None:
+    keys = {
+        "actor_config__tensor_model_parallel_size": 4,
+        "actor_config__expert_model_parallel_size": 8,
+        "actor_config__moe_tp_extend_ep": True,
+        "rl_config__actor_resource__num_npus": 256,
+        "generate_config__infer_tensor_parallel_size": 4,
+    }
+    assert config_of("mindspeed-rl", **keys).trainer.expert_parallel == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "words"),
+    [
+        ("verl", {"algorithm__adv_estimator": "gae"}, "critic"),
+        ("easyr1", {"algorithm__adv_estimator": "gae"}, "critic"),
+        ("mindspeed-rl", {"megatron_training__stage": "dpo"}, "no pairs"),
+        ("verl", {"actor_rollout_ref__rollout__top_p": 0.9}, "give 1"),
+        ("verl", {"actor_rollout_ref__rollout__name": "sglang"}, "give vllm"),
+        ("verl", {"reward_model__enable": True}, "docs/reward-plugins.md"),
+        ("verl", {"trainer__v1__trainer_mode": "separate_async"}, "run.max_lag"),
+        ("easyr1", {"data__train_files": "hiyouga/geometry3k@train"}, "trimaran data prepare"),
+        ("easyr1", {"data__format_prompt": "./examples/format_prompt/math.jinja"}, "template"),
+        ("easyr1", {"trainer__max_steps": None}, "give trainer.max_steps=N"),
+        ("mindspeed-rl", {"megatron_training__data_path": "./dataset/data"}, "prefix"),
+        ("mindspeed-rl", {"rl_config__verifier_function": ["acurracy"]}, "verifiers are"),
+        (
+            "mindspeed-rl",
+            {"actor_config__load": "./ckpt", "actor_config__finetune": False},
+            "finetune=true",
+        ),
+        ("verl", {"actor_rollout_ref__actor__grad_clip": "much"}, "is no value"),
+    ],
+)
+def test_what_would_change_the_training_is_refused_with_what_to_do(
+    name: str, keys: dict[str, Any], words: str
+) -> None:
+    refused = " ".join(converted(name, **keys).having("refused").values())
+    assert words in refused
+
+
+def test_steps_follow_from_the_rows(tmp_path: Path) -> None:
+    """EasyR1's guide: 2,100 rows // 256 are 8 steps an epoch."""
+    rows = tmp_path / "geo3k.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{n}", "answer": "1"}}\n' for n in range(2100)))
+    keys: dict[str, Any] = {
+        "data__train_files": str(rows),
+        "data__rollout_batch_size": 256,
+        "worker__actor__global_batch_size": 64,
+        "trainer__max_steps": None,
+        "trainer__total_episodes": 15,
+        "worker__actor__optim__lr_warmup_ratio": 0.1,
+    }
+    config = config_of("easyr1", **keys)
+    assert (config.run.steps, config.trainer.warmup_steps) == (15 * 8, 12)
+    assert config.run.checkpoint_every == config.validation.every == 120
+
+
+def test_verls_reward_follows_from_the_rows_source(tmp_path: Path) -> None:
+    def rows_of(*sources: str) -> str:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
+        parquet.write_table(pyarrow.table({"data_source": list(sources)}), path)
+        return str(path)
+
+    geometry = config_of(
+        "verl",
+        data__train_files=rows_of("hiyouga/geometry3k", "hiyouga/geometry3k"),
+        data__train_batch_size=256,
+    )
+    assert list(geometry.reward.rules) == ["geo3k"]
+    mixed = converted("verl", data__train_files=rows_of("openai/gsm8k", "hiyouga/geometry3k"))
+    assert "no one rule" in mixed.having("refused")["custom_reward_function.path"]
+    other = converted("verl", data__train_files=rows_of("mine"))
+    assert "data_source is mine" in other.having("refused")["custom_reward_function.path"]
+    nested = pyarrow.table({"prompt": ["1 + 1?"], "reward_model": [{"ground_truth": "2"}]})
+    parquet.write_table(nested, tmp_path / "gsm8k.parquet")
+    raw = converted("verl", data__train_files=str(tmp_path / "gsm8k.parquet"))
+    assert "trimaran data prepare" in raw.having("refused")["data.prompt_key"]
+    # Without the file its name tells, as verl's preparation writes it.
+    assert list(config_of("verl").reward.rules) == ["gsm8k"]
+    assert (
+        "is not here"
+        in converted("verl", data__train_files="x.parquet").having("refused")[
+            "custom_reward_function.path"
+        ]
+    )
+
+
+def test_a_function_of_the_users_is_named_with_its_options() -> None:
+    keys = {
+        "custom_reward_function__path": "rewards/mine.py",
+        "custom_reward_function__name": "score",
+        "custom_reward_function__reward_kwargs__scale": 2,
+    }
+    made = converted("verl", **keys)
+    rule = made.tree["reward"]["rules"]["score"]
+    assert rule["function"] == f"{Path('rewards/mine.py').absolute()}:score"
+    assert rule["options"] == {"scale": 2}
+    assert "--allow" in made.having("noted")["custom_reward_function.path"]
+
+
+def test_easyr1s_own_functions_are_rules() -> None:
+    keys = {
+        "worker__reward__reward_function": "./examples/reward_function/dapo.py:compute_score",
+        "worker__reward__reward_function_kwargs__max_response_length": 20480,
+        "worker__reward__reward_function_kwargs__overlong_buffer_length": 4096,
+        "worker__reward__reward_function_kwargs__overlong_penalty_factor": 1.0,
+    }
+    rule = config_of("easyr1", **keys).reward.rules["dapo"]
+    assert rule.options == {"max_tokens": 20480, "buffer": 4096, "factor": 1.0}
+    older = config_of(
+        "easyr1", worker__reward__reward_function=None, worker__reward__compute_score="r1v"
+    )
+    assert list(older.reward.rules) == ["r1v"]
+
+
+def test_moments_in_bfloat16_get_a_beta_that_works() -> None:
+    made = converted(
+        "easyr1",
+        worker__actor__optim__strategy="adamw_bf16",
+        worker__actor__optim__betas=[0.9, 0.999],
+    )
+    assert made.tree["trainer"]["beta2"] == 0.99
+    assert "0.99 is taken" in made.having("noted")["worker.actor.optim.betas"]
+
+
+def test_adapters_have_megatrons_names_too() -> None:
+    keys = {
+        "megatron_training__lora_r": 64,
+        "megatron_training__lora_target_modules": ["linear_qkv", "linear_fc2"],
+    }
+    lora = config_of("mindspeed-rl", **keys).trainer.lora
+    assert lora and (lora.rank, lora.targets) == (64, ("q_proj", "k_proj", "v_proj", "down_proj"))
+    unknown = converted(
+        "verl",
+        actor_rollout_ref__model__lora_rank=8,
+        actor_rollout_ref__model__target_modules="qproj",
+    )
+    assert "adapters go to" in unknown.having("refused")["actor_rollout_ref.model.lora_rank"]
+
+
+def test_losses_that_are_of_whole_answers_take_their_mean() -> None:
+    config = config_of("verl", actor_rollout_ref__actor__policy_loss__loss_mode="gspo")
+    assert section(config.algorithm.aggregation) == {"type": "sequence_mean"}
+    assert section(config_of("verl").algorithm.aggregation) == {"type": "token_mean"}
+
+
+def test_a_run_that_never_validates_has_no_held_out_file() -> None:
+    quiet = {"trainer__test_freq": -1, "trainer__val_before_train": False}
+    assert config_of("verl", data__val_files="test.parquet", **quiet).data.validation in (None, ())
+    assert (
+        config_of("verl", data__val_files="test.parquet", trainer__test_freq=5).validation.every
+        == 5
+    )

@@ -1,0 +1,176 @@
+"""Sinks: a thread that holds up nobody, and each service's real client where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimaran import sinks
+from trimaran.errors import InputError
+from trimaran.sinks import About, SinkThread, open_sinks, without_secrets
+from trimaran.telemetry import MetricsWriter
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+ROWS = [(100.0, 1, {"trainer/loss": 0.5}), (101.0, 2, {"trainer/loss": 0.25, "actor/lr": 1e-6})]
+
+
+class Recorder:
+    def __init__(self, gate: threading.Event | None = None, fault: str = "") -> None:
+        self.rows: list[tuple[float, int, dict[str, float]]] = []
+        self.is_closed = False
+        self._gate, self._fault = gate, fault
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        if self._gate:
+            self._gate.wait(10)
+        if self._fault:
+            raise RuntimeError(self._fault)
+        self.rows.append((now, step, dict(values)))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_rows_arrive_in_order_and_what_is_not_finite_does_not(tmp_path: Path) -> None:
+    recorder = Recorder()
+    metrics = MetricsWriter(tmp_path, sinks=[SinkThread("mine", lambda: recorder)])
+    metrics.write("step", 1, {"trainer/loss": 0.5, "trainer/grad_norm": float("nan")}, at=100.0)
+    metrics.write("validation", 1, {"validation/greedy_reward/mean": 1.0}, at=101.0)
+    metrics.close()
+    assert recorder.rows == [
+        (100.0, 1, {"trainer/loss": 0.5}),
+        (101.0, 1, {"validation/greedy_reward/mean": 1.0}),
+    ]
+    assert recorder.is_closed
+
+
+def test_a_slow_one_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sinks, "MOST_ROWS", 3)
+    gate = threading.Event()
+    recorder = Recorder(gate)
+    thread = SinkThread("mine", lambda: recorder)
+    for step in range(10):
+        thread.write(float(step), step, {"trainer/loss": 1.0})
+    assert caplog.text.count("does not take rows: 3 wait") == 1
+    thread.close(timeout=0.05)
+    gate.set()
+    assert threading.active_count() >= 1
+
+
+def test_a_failure_is_told_once_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MINE_API_KEY", "abcdef0123456789")
+    fault = "refused key abcdef0123456789 at https://me:hunter2@host/path"
+    thread = SinkThread("mine", lambda: Recorder(fault=fault))
+    thread.write(1.0, 1, {"trainer/loss": 1.0})
+    thread.write(2.0, 2, {"trainer/loss": 1.0})
+    thread.close()
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "mine gets no more rows: RuntimeError: refused key *** at https://***@host/path;"
+        " metrics.jsonl has all"
+    )
+
+
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"metrics\.sinks: wandb needs the package wandb .*pip install wandb"
+    ):
+        open_sinks(["wandb"], About("p", "n", tmp_path, {}))
+    assert open_sinks([], About("p", "n", tmp_path, {})) == []
+
+
+def test_short_values_of_the_environment_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "a")
+    assert without_secrets(ValueError("a bad value")) == "ValueError: a bad value"
+
+
+@pytest.fixture
+def about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[About]:
+    """Nothing leaves this machine."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+    for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "HF_TOKEN"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield About("arithmetic", "run-1", tmp_path, {"run": {"seed": 1}})
+
+
+def sent(name: Any, about: About, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed here")
+    with caplog.at_level(logging.WARNING, logger="trimaran.sinks"):
+        [thread] = open_sinks([name], about)
+        for row in ROWS:
+            thread.write(*row)
+        thread.close(120)
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "trimaran.sinks"
+    ] == []
+    files = [path for path in about.folder.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.e2e
+def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCaptureFixture) -> None:
+    sent("wandb", about, caplog)
+    [folder] = (about.folder / "wandb").glob("offline-run-*")
+    [log] = folder.glob("run-*.wandb")
+    assert b"trainer/loss" in log.read_bytes()
+
+
+@pytest.mark.e2e
+def test_swanlab_keeps_the_numbers_offline(about: About, caplog: pytest.LogCaptureFixture) -> None:
+    sent("swanlab", about, caplog)
+    files = [path for path in (about.folder / "swanlab").rglob("*") if path.is_file()]
+    assert any(b"trainer/loss" in path.read_bytes() for path in files)
+
+
+@pytest.mark.e2e
+def test_mlflow_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture) -> None:
+    sent("mlflow", about, caplog)
+    from mlflow.tracking import MlflowClient  # pyright: ignore
+
+    client: Any = MlflowClient(tracking_uri=f"sqlite:///{about.folder / 'mlflow.db'}")
+    [run] = client.search_runs([client.get_experiment_by_name("arithmetic").experiment_id])
+    found = [
+        (m.step, m.value, m.timestamp)
+        for m in client.get_metric_history(run.info.run_id, "trainer/loss")
+    ]
+    assert found == [(1, 0.5, 100_000), (2, 0.25, 101_000)]
+    assert run.info.status == "FINISHED"
+
+
+@pytest.mark.e2e
+def test_trackio_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture) -> None:
+    sent("trackio", about, caplog)
+    import sqlite3
+
+    [database] = (about.folder / "trackio").glob("*.db")
+    rows: list[Any] = []
+    for _ in range(50):
+        rows = sqlite3.connect(database).execute("select step, metrics from metrics").fetchall()
+        if len(rows) == 2:
+            break
+        time.sleep(0.1)
+    assert [(step, json.loads(values)["trainer/loss"]) for step, values in rows] == [
+        (1, 0.5),
+        (2, 0.25),
+    ]

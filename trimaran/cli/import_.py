@@ -1,0 +1,123 @@
+"""`trimaran import`: a file of verl, EasyR1 or MindSpeed-RL as a run of ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError
+from trimaran.migrating.conversion import Conversion, System, convert
+from trimaran.migrating.files import SCRIPTS, read_given, read_tree
+from trimaran.migrating.rows import FATES, Fate
+from trimaran.migrating.systems import SYSTEMS, recognize
+
+DOCUMENT = "docs/migrating.md"
+
+
+def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> int:
+    """Returns 2, and writes nothing, where a key is refused or unknown."""
+    system, target = SYSTEMS[name], Path(output)
+    if target.exists():
+        raise InputError(f"{target}: is there already; name another file with -o")
+    given = read_given(Path(file), overrides)
+    if not system.is_mine(list(given.values)):
+        _refuse_other(file, system, list(given.values))
+    made = convert(system, given.values)
+    for line in _summary(system, made, given.assumed):
+        print(line)
+    faults = _faults(made)
+    if faults:
+        print(
+            f"error: nothing is written; give other values as key=value, or ~KEY to leave one out ({DOCUMENT})",
+            file=sys.stderr,
+        )
+        return 2
+    tree = _ordered(made.tree)
+    parse_config(tree, source=str(target))
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(
+        "".join(f"{line}\n" for line in _header(system, file, overrides, made)) + text,
+        encoding="utf-8",
+    )
+    print(f"written: {target}; go on with: trimaran plan {target}, then trimaran train {target}")
+    return 0
+
+
+def refuse_theirs(path: str) -> None:
+    """Raises InputError for a run's file that is one of another system, and says how to go on."""
+    file = Path(path)
+    if file.suffix in SCRIPTS and file.is_file():
+        raise InputError(
+            f"{path}: is a script; go on with: trimaran import verl|easyr1 {path} -o run.yaml"
+        )
+    try:
+        tree = read_tree(file)
+    except InputError:
+        return  # who reads it says what is wrong
+    if tree and (system := recognize(tree)):
+        raise InputError(
+            f"{path}: is a file of {system.title}; go on with: trimaran import {system.name} {path} -o run.yaml"
+        )
+
+
+def _refuse_other(file: str, system: System, keys: Sequence[str]) -> None:
+    other = recognize(keys)
+    hint = (
+        f"; it looks like one of {other.title}: trimaran import {other.name} {file}"
+        if other
+        else ""
+    )
+    raise InputError(
+        f"{file}: is no file of {system.title}, which has {' and '.join(system.sections)}{hint}"
+    )
+
+
+def _faults(made: Conversion) -> bool:
+    return bool(made.unknown or made.having("refused"))
+
+
+def _summary(system: System, made: Conversion, assumed: Sequence[str]) -> Iterator[str]:
+    for text in assumed:
+        yield f"assumed  {text}"
+    words: dict[Fate, str] = {"noted": "note", "refused": "refused"}
+    for fate, word in words.items():
+        for key, text in made.having(fate).items():
+            origin = "" if key in made.given else " (their default)"
+            yield f"{word:<8} {key}{origin}: {text}"
+    for key, near in made.unknown.items():
+        yield f"unknown  {key}" + (f": did you mean {near}?" if near else "")
+    counts = ", ".join(f"{made.counts[fate]} {fate}" for fate in FATES)
+    yield (
+        f"{len(made.given)} keys: {counts}, {len(made.unknown)} unknown;"
+        f" {made.num_defaults} settings more are {system.title}'s defaults"
+    )
+
+
+def _header(system: System, file: str, overrides: Sequence[str], made: Conversion) -> Iterator[str]:
+    """Comments over the run: where it is from, and what is not in it."""
+    words = " ".join([file, *overrides])
+    yield f"# Imported from {system.title}: {words}"
+    fates: tuple[Fate, ...] = ("noted", "ignored")
+    for fate in fates:
+        for key, text in made.having(fate).items():
+            yield f"# {fate}: {key}: {' '.join(text.split())}"
+    yield ""
+
+
+def _ordered(tree: dict[str, Any]) -> dict[str, Any]:
+    """Sections, and the keys of each, as our documents have them."""
+    return {
+        name: _by_fields(tree[name], field.annotation)
+        for name, field in RunConfig.model_fields.items()
+        if name in tree
+    }
+
+
+def _by_fields(branch: dict[str, Any], section: Any) -> dict[str, Any]:
+    return {key: branch[key] for key in section.model_fields if key in branch}

@@ -1,0 +1,3 @@
+from trimaran.migrating.document import markdown
+
+print("\n".join(markdown()))

@@ -1,0 +1,139 @@
+"""docs/migrating.md, from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trimaran.migrating.conversion import System
+from trimaran.migrating.guides import LAUNCHING, SWITCHES, Replaced
+from trimaran.migrating.rows import Row
+from trimaran.migrating.systems import SYSTEMS
+from trimaran.other_names import LEFT_OUT, NAMES
+
+HEAD = """\
+# From verl, EasyR1 and MindSpeed-RL
+
+Written by `python -m trimaran.migrating > docs/migrating.md` from the tables in `trimaran/migrating/`.
+
+A run of one of these projects becomes one of ours by one command:
+
+```sh
+trimaran import easyr1 config.yaml data.train_files=geo3k/train.parquet trainer.max_steps=120 -o run.yaml
+trimaran import verl run_qwen2-7b.sh actor_rollout_ref.rollout.n=8 -o run.yaml
+trimaran import mindspeed-rl grpo_qwen25_7b_A3.yaml megatron_training.data_path=math17k.parquet -o run.yaml
+trimaran plan run.yaml                  # what it takes of devices and hosts, before it starts
+trimaran train run.yaml
+```
+
+It reads a YAML file, the `.hydra/config.yaml` that a run of verl has written, or a script that starts verl or EasyR1.
+Of a script nothing is run: its variables and arrays are put in, and what it takes from the environment is taken from
+yours. What the script sets in a condition or a loop, or takes from the output of a command, is not known; the command says so.
+Words behind the file set their keys, as in Hydra: `key=value`, `+key=value`, and `~key` takes one away.
+
+Each key is one of these:
+
+- **mapped**: it became a key of ours with the same meaning;
+- **noted**: it became one, and something differs that you should know. The command prints it;
+- **ignored**: it has no meaning here, and nothing is lost. The new file names each in a comment, with the reason;
+- **refused**: to leave it out would change what is trained. Nothing is written before you give another value or `~key`;
+- **unknown**: it stands in no table. It counts as refused, and the nearest known key is printed.
+
+A key that a file does not have counts with the project's own default, not with ours. The new file has passed the check that
+each run's file has to pass.
+
+## What is counted how
+
+All four projects have a batch of prompts for each step, answer each prompt n times, and cut the batch into updates. They count differently:
+
+| | Trimaran | verl | EasyR1 | MindSpeed-RL |
+|---|---|---|---|---|
+| prompts of a step | `run.groups_per_step` | `data.train_batch_size` | `data.rollout_batch_size` | `global_batch_size` |
+| answers to a prompt | `rollout.group_size` | `rollout.n` | `worker.rollout.n` | `n_samples_per_prompt` |
+| one update | `algorithm.updates_per_batch` parts of a step | `ppo_mini_batch_size` prompts | `worker.actor.global_batch_size` prompts | `mini_batch_size` prompts |
+| one forward pass of a rank | `trainer.micro_batch_tokens` packed tokens | `ppo_micro_batch_size_per_gpu` sequences, or `ppo_max_token_len_per_gpu` tokens | `micro_batch_size_per_device_for_update` sequences | `micro_batch_size` sequences, or `update_max_packing_token_size` tokens |
+| one step | `run.steps` of them | a batch; `total_epochs` goes through the rows | the same | `train_iters` of them |
+
+EasyR1's well-known example: 256 prompts x 6 answers are 1,536 sequences, 192 for each of 8 devices. `global_batch_size: 64` is 64
+prompts, so 384 sequences or 48 for each device, and 256 / 64 = 4 updates. With 2 sequences in a forward pass a device makes 24 of
+them for an update. Here that is `groups_per_step: 256`, `group_size: 6`, `updates_per_batch: 4` and `micro_batch_tokens: 8288`, as 2
+sequences have at most 2 x (2048 + 2096) tokens. When fewer devices train, each has more forward passes, and the update is the same.
+
+**The mean over tokens.** EasyR1, MindSpeed-RL and older versions of verl take the mean over the tokens of a micro-batch, and then
+the mean over micro-batches. Here `token_mean` is over all tokens of an update, whatever the micro-batches are (as in DAPO, and in verl since
+2026). The two are equal where all micro-batches have equally many tokens.
+"""
+
+
+FIGURES = """\
+
+## Their figures
+
+`metrics: {also: [verl, mindspeed-rl]}` writes a step's numbers by these names too, in the same rows of `metrics.jsonl`, in
+TensorBoard and at the sinks. A name is left out where a step lacks what it is made of.
+
+**What adds up.** With `run.max_lag: 0` phases follow one another, so `timing/all` is at least `timing/rollout` + `timing/update` +
+`timing/resharding_to_infer` + `timing/resharding_to_train` + `timing/non_overlap_rule_reward`. With more, generation goes on while the
+trainer trains, and the sum may be more than the whole: that is what it is for. In any run `timing/all` is at least
+`timing/update` + `timing/resharding_to_infer`.
+
+**Tokens a second.** All formulas count prompt and completion tokens of every completion that came back, and divide by
+the dies of the trainer **and** of all replicas. A card of Atlas A3 is two dies, so its figure is twice that of a die. MindSpeed-RL divides by the dies that do both in
+turns, and with `log_max_throughput` takes the longest answer's length for all; verl divides by all GPUs. `e2e_tps` and `perf/throughput` are
+our `controller/step/tokens_per_second_per_device`."""
+
+
+def markdown() -> Iterator[str]:
+    """The lines of docs/migrating.md."""
+    yield from HEAD.splitlines()
+    yield from _replaced("Command lines, variables and steps of the guides", LAUNCHING)
+    yield from _replaced("Switches", SWITCHES)
+    yield from _figures()
+    for system in SYSTEMS.values():
+        yield from _system(system)
+
+
+def _replaced(title: str, table: Sequence[Replaced]) -> Iterator[str]:
+    yield ""
+    yield f"## {title}"
+    yield ""
+    yield "| theirs | here |"
+    yield "|---|---|"
+    yield from (f"| {row.theirs} | {row.ours} |" for row in table)
+
+
+def _figures() -> Iterator[str]:
+    yield from FIGURES.splitlines()
+    yield ""
+    yield "| name | of | ours | how |"
+    yield "|---|---|---|---|"
+    for name in NAMES:
+        ours = ", ".join(f"`{key}`" for key in name.keys)
+        yield f"| `{name.name}` | {', '.join(name.schemes)} | {ours} | {name.text} |"
+    yield ""
+    yield "Left out:"
+    yield ""
+    yield from (f"- {names}: {reason}" for names, reason in LEFT_OUT.items())
+
+
+def _system(system: System) -> Iterator[str]:
+    yield ""
+    yield f"## {system.title}"
+    yield ""
+    always = ", ".join(f"`{key}: {value}`" for key, value in system.always.items())
+    yield f"`trimaran import {system.name}`. Always: {always}, because it has no such correction unless a key says so."
+    yield "A key that ends in `.*` stands for all below it that have no row of their own."
+    yield ""
+    yield "| key | default | becomes | how |"
+    yield "|---|---|---|---|"
+    yield from map(_line, system.rows)
+
+
+def _line(row: Row) -> str:
+    default = "" if row.default is None else f"`{_plain(row.default)}`"
+    ours = ", ".join(f"`{key}`" for key in row.becomes.split(", ")) if row.becomes else ""
+    return f"| `{row.key}` | {default} | {ours} | {row.text} |"
+
+
+def _plain(value: object) -> str:
+    """As YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

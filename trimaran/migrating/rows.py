@@ -1,0 +1,171 @@
+"""What becomes of one key of another system: a row of its table, and what the row says of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Fate = Literal["mapped", "noted", "ignored", "refused"]
+FATES: tuple[Fate, ...] = ("mapped", "noted", "ignored", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of one value.
+
+    Example: Outcome("noted", "validated before the first step all the same", {"validation.every": 5})
+    """
+
+    fate: Fate
+    text: str = ""
+    """The note, the reason, or what to do."""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Our keys, with dots, and their values."""
+
+
+class Theirs:
+    """The values of another system's run: what its file and command line give, else its defaults.
+
+    Example: Theirs({"rollout.n": 8}, {"rollout.n": 1, "rollout.top_p": 1.0})["rollout.top_p"] == 1.0
+    """
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self.given = given
+        self._defaults = defaults
+
+    def __getitem__(self, key: str) -> Any:
+        """Raises KeyError for a key that the table does not have."""
+        return self.given[key] if key in self.given else self._defaults[key]
+
+    def under(self, prefix: str) -> dict[str, Any]:
+        """What is given below `prefix`, without it."""
+        return {
+            key.removeprefix(f"{prefix}."): value
+            for key, value in self.given.items()
+            if key.startswith(f"{prefix}.")
+        }
+
+
+Convert = Callable[[Any, Theirs], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One key of another system, or with `.*` at its end all below it."""
+
+    key: str
+    default: Any
+    """Of theirs; None where it has none."""
+    becomes: str
+    """Our keys, for the document; empty where there is none."""
+    text: str
+    """How it is converted, why it is ignored, what to do instead; for the document."""
+    convert: Convert
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.key.endswith(".*")
+
+
+def same(
+    key: str, ours: str, default: Any = None, text: str = "", to: Callable[[Any], Any] = lambda v: v
+) -> Row:
+    """The value itself, or what `to` makes of it. One that is not set sets nothing here."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return Outcome("ignored", "not set")
+        return Outcome("mapped", "", {ours: to(value)})
+
+    return Row(key, default, ours, text, convert)
+
+
+def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], remedy: str) -> Row:
+    """One of several names. Another one is refused."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return Outcome("ignored", "not set")
+        if value not in names:
+            return Outcome("refused", remedy)
+        return Outcome("mapped", "", {ours: names[value]})
+
+    pairs = ", ".join(f"{theirs} → {mine}" for theirs, mine in names.items())
+    return Row(key, default, ours, f"{pairs}. Another one: {remedy}", convert)
+
+
+def own(key: str, ours: str, default: Any, text: str, convert: Convert) -> Row:
+    """A conversion of its own."""
+    return Row(key, default, ours, text, convert)
+
+
+def part(key: str, of: str, default: Any = None, text: str = "") -> Row:
+    """It is read where `of`, another key of theirs, is converted."""
+    return Row(key, default, "", text or f"with `{of}`", lambda value, theirs: Outcome("mapped"))
+
+
+def ignored(key: str, reason: str, default: Any = None) -> Row:
+    return Row(key, default, "", reason, lambda value, theirs: Outcome("ignored", reason))
+
+
+def each(prefix: str, names: str, reason: str) -> tuple[Row, ...]:
+    """`ignored` for several keys under one prefix, with one reason."""
+    return tuple(ignored(f"{prefix}.{name}", reason) for name in names.split())
+
+
+def told(key: str, text: str) -> Row:
+    """Noted, and nothing is set."""
+    return Row(key, None, "", text, lambda value, theirs: Outcome("noted", text))
+
+
+def only(key: str, default: Any, allowed: Sequence[Any], reason: str, remedy: str) -> Row:
+    """Ignored where its value is one of `allowed`, which is what we do; else refused."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value in allowed:
+            return Outcome("ignored", reason)
+        return Outcome("refused", remedy)
+
+    shown = ", ".join("null" if value is None else str(value).lower() for value in allowed[:1])
+    return Row(key, default, "", f"{shown}: {reason}. Another value is refused: {remedy}", convert)
+
+
+def refused(key: str, remedy: str) -> Row:
+    """Whatever its value is. Its default, None, is not looked at: nothing asked for it."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        return Outcome("ignored", "not set") if value is None else Outcome("refused", remedy)
+
+    return Row(key, None, "", f"refused: {remedy}", convert)
+
+
+def noted(
+    key: str, ours: str, default: Any, text: str, to: Callable[[Any], Any] = lambda v: v
+) -> Row:
+    """As `same`, with a note that the user should read."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return Outcome("ignored", "not set")
+        return Outcome("noted", text, {ours: to(value)})
+
+    return Row(key, default, ours, text, convert)
+
+
+def switch(
+    key: str, default: bool, ours: str, setting: Any, text: str, off: str = "it is off"
+) -> Row:
+    """`setting` for `ours` where it is on, noted where there is a `text`; ignored where it is off."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if not is_on(value):
+            return Outcome("ignored", off)
+        return Outcome("noted" if text else "mapped", text, {ours: setting})
+
+    return Row(key, default, ours, text or f"true → `{setting}`", convert)
+
+
+def is_on(value: Any) -> bool:
+    """As YAML and the shell write it."""
+    return str(value).strip().lower() in ("true", "1", "yes", "on")

@@ -1,0 +1,46 @@
+"""What an import asks of a file with rows: how many there are, and what one column holds."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from trimaran.errors import InputError
+
+
+def count_rows(path: str) -> int | None:
+    """None where the file is not here, or of a kind that is not read here."""
+    file = Path(path)
+    if file.suffix == ".jsonl" and file.is_file():
+        with file.open("rb") as lines:
+            return sum(1 for line in lines if line.strip())
+    table = _parquet(file)
+    return table.metadata.num_rows if table else None
+
+
+def column_names(path: str) -> list[str] | None:
+    """None where the file is not here, or no Parquet."""
+    table = _parquet(Path(path))
+    return list(table.schema_arrow.names) if table else None
+
+
+def distinct(path: str, column: str) -> list[str] | None:
+    """The texts of the column, each once; None where the file or the column is not here."""
+    table = _parquet(Path(path))
+    if table is None or column not in table.schema_arrow.names:
+        return None
+    found: set[str] = set()
+    for batch in table.iter_batches(columns=[column]):
+        found |= {str(value) for value in batch.column(0).unique().to_pylist() if value is not None}
+    return sorted(found)
+
+
+def _parquet(file: Path) -> Any:
+    """By name, because pyarrow has no type information."""
+    if file.suffix != ".parquet" or not file.is_file():
+        return None
+    try:
+        return import_module("pyarrow.parquet").ParquetFile(file)
+    except (import_module("pyarrow").ArrowException, OSError) as error:
+        raise InputError(f"{file}: not Parquet ({error})") from None

@@ -1,0 +1,335 @@
+"""Conversions that more than one system's table has."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from trimaran.config import SinkName
+from trimaran.migrating.rows import Outcome, Theirs, is_on
+from trimaran.migrating.rows_file import count_rows
+
+ESTIMATORS = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
+"""Their names of the estimates of a KL divergence."""
+WRITTEN = ("console", "file", "tensorboard")
+"""By every run of ours."""
+ALL_PROMPTS = 1_000_000
+"""Of a validation: the most that `validation.max_prompts` takes."""
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FUSED_TARGETS = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}
+"""Megatron's names of the same matrices."""
+
+
+def whole(value: Any) -> int:
+    return int(value)
+
+
+def real(value: Any) -> float:
+    return float(value)
+
+
+def updates_of(batch: int, mini: int, what: str) -> Outcome:
+    """A step's `batch` prompts in updates of `mini` prompts."""
+    if mini > batch or batch % mini:
+        return Outcome(
+            "refused",
+            f"{batch} prompts of a step are no whole number of updates of {mini}; give a {what} that"
+            f" divides {batch}",
+        )
+    return Outcome("mapped", "", {"algorithm.updates_per_batch": batch // mini})
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Their trainer's layout. `Shape(devices=8, tensor=2, rollout_tensor=1).split().replicas == 4`"""
+
+    devices: int
+    """Which train and generate in turns."""
+    rollout_tensor: int
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+
+    def split(self) -> Split:
+        """Half of the devices train and the rest generates, or as near to it as the sizes go."""
+        unit = self.tensor * self.pipeline * self.context
+        # The smallest number of data-parallel ranks over which the experts divide.
+        least = self.expert // math.gcd(self.expert, self.tensor * self.context)
+        data = max(1, self.devices // 2 // (unit * least)) * least
+        replicas = max(1, (self.devices - data * unit) // self.rollout_tensor)
+        return Split(self, data, replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    shape: Shape
+    data: int
+    """Data-parallel ranks."""
+    replicas: int
+
+    @property
+    def trainers(self) -> int:
+        shape = self.shape
+        return shape.tensor * shape.pipeline * shape.context * self.data
+
+    @property
+    def generators(self) -> int:
+        return self.replicas * self.shape.rollout_tensor
+
+    def settings(self) -> dict[str, Any]:
+        return {"trainer.data_parallel": self.data, "rollout.replicas": self.replicas}
+
+    def text(self) -> str:
+        total = self.trainers + self.generators
+        more = (
+            f", {total - self.shape.devices} more than there" if total > self.shape.devices else ""
+        )
+        return (
+            f"there {self.shape.devices} devices train and generate in turns; here {self.trainers}"
+            f" train and {self.generators} generate ({self.replicas} x"
+            f" {self.shape.rollout_tensor}){more}. Choose other shares by trainer.data_parallel and"
+            " rollout.replicas; `trimaran plan` says what fits"
+        )
+
+
+def steps_of(
+    total: Any, epochs: Any, batch: Any, files: Any, total_key: str, rows: int = 0
+) -> Outcome:
+    """`total` steps, or those of `epochs` over the rows of `files`. `rows`: at most so many, if not 0."""
+    if total is not None:
+        return Outcome("mapped", "", {"run.steps": int(total)})
+    path = one_path(files)
+    found = count_rows(path) if path else None
+    if found is None:
+        return Outcome(
+            "refused",
+            f"a run counts steps: give {total_key}=N. They count {epochs} epochs of rows // {batch}"
+            " steps each, and the rows of the training file cannot be counted here",
+        )
+    rows = min(found, rows) if rows > 0 else found
+    if rows < int(batch):
+        return Outcome(
+            "refused", f"{path} has {rows} rows, less than the {batch} prompts of a step"
+        )
+    steps = int(epochs) * (rows // int(batch))
+    return Outcome(
+        "noted",
+        f"{epochs} epochs of {rows} rows // {batch} = {steps} steps; rows that are too long count too",
+        {"run.steps": steps},
+    )
+
+
+def known_steps(outcome: Outcome) -> int | None:
+    return outcome.settings.get("run.steps")
+
+
+def one_path(files: Any) -> str | None:
+    """The only one of them, with the home folder put in."""
+    paths = [files] if isinstance(files, str) else list(files or [])
+    return str(Path(str(paths[0])).expanduser()) if len(paths) == 1 else None
+
+
+def data_file(ours: str, key: str) -> Callable[[Any, Theirs], Outcome]:
+    """A file with prompts. What is no path of a file is refused."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None or value == "":
+            return (
+                Outcome("refused", f"give {key}=FILE")
+                if ours == "data.train"
+                else Outcome("ignored", "not set")
+            )
+        path = one_path(value)
+        if path is None:
+            return Outcome("refused", f"one file is read; join them, and give {key}=FILE")
+        if "@" in Path(path).name and not Path(path).exists():
+            return Outcome(
+                "refused",
+                f"{value} is a data set of the hub: bring it here as JSONL or Parquet with `trimaran"
+                f" data prepare`, and give {key}=FILE",
+            )
+        settings: dict[str, Any] = {ours: str(Path(path).absolute())}
+        if not Path(path).exists():
+            return Outcome("noted", f"{path} is not here now", settings)
+        return Outcome("mapped", "", settings)
+
+    return convert
+
+
+def model_folder(value: Any, theirs: Theirs) -> Outcome:
+    if not value:
+        return Outcome("refused", "name the model's folder")
+    path = Path(str(value)).expanduser()
+    settings = {"model.path": str(path.absolute())}
+    if path.is_dir():
+        return Outcome("mapped", "", settings)
+    return Outcome(
+        "noted",
+        f"{value} is no folder here: a run takes a folder in Hugging Face's form, so fetch it there"
+        f" (`hf download {value} --local-dir {value}`), or give model.source",
+        settings,
+    )
+
+
+def run_name(value: Any, theirs: Theirs) -> Outcome:
+    name = re.sub(r"[^\w.-]+", "-", str(value or "")).strip("-.")
+    if not name:
+        return Outcome("ignored", "not set")
+    return Outcome("mapped", "", {"run.name": name})
+
+
+def loggers(value: Any, theirs: Theirs) -> Outcome:
+    if "trainer.logger" not in theirs.given:
+        return Outcome("ignored", "not asked for")
+    named = [value] if isinstance(value, str) else list(value or [])
+    sinks = [name for name in named if name in get_args(SinkName)]
+    others = [name for name in named if name not in (*WRITTEN, *sinks)]
+    settings = {"metrics.sinks": sinks} if sinks else {}
+    if others:
+        text = f"{', '.join(others)}: not written here; every run writes {', '.join(WRITTEN)}"
+        return Outcome("noted", text, settings)
+    if not sinks:
+        return Outcome("ignored", "every run writes these")
+    return Outcome("mapped", "", settings)
+
+
+def kl_in(
+    place: str, coefficient: Any, estimator: Any, adaptive: Mapping[str, Any] | None = None
+) -> Outcome:
+    """The section algorithm.kl. `adaptive`: target and horizon, where the coefficient follows them."""
+    straight = str(estimator).endswith("+")
+    ours = ESTIMATORS.get(str(estimator).removesuffix("+"))
+    if not float(coefficient):
+        return Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
+    if ours is None:
+        return Outcome("refused", f"estimators are {', '.join(ESTIMATORS)} (given: {estimator})")
+    settings: dict[str, Any] = {
+        "algorithm.kl.coefficient": float(coefficient),
+        "algorithm.kl.place": place,
+        "algorithm.kl.estimator": ours,
+    }
+    if straight:
+        settings["algorithm.kl.straight_through"] = True
+    if adaptive:
+        settings["algorithm.kl.adaptive"] = dict(adaptive)
+    return Outcome("mapped", "", settings)
+
+
+NO_KL = Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
+
+
+def lora_targets(named: Any) -> list[str] | None:
+    """The matrices that get adapters, from their names in any of the systems; None where one is unknown."""
+    if named in (None, "all-linear", ["all-linear"]):
+        return list(LORA_TARGETS)
+    words = named.replace(" ", "").split(",") if isinstance(named, str) else list(named)
+    found: list[str] = []
+    for word in words:
+        matches = FUSED_TARGETS.get(word, (word,))
+        if not set(matches) <= set(LORA_TARGETS):
+            return None
+        found += [name for name in matches if name not in found]
+    return found
+
+
+def lora(rank: Any, alpha: Any, targets: Any) -> Outcome:
+    if not rank or int(rank) <= 0:
+        return Outcome("ignored", "no adapters")
+    found = lora_targets(targets)
+    if found is None:
+        return Outcome("refused", f"adapters go to {', '.join(LORA_TARGETS)} (given: {targets})")
+    section = {"rank": int(rank), "alpha": float(alpha), "targets": found}
+    return Outcome("mapped", "", {"trainer.lora": section})
+
+
+def every(value: Any, ours: str, steps: int | None) -> Outcome:
+    """Steps between two of a kind. What never happens there happens once here, at the end."""
+    if value is not None and int(value) > 0:
+        return Outcome("mapped", "", {ours: int(value)})
+    return Outcome("noted", "there never; here once, at the end", {ours: steps or 1})
+
+
+def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str = "") -> Outcome:
+    """A function in a file of theirs; services/reward/functions calls it as its author meant."""
+    file = str(Path(str(path)).expanduser().absolute())
+    rule: dict[str, Any] = {"weight": 1.0, "function": f"{file}:{name}"}
+    if options:
+        rule["options"] = dict(options)
+    return Outcome(
+        "noted",
+        f"it is code that a run names: start the run with `--allow {file}:{name}`{text}",
+        {"reward.rules": {re.sub(r"\W", "_", str(name)): rule}},
+    )
+
+
+HERE = "the engine has devices of its own here, and nothing makes room for it"
+PADDING = "micro-batches are packed: there is no padding to remove"
+ROOM = "there it makes room for the engine; leave it out where `trimaran plan` finds room"
+MEMORY = (
+    "there the trainer takes the rest of the device; here the engine is alone on it and may have more"
+    " (the default is 0.85)"
+)
+WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
+BEFORE = "held-out prompts are answered before the first step and at the end"
+NO_CRITIC = "there is no critic here"
+MEGATRON = "the trainer is Megatron's"
+
+
+def validates_before(value: Any, theirs: Theirs) -> Outcome:
+    if is_on(value):
+        return Outcome("ignored", BEFORE)
+    return Outcome("noted", "held-out prompts are answered before the first step all the same")
+
+
+def hosts(value: Any, theirs: Theirs) -> Outcome:
+    if int(value) == 1:
+        return Outcome("mapped")
+    return Outcome(
+        "noted", "several hosts: give network.subnet, and start it as docs/deploy.md says"
+    )
+
+
+def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:
+    """Completions of a held-out prompt, besides the one at temperature 0 that there always is."""
+    if is_greedy or (temperature is not None and not float(temperature)):
+        return Outcome("mapped", "", {"validation.samples": 0, "validation.final_samples": 0})
+    settings: dict[str, Any] = {
+        "validation.samples": int(number),
+        "validation.final_samples": int(number),
+    }
+    if temperature is not None:
+        settings["validation.temperature"] = float(temperature)
+    return Outcome("mapped", "", settings)
+
+
+def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:
+    """Checkpoints: so many, or all that a run makes."""
+    if most is not None and int(most) > 0:
+        return Outcome("mapped", "", {"run.keep_checkpoints": int(most)})
+    often = int(every_steps or 0)
+    number = math.ceil(int(steps or 1) / often) if often > 0 else 1
+    return Outcome("mapped", "", {"run.keep_checkpoints": number})
+
+
+def freeze_tower(value: Any, theirs: Theirs) -> Outcome:
+    if not is_on(value):
+        return Outcome("ignored", "it trains")
+    return Outcome("mapped", "", {"trainer.freeze": ["*visual.*"]})

@@ -1,0 +1,258 @@
+"""The words of the command that a launch script ends in, with the script's own variables put in.
+
+Enough of the shell's language for the published examples: assignments, arrays, quotes, `${NAME:-value}`,
+`$((2 * 1024))`, comments and continued lines. Nothing is run. So what depends on the output of a command
+is not known here, and what a condition or a loop sets counts only where the environment has it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from trimaran.errors import InputError
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_]\w*)(\+?)=")
+OPENERS = frozenset({"if", "for", "while", "until", "case"})
+CLOSERS = frozenset({"fi", "done", "esac"})
+ALONE = frozenset({"then", "do", "else", "{", "}"})
+"""Words behind which another command begins."""
+ESCAPED = '$`"\\'
+"""What a backslash inside of double quotes is for."""
+BLANKS, ENDS = " \t\r", "\n;|&()<>"
+ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda one, other: one + other,
+    ast.Sub: lambda one, other: one - other,
+    ast.Mult: lambda one, other: one * other,
+    ast.Div: lambda one, other: one // other,
+}
+REMEDY = (
+    "set it in the environment of this command, or import the `.hydra/config.yaml` that a run of the"
+    " script has written"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A word that nothing here can tell."""
+
+    reason: str
+
+
+Words = list["str | Unknown"]
+
+
+def find_command(
+    text: str, module: str, environment: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """What follows a Python module whose name begins with `module`, and what was assumed on the way.
+
+    Raises InputError where there is no such command, and where a word of it is not known here.
+    Example: find_command("N=8\\npython3 -m verl.trainer.main_ppo a.n=$N", "verl.", {}) == (["a.n=8"], [])
+    """
+    script = _Script(text, environment)
+    for words in script.commands():
+        for place, word in enumerate(words[:-1]):
+            follows = words[place + 1]
+            if word == "-m" and isinstance(follows, str) and follows.startswith(module):
+                return _all_known(words[place + 2 :]), script.assumed
+    raise InputError(
+        f"holds no command with `-m {module}…`; give the YAML file, or the command's key=value words"
+    )
+
+
+def _all_known(words: Words) -> list[str]:
+    if unknown := sorted({word.reason for word in words if isinstance(word, Unknown)}):
+        raise InputError("\n".join(unknown))
+    return [word for word in words if isinstance(word, str)]
+
+
+@dataclass
+class _Script:
+    text: str
+    environment: Mapping[str, str]
+    known: dict[str, Words] = field(default_factory=dict[str, Words])
+    at: int = 0
+    depth: int = 0
+    """Of conditions and loops."""
+    assumed: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        # A blank behind the backslash is a slip that published examples have.
+        self.text = re.sub(r"\\[ \t\r]*\n", " ", self.text)
+
+    def commands(self) -> Iterator[Words]:
+        """Each in turn; what it assigns is known to those behind it."""
+        while self.at < len(self.text):
+            if words := self._command():
+                self.depth += (words[0] in OPENERS) - (words[0] in CLOSERS)
+                yield words
+
+    def _command(self) -> Words:
+        words: Words = []
+        while self.at < len(self.text):
+            letter = self.text[self.at]
+            if letter in BLANKS:
+                self.at += 1
+            elif letter == "#":
+                self._skip_comment()
+            elif letter in ENDS:
+                self.at += 1
+                break
+            elif not words and (match := ASSIGNMENT.match(self.text, self.at)):
+                self.at = match.end()
+                self._assign(match[1], is_more=bool(match[2]))
+            else:
+                words += self._word(BLANKS + ENDS)
+                if words and words[0] in ALONE:
+                    break
+        return words
+
+    def _assign(self, name: str, is_more: bool) -> None:
+        value: Words = (
+            self._array() if self.text.startswith("(", self.at) else self._word(BLANKS + ENDS)
+        )
+        before = self.known.get(name)
+        if self.depth and name in self.environment:
+            value = Words([self.environment[name]])
+        elif self.depth and before:
+            self.assumed.append(
+                f"{name} is set again by a condition of the script: taken as it was before,"
+                f" {' '.join(map(_show, before))}"
+            )
+            value = before
+        elif self.depth:
+            value = [Unknown(f"{name} is set by a condition of the script; {REMEDY}")]
+        elif is_more:
+            value = [*(before or []), *value]
+        self.known[name] = value
+
+    def _array(self) -> Words:
+        words: Words = []
+        self.at += 1
+        while self.at < len(self.text):
+            letter = self.text[self.at]
+            if letter == "#":
+                self._skip_comment()
+                continue
+            if letter not in BLANKS + "\n)":
+                words += self._word(BLANKS + "\n)")
+                continue
+            self.at += 1
+            if letter == ")":
+                break
+        return words
+
+    def _word(self, ends: str) -> Words:
+        """One word up to one of `ends`; several where an array stands in it, none where it is empty."""
+        made, others, quote = "", Words(), ""
+        while self.at < len(self.text) and (quote or self.text[self.at] not in ends):
+            letter = self.text[self.at]
+            self.at += 1
+            if letter == quote:
+                quote = ""
+            elif not quote and letter in "'\"":
+                quote = letter
+            elif letter == "\\" and quote != "'":
+                follows = self.text[self.at : self.at + 1]
+                made += follows if not quote or follows in ESCAPED else letter + follows
+                self.at += 1
+            elif letter == "`" and quote != "'":
+                self.at = _end(self.text.find("`", self.at), self.text)
+                others.append(Unknown(f"the output of a command is not known here; {REMEDY}"))
+            elif letter == "$" and quote != "'":
+                value = self._expansion()
+                if len(value) == 1 and isinstance(value[0], str):
+                    made += value[0]
+                else:
+                    others += value
+            else:
+                made += letter
+        if unknown := [word for word in others if isinstance(word, Unknown)]:
+            return [unknown[0]]
+        return [*others, made] if made else others
+
+    def _expansion(self) -> Words:
+        """Behind a dollar sign."""
+        rest = self.text[self.at :]
+        if rest.startswith("(("):
+            inside, _, _ = rest[2:].partition("))")
+            self.at += len(inside) + 4
+            return self._calculate(inside)
+        if rest.startswith("("):
+            self.at += _matching(rest, "(", ")")
+            return [Unknown(f"the output of a command is not known here; {REMEDY}")]
+        if rest.startswith("{"):
+            length = _matching(rest, "{", "}")
+            self.at += length
+            return self._braces(rest[1 : length - 1])
+        if match := NAME.match(rest):
+            self.at += match.end()
+            return self._look_up(match[0])
+        self.at += 1
+        return []  # $@, $1 and the like: what is added stands on our own command line
+
+    def _braces(self, inside: str) -> Words:
+        """What stands between ${ and }."""
+        match = re.fullmatch(r"(\w+|@|\*)(\[[@*]\]|:?[-+]|)(.*)", inside, re.DOTALL)
+        if not match or (match[3] and match[2][-1:] not in ("-", "+")):
+            return [
+                Unknown(f"${{{inside}}} is more of the shell's language than is read; {REMEDY}")
+            ]
+        name, sign, word = match.groups()
+        is_named = NAME.fullmatch(name) is not None
+        is_set = is_named and (name in self.known or name in self.environment)
+        if not sign or sign.startswith("["):
+            return self._look_up(name) if is_named else []
+        value = self._look_up(name) if is_set else []
+        inner = _Script(word, self.environment, self.known)
+        if sign.endswith("+"):
+            return inner._word("") if value else []
+        return value or inner._word("")
+
+    def _look_up(self, name: str) -> Words:
+        if name in self.known:
+            return self.known[name]
+        if name in self.environment:
+            return [self.environment[name]]
+        return [Unknown(f"the script takes {name} from its environment: {REMEDY}")]
+
+    def _calculate(self, text: str) -> Words:
+        """Of whole numbers and names, as in $((1024 * N))."""
+        try:
+            return [str(self._number(ast.parse(text.replace("$", "").strip(), mode="eval").body))]
+        except (SyntaxError, ValueError, ZeroDivisionError):
+            return [Unknown(f"$(({text})) is more than sums and products; {REMEDY}")]
+
+    def _number(self, node: ast.expr) -> int:
+        if isinstance(node, ast.Constant):
+            return int(node.value)  # type: ignore[arg-type]
+        if isinstance(node, ast.Name):
+            return int(" ".join(map(str, self._look_up(node.id))))
+        if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+            return ARITHMETIC[type(node.op)](self._number(node.left), self._number(node.right))
+        raise ValueError(ast.dump(node))
+
+    def _skip_comment(self) -> None:
+        self.at = _end(self.text.find("\n", self.at), self.text, behind=0)
+
+
+def _show(word: str | Unknown) -> str:
+    return word if isinstance(word, str) else "?"
+
+
+def _end(found: int, text: str, behind: int = 1) -> int:
+    return len(text) if found < 0 else found + behind
+
+
+def _matching(text: str, opening: str, closing: str) -> int:
+    """The length of the parenthesis that `text` begins with."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == opening) - (letter == closing)
+        if not depth:
+            return place + 1
+    return len(text)

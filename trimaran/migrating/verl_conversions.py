@@ -1,0 +1,444 @@
+"""Conversions of verl's keys that look at more than one of them; the table is trimaran/migrating/verl.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trimaran.migrating.rows import Outcome, Theirs, is_on
+from trimaran.migrating.rows_file import column_names, distinct
+from trimaran.migrating.shared import (
+    ALL_PROMPTS,
+    NO_KL,
+    ROOM,
+    Shape,
+    data_file,
+    kept,
+    kl_in,
+    known_steps,
+    lora,
+    one_path,
+    reward_function,
+    samples,
+    steps_of,
+    updates_of,
+)
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+MCORE = f"{ACTOR}.megatron"
+TRANSFORMER = f"{MCORE}.override_transformer_config"
+
+SOURCES = {
+    "openai/gsm8k": "gsm8k",
+    "lighteval/MATH": "boxed_equal",
+    "DigitalLearningGmbH/MATH-lighteval": "boxed_equal",
+    "HuggingFaceH4/MATH-500": "boxed_equal",
+    "math_dapo": "acc_for_dapo",
+    "math": "acc_for_dapo",
+    "math_dapo_reasoning": "acc_for_dapo",
+    "hiyouga/geometry3k": "geo3k",
+}
+"""Values of the column data_source -> the rule that does what verl's default_compute_score does for it."""
+FOLDERS = {
+    "gsm8k": "gsm8k",
+    "math": "boxed_equal",
+    "geo3k": "geo3k",
+    "dapo-math-17k": "acc_for_dapo",
+}
+"""The same by the folder or file into which verl's preparation writes."""
+
+
+def _is_megatron(theirs: Theirs) -> bool:
+    return theirs[f"{ACTOR}.strategy"] == "megatron" or bool(theirs.under(MCORE))
+
+
+def steps(theirs: Theirs) -> Outcome:
+    return steps_of(
+        theirs["trainer.total_training_steps"],
+        theirs["trainer.total_epochs"],
+        theirs["data.train_batch_size"],
+        theirs["data.train_files"],
+        "trainer.total_training_steps",
+        int(theirs["data.train_max_samples"]),
+    )
+
+
+def num_steps(theirs: Theirs) -> int | None:
+    return known_steps(steps(theirs))
+
+
+def validation(value: Any, theirs: Theirs) -> Outcome:
+    if int(theirs["trainer.test_freq"] or 0) <= 0 and not is_on(theirs["trainer.val_before_train"]):
+        return Outcome("ignored", "nothing is validated")
+    return data_file("data.validation", "data.val_files")(value, theirs)
+
+
+def most_validated(value: Any, theirs: Theirs) -> Outcome:
+    most = int(value) if value is not None and int(value) > 0 else ALL_PROMPTS
+    return Outcome("mapped", "", {"validation.max_prompts": most})
+
+
+def advantage(value: Any, theirs: Theirs) -> Outcome:
+    by_std = is_on(theirs["algorithm.norm_adv_by_std_in_grpo"])
+    grpo = {"type": "group", "normalize_std": by_std}
+    ours: dict[str, Any] = {
+        "grpo": grpo,
+        "grpo_vectorized": grpo,
+        "grpo_passk": {"type": "best_of_group", "normalize_std": by_std},
+        "gdpo": "gdpo",
+        "rloo": "rloo",
+        "rloo_vectorized": "rloo",
+        "opo": "opo",
+        "remax": "remax",
+        "reinforce_plus_plus": "reinforce_pp",
+        "reinforce_plus_plus_baseline": "reinforce_pp_baseline",
+    }
+    if value == "gae":
+        return Outcome("refused", "gae needs a critic, and there is none here: give grpo")
+    if value not in ours:
+        return Outcome("refused", f"advantages are {', '.join(ours)} (given: {value})")
+    return Outcome("mapped", "", {"algorithm.advantage": ours[value]})
+
+
+def updates(value: Any, theirs: Theirs) -> Outcome:
+    return updates_of(
+        int(theirs["data.train_batch_size"]), int(value), f"{ACTOR}.ppo_mini_batch_size"
+    )
+
+
+def micro_batch(value: Any, theirs: Theirs) -> Outcome:
+    """Of the ranks that share a sequence, together."""
+    if is_on(value):
+        tokens = int(theirs[f"{ACTOR}.ppo_max_token_len_per_gpu"]) * _context(theirs)
+    else:
+        sequences = theirs[f"{ACTOR}.ppo_micro_batch_size_per_gpu"]
+        if sequences is None:
+            text = f"give {ACTOR}.ppo_micro_batch_size_per_gpu=N; ppo_micro_batch_size is of all devices"
+            return Outcome("refused", text)
+        longest = int(theirs["data.max_prompt_length"]) + int(theirs["data.max_response_length"])
+        tokens = int(sequences) * longest
+    return Outcome("mapped", "", {"trainer.micro_batch_tokens": tokens})
+
+
+def _context(theirs: Theirs) -> int:
+    key = (
+        f"{MCORE}.context_parallel_size"
+        if _is_megatron(theirs)
+        else f"{ACTOR}.ulysses_sequence_parallel_size"
+    )
+    return int(theirs[key] or 1)
+
+
+def kl(value: Any, theirs: Theirs) -> Outcome:
+    in_loss, in_reward = is_on(value), is_on(theirs["algorithm.use_kl_in_reward"])
+    if in_loss and in_reward:
+        return Outcome(
+            "refused", "the KL term has one place here: give algorithm.use_kl_in_reward=False"
+        )
+    if in_loss:
+        return kl_in("loss", theirs[f"{ACTOR}.kl_loss_coef"], theirs[f"{ACTOR}.kl_loss_type"])
+    if not in_reward:
+        return NO_KL
+    adaptive = None
+    if theirs["algorithm.kl_ctrl.type"] == "adaptive":
+        target, horizon = theirs["algorithm.kl_ctrl.target_kl"], theirs["algorithm.kl_ctrl.horizon"]
+        adaptive = {"target": float(target), "horizon": int(horizon)}
+    return kl_in(
+        "reward", theirs["algorithm.kl_ctrl.kl_coef"], theirs["algorithm.kl_penalty"], adaptive
+    )
+
+
+def loss(value: Any, theirs: Theirs) -> Outcome:
+    both = float(theirs[f"{ACTOR}.clip_ratio"])
+    low, high = (theirs[f"{ACTOR}.clip_ratio_{end}"] for end in ("low", "high"))
+    bounds = {
+        "clip_low": both if low is None else float(low),
+        "clip_high": both if high is None else float(high),
+    }
+    covariance = f"{ACTOR}.policy_loss"
+    ours: dict[str, dict[str, Any]] = {
+        "vanilla": {
+            "type": "ppo_clip",
+            **bounds,
+            "dual_clip": float(theirs[f"{ACTOR}.clip_ratio_c"]),
+        },
+        "gspo": {"type": "gspo", **bounds},
+        "cispo": {"type": "cispo", **bounds},
+        "geo_mean": {"type": "geometric_mean", **bounds},
+        "sapo": {
+            "type": "sapo",
+            "tau_positive": float(theirs[f"{ACTOR}.tau_pos"]),
+            "tau_negative": float(theirs[f"{ACTOR}.tau_neg"]),
+        },
+        "clip_cov": {
+            "type": "clip_cov",
+            **bounds,
+            "share": float(theirs[f"{covariance}.clip_cov_ratio"]),
+            "lower": float(theirs[f"{covariance}.clip_cov_lb"]),
+            "upper": float(theirs[f"{covariance}.clip_cov_ub"]),
+        },
+        "kl_cov": {
+            "type": "kl_cov",
+            "share": float(theirs[f"{covariance}.kl_cov_ratio"]),
+            "coefficient": float(theirs[f"{covariance}.ppo_kl_coef"]),
+        },
+    }
+    if value not in ours:
+        return Outcome("refused", f"losses are {', '.join(ours)} (given: {value})")
+    return Outcome("mapped", "", {"algorithm.loss": ours[value]})
+
+
+def aggregation(value: Any, theirs: Theirs) -> Outcome:
+    if theirs[f"{ACTOR}.policy_loss.loss_mode"] in ("gspo", "sapo", "geo_mean"):
+        return Outcome("mapped", "", {"algorithm.aggregation": "sequence_mean"})
+    longest = theirs[f"{ACTOR}.loss_scale_factor"] or theirs["data.max_response_length"]
+    ours: dict[str, Any] = {
+        "token-mean": "token_mean",
+        "seq-mean-token-sum": "sequence_sum",
+        "seq-mean-token-mean": "sequence_mean",
+        "seq-mean-token-sum-norm": {"type": "fixed", "tokens": int(longest)},
+    }
+    if value not in ours:
+        return Outcome("refused", f"aggregations are {', '.join(ours)} (given: {value})")
+    settings = {"algorithm.aggregation": ours[value]}
+    if value == "seq-mean-token-sum-norm":
+        text = "here the sum is divided by the number of completions too: scale the learning rate"
+        return Outcome("noted", text, settings)
+    return Outcome("mapped", "", settings)
+
+
+def correction(value: Any, theirs: Theirs) -> Outcome:
+    if is_on(theirs["algorithm.rollout_correction.bypass_mode"]):
+        return Outcome("mapped", "", {"algorithm.correction.old": "rollout"})
+    if value is None:
+        return Outcome("ignored", "none")
+    if value not in ("token", "sequence"):
+        return Outcome("refused", "give token, sequence or null")
+    cap = float(theirs["algorithm.rollout_correction.rollout_is_threshold"])
+    weights = {"algorithm.correction.weights": value, "algorithm.correction.cap": cap}
+    return Outcome("mapped", "", weights)
+
+
+def filtering(value: Any, theirs: Theirs) -> Outcome:
+    if not is_on(value):
+        return Outcome("ignored", "every group trains")
+    tries, batch = (
+        int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
+        int(theirs["data.train_batch_size"]),
+    )
+    at_once = int(theirs["data.gen_batch_size"] or batch)
+    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * at_once / batch - 1))
+    metric = theirs["algorithm.filter_groups.metric"]
+    return Outcome(
+        "noted",
+        f"there {metric} of a group must differ, here its rewards; algorithm.dynamic_sampling.term looks at"
+        " one reward rule alone. When no more may be replaced they end, and we train on what there is",
+        {"algorithm.dynamic_sampling": {"max_replaced": most}},
+    )
+
+
+def layout(value: Any, theirs: Theirs) -> Outcome:
+    has_layout = _is_megatron(theirs)
+
+    def size(name: str) -> int:
+        return int(theirs[f"{MCORE}.{name}"] or 1) if has_layout else 1
+
+    shape = Shape(
+        devices=int(value) * int(theirs["trainer.nnodes"]),
+        rollout_tensor=int(theirs[f"{ROLLOUT}.tensor_model_parallel_size"]),
+        tensor=size("tensor_model_parallel_size"),
+        pipeline=size("pipeline_model_parallel_size"),
+        context=_context(theirs),
+        expert=size("expert_model_parallel_size"),
+    )
+    split = shape.split()
+    settings: dict[str, Any] = {
+        **split.settings(),
+        "trainer.tensor_parallel": shape.tensor,
+        "trainer.pipeline_parallel": shape.pipeline,
+        "trainer.context_parallel": shape.context,
+        "trainer.expert_parallel": shape.expert,
+    }
+    if shape.tensor > 1 and is_on(theirs[f"{MCORE}.sequence_parallel"]):
+        settings["trainer.sequence_parallel"] = True
+    if split.data * shape.context > 1:
+        settings["trainer.distributed_optimizer"] = True
+    return Outcome("noted", split.text(), settings)
+
+
+def virtual(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) < 2:
+        return Outcome("ignored", "none")
+    return Outcome("mapped", "", {"trainer.virtual_stages": int(value)})
+
+
+def expert_tensor(value: Any, theirs: Theirs) -> Outcome:
+    tensor = int(theirs[f"{MCORE}.tensor_model_parallel_size"] or 1)
+    if value is None or int(value) == 1 or tensor == 1:
+        return Outcome("ignored", "an expert lies whole on one rank")
+    return Outcome("refused", "an expert lies whole on one rank: give 1")
+
+
+def recompute(value: Any, theirs: Theirs) -> Outcome:
+    if value not in ("full", "selective"):
+        return Outcome("ignored", "nothing is computed again")
+    if value == "full":
+        return Outcome("mapped", "", {"trainer.recompute": True})
+    return Outcome("noted", "a layer is computed again as a whole", {"trainer.recompute": True})
+
+
+def checkpointing(value: Any, theirs: Theirs) -> Outcome:
+    """Megatron's trainer there has a key of its own for it."""
+    if _is_megatron(theirs):
+        return Outcome("ignored", "Megatron's recompute_granularity says it")
+    return Outcome("mapped", "", {"trainer.recompute": is_on(value)})
+
+
+def adapters(value: Any, theirs: Theirs) -> Outcome:
+    """Of FSDP: lora_rank; of Megatron: lora.rank."""
+    if int(theirs[f"{MODEL}.lora_rank"] or 0) > 0:
+        return lora(
+            theirs[f"{MODEL}.lora_rank"],
+            theirs[f"{MODEL}.lora_alpha"],
+            theirs[f"{MODEL}.target_modules"],
+        )
+    targets = theirs[f"{MODEL}.lora.target_modules"]
+    return lora(theirs[f"{MODEL}.lora.rank"], theirs[f"{MODEL}.lora.alpha"], targets)
+
+
+def offload(value: Any, theirs: Theirs) -> Outcome:
+    """Optimizer and gradients are one key here."""
+    keys = [f"{ACTOR}.fsdp_config.optimizer_offload", f"{MCORE}.optimizer_offload"]
+    ours = ["optimizer"] if any(is_on(theirs[key]) for key in keys) else []
+    ours += ["gradients"] if is_on(theirs[f"{MCORE}.grad_offload"]) else []
+    if not is_on(value):
+        return Outcome("ignored", "it stays on the device")
+    return Outcome("noted", ROOM, {"trainer.offload": ours})
+
+
+def reference_offload(value: Any, theirs: Theirs) -> Outcome:
+    has_kl = is_on(theirs[f"{ACTOR}.use_kl_loss"]) or is_on(theirs["algorithm.use_kl_in_reward"])
+    has_lora = int(theirs[f"{MODEL}.lora_rank"] or 0) or int(theirs[f"{MODEL}.lora.rank"] or 0)
+    coefficient = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings.get(
+        "algorithm.kl.coefficient"
+    )
+    if not is_on(value) or not has_kl or has_lora or not coefficient:
+        return Outcome("ignored", "the reference stays on the device, or there is none")
+    return Outcome("mapped", "", {"algorithm.kl.offload": True})
+
+
+def warmup(value: Any, theirs: Theirs) -> Outcome:
+    number = int(value) if value is not None else -1
+    if number < 0:
+        number = int(
+            float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0) * (num_steps(theirs) or 0)
+        )
+    return Outcome("mapped", "", {"trainer.warmup_steps": number})
+
+
+def least_rate(value: Any, theirs: Theirs) -> Outcome:
+    if value is None:
+        return Outcome("ignored", "not set")
+    rate = float(value) * float(theirs[f"{ACTOR}.optim.lr"])
+    return Outcome("mapped", "", {"trainer.min_learning_rate": rate} if rate else {})
+
+
+def betas(value: Any, theirs: Theirs) -> Outcome:
+    beta1, beta2 = map(float, value)
+    return Outcome("mapped", "", {"trainer.beta1": beta1, "trainer.beta2": beta2})
+
+
+def clip(value: Any, theirs: Theirs) -> Outcome:
+    """FSDP's trainer reads grad_clip, Megatron's optim.clip_grad."""
+    key = f"{ACTOR}.optim.clip_grad" if _is_megatron(theirs) else f"{ACTOR}.grad_clip"
+    return Outcome("mapped", "", {"trainer.clip_grad": float(theirs[key])})
+
+
+def reward(value: Any, theirs: Theirs) -> Outcome:
+    """A function of the user's, or the rule that verl chooses by the rows' data_source."""
+    path = value or theirs["reward.custom_reward_function.path"]
+    if path:
+        older = "custom_reward_function"
+        prefix = older if value else f"reward.{older}"
+        options = theirs.under(f"{prefix}.reward_kwargs")
+        name = str(theirs[f"{prefix}.name"] or "compute_score")
+        return _shaped(reward_function(path, name, options), theirs)
+    file = one_path(theirs["data.train_files"])
+    if file is None:
+        return Outcome("refused", "give custom_reward_function.path=FILE.py")
+    sources = distinct(file, str(theirs["data.reward_fn_key"]))
+    if sources is None:
+        return _shaped(_by_folder(file), theirs)
+    unknown = [
+        source for source in sources if source not in SOURCES and not source.startswith("aime")
+    ]
+    rules = {SOURCES.get(source, "acc_for_dapo") for source in sources if source not in unknown}
+    if unknown or len(rules) != 1:
+        return Outcome(
+            "refused",
+            f"the rows' data_source is {', '.join(sources)}, and no one rule is for all of these: give"
+            " custom_reward_function.path=FILE.py",
+        )
+    text = f"verl chooses it by data_source, which is {', '.join(sources)}"
+    return _shaped(Outcome("noted", text, {"reward.rules": {rules.pop(): 1.0}}), theirs)
+
+
+def _by_folder(file: str) -> Outcome:
+    for part_of_it in reversed(Path(file).with_suffix("").parts):
+        if rule := FOLDERS.get(part_of_it):
+            text = f"verl chooses it by the rows' data_source; {file} is not here, so its name tells: {rule}"
+            return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
+    return Outcome(
+        "refused",
+        f"verl chooses the reward by the rows' data_source, and {file} is not here: bring it, or give"
+        " custom_reward_function.path=FILE.py",
+    )
+
+
+def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
+    """With DAPO's penalty of answers that are nearly too long, where there is one."""
+    rules = outcome.settings.get("reward.rules")
+    buffer: dict[str, Any] = {}
+    for prefix in OVERLONG:
+        buffer = buffer or theirs.under(prefix)
+    if not rules or not is_on(buffer.get("enable")):
+        return outcome
+    options = {"buffer": int(buffer["len"])}
+    overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
+    return Outcome(outcome.fate, outcome.text, {"reward.rules": {**rules, "overlong": overlong}})
+
+
+def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
+    return kept(value, num_steps(theirs), theirs["trainer.save_freq"])
+
+
+def validation_samples(value: Any, theirs: Theirs) -> Outcome:
+    is_greedy = not is_on(theirs[f"{ROLLOUT}.val_kwargs.do_sample"])
+    return samples(value, theirs[f"{ROLLOUT}.val_kwargs.temperature"], is_greedy)
+
+
+def columns(value: Any, theirs: Theirs) -> Outcome:
+    """verl's own files have the answer inside of another column."""
+    settings = {"data.prompt_key": value}
+    file = one_path(theirs["data.train_files"])
+    names = column_names(file) if file else None
+    if names is None:
+        return Outcome("noted", PREPARED, settings)
+    if "answer" in names or "reward_model" not in names:
+        return Outcome("mapped", "", settings)
+    return Outcome("refused", PREPARED)
+
+
+OVERLONG = (
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.overlong_buffer",
+)
+"""Where the penalty of long answers stands."""
+PREPARED = (
+    "verl's own files hold the answer in reward_model.ground_truth, where a run looks for a column: `trimaran"
+    " data prepare` makes a file with the columns prompt and answer of it; give data.train_files=FILE"
+)

@@ -1,0 +1,231 @@
+"""Services that show a run's numbers: Weights & Biases, SwanLab, MLflow, Trackio.
+
+Each has a thread of its own, so that one that is slow or away holds up nobody: its rows wait, and are
+dropped with a warning where too many do. What it is called at and with which key it takes from the
+environment, as its own documents say; neither is read, written or logged here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from trimaran.config import RunConfig, SinkName, config_to_tree
+from trimaran.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+MOST_ROWS = 10_000
+"""That wait for a sink."""
+CLOSE_SECONDS = 60.0
+"""For a sink to take what waits, when the run ends."""
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+LOGIN = re.compile(r"//[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a sink is told of the run."""
+
+    project: str
+    name: str
+    folder: Path
+    """The run's; a sink writes its own files into it, if it has any."""
+    config: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: RunConfig, folder: Path) -> About:
+        return cls(config.metrics.project, folder.name, folder, config_to_tree(config))
+
+
+class Sink(Protocol):
+    """One service, called from one thread."""
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        """`now`: unix seconds. `values` are finite."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class WandbSink:
+    """WANDB_MODE=offline keeps it in the run folder, for `wandb sync`."""
+
+    def __init__(self, about: About) -> None:
+        self._wandb = import_module("wandb")
+        self._run = self._wandb.init(
+            project=about.project,
+            name=about.name,
+            id=about.name,
+            resume="allow",
+            dir=str(about.folder),
+            config=dict(about.config),
+        )
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+        self._wandb.teardown()  # ends the process that it has started
+
+
+class SwanlabSink:
+    """SWANLAB_MODE=local or offline keeps it in the run folder, as `swanlab/`."""
+
+    def __init__(self, about: About) -> None:
+        self._swanlab = import_module("swanlab")
+        self._swanlab.init(
+            project=about.project,
+            experiment_name=about.name,
+            logdir=str(about.folder / "swanlab"),
+            config=dict(about.config),
+            mode=os.environ.get("SWANLAB_MODE"),
+        )
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        self._swanlab.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._swanlab.finish()
+
+
+class MlflowSink:
+    """MLFLOW_TRACKING_URI says where; without it a database in the run folder, `mlflow.db`."""
+
+    def __init__(self, about: About) -> None:
+        tracking = import_module("mlflow.tracking")
+        self._metric = import_module("mlflow.entities").Metric
+        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{about.folder / 'mlflow.db'}"
+        self._client = tracking.MlflowClient(tracking_uri=place)
+        known = self._client.get_experiment_by_name(about.project)
+        experiment = known.experiment_id if known else self._client.create_experiment(about.project)
+        self._run = self._client.create_run(experiment, run_name=about.name).info.run_id
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        # It takes letters, digits and these signs.
+        metrics = [
+            self._metric(re.sub(r"[^\w\-. /:]", "_", key), value, round(now * 1000), step)
+            for key, value in values.items()
+        ]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+class TrackioSink:
+    """TRACKIO_DIR says where, TRACKIO_SPACE_ID to which space."""
+
+    def __init__(self, about: About) -> None:
+        self._trackio = import_module("trackio")
+        self._trackio.init(
+            project=about.project,
+            name=about.name,
+            resume="allow",
+            space_id=os.environ.get("TRACKIO_SPACE_ID"),
+            embed=False,
+        )
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        self._trackio.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()
+
+
+SINKS: Mapping[SinkName, Callable[[About], Sink]] = {
+    "wandb": WandbSink,
+    "swanlab": SwanlabSink,
+    "mlflow": MlflowSink,
+    "trackio": TrackioSink,
+}
+"""Each is also the name of its package."""
+
+
+class SinkThread:
+    """Takes rows at once, and hands them to a sink in a thread of its own.
+
+    Example:
+        thread = SinkThread("wandb", lambda: WandbSink(about))
+        thread.write(time.time(), 1, {"trainer/loss": 0.5})
+        thread.close()
+    """
+
+    def __init__(self, name: str, make: Callable[[], Sink]) -> None:
+        self._name, self._make = name, make
+        self._rows: queue.Queue[tuple[float, int, dict[str, float]] | None] = queue.Queue(MOST_ROWS)
+        self._has_dropped = False
+        self._thread = threading.Thread(target=self._work, name=f"sink-{name}", daemon=True)
+        self._thread.start()
+
+    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+        """Numbers that are not finite are left out. Returns at once."""
+        finite = {key: value for key, value in values.items() if math.isfinite(value)}
+        try:
+            self._rows.put_nowait((now, step, finite))
+        except queue.Full:
+            if not self._has_dropped:
+                logger.warning(
+                    "%s does not take rows: %d wait, and further ones are dropped; metrics.jsonl has all",
+                    *(self._name, MOST_ROWS),
+                )
+            self._has_dropped = True
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Waits until the sink has taken what waits, but not for longer."""
+        try:
+            self._rows.put_nowait(None)
+        except queue.Full:
+            return  # it has not taken any for long
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            logger.warning(
+                "%s has not ended in %.0f s; what it has not taken is in metrics.jsonl",
+                *(self._name, timeout),
+            )
+
+    def _work(self) -> None:
+        try:
+            sink = self._make()
+            while (row := self._rows.get()) is not None:
+                sink.write(*row)
+            sink.close()
+        except (
+            BaseException
+        ) as error:  # SystemExit too, which a client may raise where nobody logs in
+            logger.warning(
+                "%s gets no more rows: %s; metrics.jsonl has all",
+                self._name,
+                without_secrets(error),
+            )
+
+
+def open_sinks(names: Sequence[SinkName], about: About) -> list[SinkThread]:
+    """Raises InputError where the package of one is not installed here."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise InputError(
+                f"metrics.sinks: {name} needs the package {name} where the controller runs:"
+                f" pip install {name}, or leave it out"
+            )
+    return [SinkThread(name, lambda name=name: SINKS[name](about)) for name in names]
+
+
+def without_secrets(error: BaseException) -> str:
+    """An error's text without what the environment keeps secret, and without logins in addresses."""
+    text = f"{type(error).__name__}: {error}"
+    for name, value in os.environ.items():
+        if SECRET.search(name) and len(value) >= 6:
+            text = text.replace(value, "***")
+    return LOGIN.sub("//***@", " ".join(text.split()))
