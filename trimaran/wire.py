@@ -421,6 +421,7 @@ def _write_completion(message: types_pb2.Completion, completion: types.Completio
     message.text = completion.text
     message.finish_reason = completion.finish_reason
     message.segments.extend(map(encode_segment, completion.segments))
+    message.experts = completion.experts
 
 
 def decode_completion(message: types_pb2.Completion) -> types.Completion:
@@ -430,6 +431,7 @@ def decode_completion(message: types_pb2.Completion) -> types.Completion:
         text=message.text,
         finish_reason=message.finish_reason,
         segments=tuple(decode_segment(segment) for segment in message.segments),
+        experts=message.experts,
     )
 
 
@@ -440,6 +442,7 @@ def _write_group(message: types_pb2.Group, group: types.Group) -> None:
     message.prompt_token_ids = encode_token_ids(group.prompt_token_ids)
     for completion in group.completions_G:
         _write_completion(message.completions.add(), completion)
+    message.prompt_experts = group.prompt_experts
 
 
 def decode_group(message: types_pb2.Group) -> types.Group:
@@ -449,6 +452,7 @@ def decode_group(message: types_pb2.Group) -> types.Group:
         prompt=decode_prompt(message.prompt),
         prompt_token_ids=TokenIds(message.prompt_token_ids),
         completions_G=tuple(decode_completion(c) for c in message.completions),
+        prompt_experts=message.prompt_experts,
     )
 
 

@@ -78,12 +78,17 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             for continuation in request.continuations
         }
         if ended:
-            yield self._response(ended, tokens, maker)
+            yield self._response(ended, tokens, maker, tells_prompt=False)
         if not generation.starts:
             return
+        tells_prompt = True
         async with aclosing(self._batches(generation)) as batches:
             async for events in batches:
-                yield self._response(events, tokens, maker)
+                response = self._response(events, tokens, maker, tells_prompt)
+                tells_prompt = tells_prompt and not any(
+                    one.prompt_experts for one in response.finished
+                )
+                yield response
 
     def _check_version(self, wanted: VersionId) -> VersionId:
         """The live one."""
@@ -148,9 +153,14 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
 
     def _response(
-        self, events: Sequence[Event], tokens: dict[int, list[int]], maker: str
+        self,
+        events: Sequence[Event],
+        tokens: dict[int, list[int]],
+        maker: str,
+        tells_prompt: bool,
     ) -> rollout_pb2.GenerateResponse:
-        """`tokens`: of each completion so far, by index; those of the events are added."""
+        """`tokens`: of each completion so far, by index; those of the events are added. `tells_prompt`:
+        with the prompt's experts, once."""
         response = rollout_pb2.GenerateResponse()
         for event in events:
             if isinstance(event, Chunk):
@@ -161,8 +171,13 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             else:
                 text = self._engine.detokenize(tokens[event.index])
                 response.finished.add(
-                    index=event.index, finish_reason=event.finish_reason, text=text
+                    index=event.index,
+                    finish_reason=event.finish_reason,
+                    text=text,
+                    experts=event.experts,
+                    prompt_experts=event.prompt_experts if tells_prompt else b"",
                 )
+                tells_prompt = tells_prompt and not event.prompt_experts
         return response
 
     async def StageWeights(

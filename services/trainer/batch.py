@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from services.trainer.chosen_experts import ChosenExperts, join_experts
 from services.trainer.grpo.kinds import Rewards
 from services.trainer.packing import GroupLengths
 from trimaran.types import Completion, Score, ScoredGroup
@@ -174,6 +175,8 @@ class PackedBatch:
     completions_M: torch.Tensor
     """int64: which completion of this micro-batch it belongs to, 0..B-1."""
     num_completions: int
+    experts: ChosenExperts | None = None
+    """Those of the engine, for the routers to choose again."""
 
 
 def packed_lengths(step: StepBatch, group: int, completions: Sequence[int]) -> GroupLengths:
@@ -190,15 +193,18 @@ def pack(
     sources: list[Any] = []
     targets: list[Any] = []
     places: list[Any] = []
+    experts: list[tuple[bytes, int]] = []
     num_packed = 0
     for group, completions in pieces:
         prompt = _array(step.groups[group].group.prompt_token_ids, np.int32)
         token_ids.append(prompt)
+        experts.append((step.groups[group].group.prompt_experts, len(prompt)))
         num_packed += len(prompt)
         before_first = num_packed - 1
         for index in completions:
             ids = _array(step.completions_B[index].token_ids_T, np.int32)
             token_ids.append(ids[:-1])
+            experts.append((step.completions_B[index].experts, len(ids) - 1))
             source = np.arange(num_packed - 1, num_packed - 1 + len(ids))
             source[0] = before_first
             sources.append(source)
@@ -220,6 +226,7 @@ def pack(
         places_M=joined(places),
         completions_M=joined(owners),
         num_completions=len(targets),
+        experts=join_experts(experts, device),
     )
 
 

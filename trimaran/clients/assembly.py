@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran import errors, wire
 from trimaran.packed import Logprobs, TokenIds
-from trimaran.types import Completion, PartialCompletion, Segment
+from trimaran.types import Completion, Group, PartialCompletion, Prompt, Segment
 from trimaran.v1 import rollout_pb2 as pb
 
 
@@ -46,6 +46,7 @@ class GroupAssembly:
     def __init__(self, num_samples: int) -> None:
         self._completions_G = [_CompletionAssembly() for _ in range(num_samples)]
         self.prompt_token_ids: Sequence[int] = ()
+        self._prompt_experts = b""
 
     @property
     def started(self) -> bool:
@@ -65,6 +66,11 @@ class GroupAssembly:
         finished_G = [completion.finished for completion in self._completions_G]
         assert all(finished_G), "the group is not complete"
         return tuple(completion for completion in finished_G if completion)
+
+    def group(self, number: int, attempt: int, prompt: Prompt) -> Group:
+        """Call when `complete`."""
+        tokens, experts = self.prompt_token_ids, self._prompt_experts
+        return Group(number, attempt, prompt, tokens, self.completions(), experts)
 
     def take(self, response: pb.GenerateResponse) -> None:
         if response.HasField("opened"):
@@ -111,4 +117,6 @@ class GroupAssembly:
             text=finished.text,
             finish_reason=finished.finish_reason,
             segments=so_far.segments,
+            experts=finished.experts,
         )
+        self._prompt_experts = self._prompt_experts or finished.prompt_experts

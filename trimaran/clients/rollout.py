@@ -56,7 +56,7 @@ class RolloutClient(Client):
         had arrived: pass it to another replica's client, which goes on from there.
         """
         if assembly.complete:  # the stream before this one broke between its last token and its end
-            return Group(number, attempt, prompt, assembly.prompt_token_ids, assembly.completions())
+            return assembly.group(number, attempt, prompt)
         continuations = assembly.unfinished() if assembly.started else {}
         request = pb.GenerateRequest(
             caller=self._caller,
@@ -74,7 +74,7 @@ class RolloutClient(Client):
             assembly.take(response)
         if not assembly.complete:
             raise errors.UnavailableError(f"{self.address}: the stream ended before its group")
-        return Group(number, attempt, prompt, assembly.prompt_token_ids, assembly.completions())
+        return assembly.group(number, attempt, prompt)
 
     async def stage_weights(
         self,

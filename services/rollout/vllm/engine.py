@@ -62,6 +62,8 @@ SUBMIT_SECONDS = 20.0
 
 
 class VllmEngine:
+    tells_experts = True
+
     def __init__(
         self, config: RunConfig, device: Device, submit_timeout: float = SUBMIT_SECONDS
     ) -> None:
@@ -167,7 +169,10 @@ class VllmEngine:
                     pending[output.index][1].extend(output.logprobs.logprobs)
                     if output.finish_reason is not None:
                         stream.open.discard(output.index)
-                        ended.append(Ended(stream.indices[output.index], output.finish_reason))
+                        experts = self._experts(output, len(request.prompt_token_ids))
+                        ended.append(
+                            Ended(stream.indices[output.index], output.finish_reason, *experts)
+                        )
                 if not ended and time.monotonic() - passed_on < CHUNK_SECONDS:
                     continue
                 for sample, (token_ids, logprobs) in pending.items():
@@ -181,6 +186,18 @@ class VllmEngine:
             self._streams.discard(stream)
             if stream.open and not self.llm.errored:
                 await self._abort(stream)
+
+    def _experts(self, output: Any, num_prompt: int) -> tuple[bytes, bytes]:
+        """Of a completion that has ended, and of its prompt; empty unless they are replayed."""
+        if not self._config.trainer.router.replay:
+            return b"", b""
+        chosen = output.routed_experts
+        if chosen is None:
+            raise InternalError(
+                "trainer.router.replay: vllm does not tell which experts it chose on this device; leave"
+                " it out"
+            )
+        return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
 
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]

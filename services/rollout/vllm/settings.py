@@ -78,6 +78,19 @@ def is_eager(config: RunConfig, device: Device) -> bool:
     return device.eager if chosen == "auto" else chosen
 
 
+def _telling_experts() -> dict[str, Any]:
+    from vllm import __version__
+    from vllm.engine.arg_utils import EngineArgs
+
+    name = "enable_return_routed_experts"
+    if not hasattr(EngineArgs, name):
+        raise InputError(
+            f"trainer.router.replay: vllm {__version__} has no {name}, which tells the experts that it"
+            " chose; install a newer one, or leave it out"
+        )
+    return {name: True}
+
+
 def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
     """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
@@ -100,6 +113,8 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         "disable_log_stats": True,
         "enable_log_requests": False,
     }
+    if config.trainer.router.replay:
+        arguments |= _telling_experts()
     if transfer is not None:
         from vllm.config import WeightTransferConfig
 

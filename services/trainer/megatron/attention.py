@@ -45,6 +45,8 @@ class PackedLayout(PackedSeqParams):
     cos_ND: torch.Tensor | None = None
     sin_ND: torch.Tensor | None = None
     context: ContextSplit = ALONE
+    experts_nLK: torch.Tensor | None = None
+    """int16, of this rank's tokens: for the routers to choose again (`replay.py`)."""
 
 
 def build_layout(

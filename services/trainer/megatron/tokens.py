@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from services.trainer.chosen_experts import ChosenExperts
 from services.trainer.packing import GroupLengths
 
 
@@ -24,6 +25,8 @@ class Tokens(Protocol):
     def sources_M(self) -> torch.Tensor: ...
     @property
     def targets_M(self) -> torch.Tensor: ...
+    @property
+    def experts(self) -> ChosenExperts | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class OneToken:
     groups: tuple[GroupLengths, ...]
     sources_M: torch.Tensor
     targets_M: torch.Tensor
+    experts: None = None
 
     @staticmethod
     def on(device: torch.device) -> OneToken:
