@@ -8,7 +8,7 @@ log-probability comes back as the nearest float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -515,7 +515,8 @@ def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
     return types.Score(score.reward, dict(score.terms), score.indigestible)
 
 
-def _payload(scored: types.ScoredGroup) -> bytes:
+def payload_of(scored: types.ScoredGroup) -> bytes:
+    """As it is stored and sent."""
     return scored.payload or serialize_scored_group(scored)
 
 
@@ -528,7 +529,7 @@ def serialize_train_request(
     Layout: https://protobuf.dev/programming-guides/encoding, length-delimited records.
     """
     parts = [types_pb2.TrainingBatch(step=batch.step).SerializeToString()]
-    for payload in map(_payload, batch.groups):
+    for payload in map(payload_of, batch.groups):
         parts += [_head(types_pb2.TrainingBatch.GROUPS_FIELD_NUMBER, len(payload)), payload]
     head = _head(trainer_pb2.TrainBatchRequest.BATCH_FIELD_NUMBER, sum(map(len, parts)))
     return b"".join((request.SerializeToString(), head, *parts))
@@ -546,7 +547,12 @@ def _head(field: int, length: int) -> bytes:
 
 
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
-    return types.TrainingBatch(message.step, tuple(map(_parse_scored_group, message.groups)))
+    return types.TrainingBatch(message.step, decode_groups(message.groups))
+
+
+def decode_groups(payloads: Iterable[bytes]) -> tuple[types.ScoredGroup, ...]:
+    """Raises InputError for bytes that are none."""
+    return tuple(map(_parse_scored_group, payloads))
 
 
 def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:

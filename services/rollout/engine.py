@@ -181,6 +181,6 @@ def create_engine(config: RunConfig, device: Device) -> Engine:
     if config.trainer.router.replay and not getattr(engine, "tells_experts", False):
         raise InputError(
             f"trainer.router.replay: rollout.engine {config.rollout.engine} does not tell which experts"
-            " it chose for a token; leave it out, or take an engine that does (vllm, transformers)"
+            " it chose for a token; leave it out, or take one that does (vllm)"
         )
     return engine(config, device)

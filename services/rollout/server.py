@@ -15,7 +15,7 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -84,11 +84,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         tells_prompt = True
         async with aclosing(self._batches(generation)) as batches:
             async for events in batches:
-                response = self._response(events, tokens, maker, tells_prompt)
-                tells_prompt = tells_prompt and not any(
-                    one.prompt_experts for one in response.finished
-                )
-                yield response
+                for portion in _portions(events):
+                    response = self._response(portion, tokens, maker, tells_prompt)
+                    tells_prompt &= not any(one.prompt_experts for one in response.finished)
+                    yield response
 
     def _check_version(self, wanted: VersionId) -> VersionId:
         """The live one."""
@@ -177,7 +176,6 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                     experts=event.experts,
                     prompt_experts=event.prompt_experts if tells_prompt else b"",
                 )
-                tells_prompt = tells_prompt and not event.prompt_experts
         return response
 
     async def StageWeights(
@@ -224,6 +222,17 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             live=wire.encode_policy(live) if live else None,
             num_running=self._engine.num_running,
         )
+
+
+def _portions(events: list[Event]) -> Iterator[list[Event]]:
+    """One for each completion whose experts are told: all of a group may be gigabytes."""
+    first = 0
+    for end, event in enumerate(events, start=1):
+        if end == len(events) or (isinstance(event, Ended) and event.prompt_experts):
+            yield events[first:end]
+            first = end
+    if not events:  # a sign of life
+        yield events
 
 
 def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:

@@ -19,6 +19,7 @@ from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.test_policy import CPU, WHOLE, add_up, logprobs_of, make_policy
+from trimaran.clients import trainer as trainer_client
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.model_folder import read_model_folder
@@ -227,8 +228,13 @@ CONTEXT = {"context_parallel": 2, "expert_parallel": 2}
     ids=lambda sizes: "-".join(sizes),
 )
 def test_ranks_together_replay_what_one_does(
-    sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
+    sizes: dict[str, Any],
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Whether the groups travel in the batch's message or before it."""
+
     async def train(folder: Path, split: dict[str, Any], forced: bool = True) -> dict[str, float]:
         trainer = {**split, **REPLAY, "micro_batch_tokens": 60}
         addresses = free_addresses(make_config("qwen3_moe", trainer=trainer).num_trainer_ranks)
@@ -240,11 +246,12 @@ def test_ranks_together_replay_what_one_does(
             return (await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)).metrics
 
     alone = asyncio.run(train(tmp_path / "alone", {}))
+    monkeypatch.setattr(trainer_client, "PORTION_BYTES", 500)
     together = asyncio.run(train(tmp_path / "together", sizes))
     free = asyncio.run(train(tmp_path / "free", {}, forced=False))
-    for name in ("trainer/grad_norm", "trainer/loss"):
+    for name in ("trainer/grad_norm", "trainer/loss", "trainer/computed/logprob_diff/mean"):
         assert together[name] == pytest.approx(alone[name], rel=1e-4)
-    assert free["trainer/grad_norm"] != pytest.approx(alone["trainer/grad_norm"], rel=1e-2)
+    assert free["trainer/grad_norm"] != pytest.approx(alone["trainer/grad_norm"], rel=2e-3)
     for name in ("share", "differs/share"):  # a padding token at most
         key = f"trainer/experts/replay/{name}"
         assert together[key] == pytest.approx(alone[key], abs=0.05)

@@ -26,8 +26,6 @@ class _Row:
     draws_T: torch.Tensor
     new: list[tuple[int, float, VersionId]] = field(default_factory=list)
     """Tokens, log-probabilities and versions that are not passed on yet."""
-    experts: bytearray = field(default_factory=bytearray)
-    """Of all positions that were read so far, where these are kept."""
     num_made: int = 0
     finish_reason: str = ""
 
@@ -40,7 +38,6 @@ class DecodeBatch:
     def __init__(self, request: GenerationRequest, stop_token_ids: frozenset[int]) -> None:
         self.cancelled = False
         self._sampling = request.sampling
-        self._num_prompt = len(request.prompt_token_ids)
         self._stop_token_ids = stop_token_ids
         self._rows_B = [
             _Row(
@@ -64,19 +61,6 @@ class DecodeBatch:
         tokens_BL = [[0] * (length - len(row)) + row for row in rows_B]
         mask_BL = [[0] * (length - len(row)) + [1] * len(row) for row in rows_B]
         return torch.tensor(tokens_BL), torch.tensor(mask_BL)
-
-    def note_experts(self, experts_BlX: torch.Tensor) -> None:
-        """Before `take`, of the positions that were read last: uint8, X bytes a position.
-
-        A position that is read again, for other weights, keeps those of the first time: with these the
-        token behind it was made.
-        """
-        for row, experts_lX in zip(self._rows_B, experts_BlX, strict=True):
-            if row.finish_reason:
-                continue
-            known = len(row.experts) // experts_lX.shape[1]
-            new = len(row.positions_L) - known
-            row.experts += experts_lX[len(experts_lX) - new :].numpy().tobytes()
 
     def take(self, logits_BV: torch.Tensor, version: VersionId) -> bool:
         """One token more for every row, from float32 logits. True when a completion ended."""
@@ -116,13 +100,7 @@ class DecodeBatch:
             row.new.clear()
             if row.finish_reason and row.index not in self._told:
                 self._told.add(row.index)
-                yield Ended(row.index, row.finish_reason, *self._experts(row))
-
-    def _experts(self, row: _Row) -> tuple[bytes, bytes]:
-        """Of the completion, and of its prompt."""
-        num_read = self._num_prompt + row.num_given + row.num_made - 1
-        end = len(row.experts) // num_read * self._num_prompt
-        return bytes(row.experts[end:]), bytes(row.experts[:end])
+                yield Ended(row.index, row.finish_reason)
 
 
 def draws(seed: int, number: int, index: int, count: int) -> torch.Tensor:

@@ -29,7 +29,6 @@ from trimaran.types import Manifest, Message, Ranges, VersionId
 if TYPE_CHECKING:
     import torch
 
-    from services.rollout.transformers.experts import ChosenExperts
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
@@ -43,8 +42,6 @@ Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class TransformersEngine:
-    tells_experts = True
-
     def __init__(self, config: RunConfig, device: Device) -> None:
         self._config = config
         self._device = device
@@ -57,8 +54,6 @@ class TransformersEngine:
         """Held for moments: a load is either given up or through."""
         self._num_loads = 0
         self._batches: set[DecodeBatch] = set()
-        self._experts: ChosenExperts | None = None
-        """Where they are replayed."""
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -83,10 +78,6 @@ class TransformersEngine:
                 AutoConfig.from_pretrained(self._config.model.path, local_files_only=True),
                 dtype=getattr(torch, self._config.model.dtype),
             ).eval()
-        if self._config.trainer.router.replay:
-            from services.rollout.transformers.experts import ChosenExperts
-
-            self._experts = ChosenExperts(self._model)
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._chat.tokenize(messages)
@@ -156,8 +147,6 @@ class TransformersEngine:
             use_cache=True,
             logits_to_keep=1,
         )
-        if self._experts:
-            batch.note_experts(self._experts.take(*tokens_BL[:, first:].shape))
         return output.logits[:, -1].float().cpu(), output.past_key_values
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
