@@ -34,6 +34,7 @@ from services.rollout.vllm.settings import (
     inspect_models_here,
     is_eager,
     set_environment,
+    told_experts,
 )
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.workers import VllmWorkers
@@ -169,7 +170,7 @@ class VllmEngine:
                     pending[output.index][1].extend(output.logprobs.logprobs)
                     if output.finish_reason is not None:
                         stream.open.discard(output.index)
-                        experts = self._experts(output, len(request.prompt_token_ids))
+                        experts = told_experts(self._config, output, len(request.prompt_token_ids))
                         ended.append(
                             Ended(stream.indices[output.index], output.finish_reason, *experts)
                         )
@@ -186,18 +187,6 @@ class VllmEngine:
             self._streams.discard(stream)
             if stream.open and not self.llm.errored:
                 await self._abort(stream)
-
-    def _experts(self, output: Any, num_prompt: int) -> tuple[bytes, bytes]:
-        """Of a completion that has ended, and of its prompt; empty unless they are replayed."""
-        if not self._config.trainer.router.replay:
-            return b"", b""
-        chosen = output.routed_experts
-        if chosen is None:
-            raise InternalError(
-                "trainer.router.replay: vllm does not tell which experts it chose on this device; leave"
-                " it out"
-            )
-        return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
 
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]

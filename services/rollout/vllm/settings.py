@@ -91,6 +91,20 @@ def _telling_experts() -> dict[str, Any]:
     return {name: True}
 
 
+def told_experts(config: RunConfig, completion: Any, num_prompt: int) -> tuple[bytes, bytes]:
+    """Of a completion that has ended, and of its prompt; empty unless they are replayed.
+
+    Raises InputError where this vLLM does not tell them.
+    """
+    if not config.trainer.router.replay:
+        return b"", b""
+    if (chosen := completion.routed_experts) is None:
+        raise InputError(
+            "trainer.router.replay: vllm does not tell which experts it chose on this device; leave it out"
+        )
+    return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
+
+
 def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
     """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
