@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,6 +181,30 @@ def test_counts_and_tokens_without_a_choice(recompute: bool, make_config: MakeCo
     assert share == pytest.approx((1 - prompts / len(packed.token_ids_N)) / 2)
     assert policy.take_metrics() == {}
     assert (logprobs_of(policy, packed) - logprobs_of(policy, packed_of(whole))).abs().max() > 1e-3
+
+
+def test_choices_stand_where_their_tokens_do() -> None:
+    def tell(token_ids: Sequence[int]) -> bytes:
+        """The token's own number."""
+        return bytes(token for token in token_ids for _ in range(LAYERS * CHOSEN))
+
+    groups = []
+    for scored in random_batch(1).groups:
+        group = scored.group
+        answers = [replace(one, experts=tell(one.token_ids_T[:-1])) for one in group.completions_G]
+        answers[1] = replace(answers[1], experts=b"")
+        prompt = tell(group.prompt_token_ids)
+        group = replace(group, completions_G=tuple(answers), prompt_experts=prompt)
+        groups.append(replace(scored, group=group))
+    step = StepBatch.of(groups, mask_truncated=False)
+    packed = pack(step, [(2, (6, 7)), (0, (2, 1, 0))], CPU)
+    assert packed.experts is not None
+    numbers = packed.experts.numbers(LAYERS, CHOSEN, 256)
+    assert torch.equal(numbers, numbers[:, :1, :1].expand_as(numbers))
+    told, known = numbers[:, 0, 0], packed.experts.is_known_N
+    assert torch.equal(told[known].long(), packed.token_ids_N[known])
+    unknown = sum(len(step.completions_B[index].token_ids_T) - 1 for index in (7, 1))
+    assert (~known).sum() == unknown == (told == -1).sum()
 
 
 def test_impossible_choices_are_not_taken() -> None:
