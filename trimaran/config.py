@@ -595,12 +595,16 @@ class LoraSection(Section):
 
 
 class RouterSection(Section):
-    """Losses on what chooses a token's experts. `router: {load_balancing: 0.001, z_loss: 0.001}`"""
+    """What chooses a token's experts: losses on it, and whose choice counts.
+    `router: {load_balancing: 0.001, replay: true}`"""
 
     load_balancing: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient of the loss that grows where some experts get more tokens than others."""
     z_loss: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient of the loss that grows with the size of the router's logits."""
+    replay: bool = False
+    """Send each token through the experts that the engine chose for it, so that a choice that would fall
+    otherwise in the trainer makes no other log-probability. Their weights are the trainer's own."""
 
 
 class TrainerSection(Section):

@@ -226,6 +226,17 @@ METRICS = (
     ),
     Metric("trainer/experts/entropy/min", "share", "the same in the most uneven layer"),
     Metric("trainer/experts/idle/share", "share", "experts of all layers that no token has passed"),
+    Metric(
+        "trainer/experts/replay/share",
+        "share",
+        "choices of experts that were the engine's, with `trainer.router.replay`; the others were not told"
+        " or are of padding",
+    ),
+    Metric(
+        "trainer/experts/replay/differs/share",
+        "share",
+        "of these, how many the trainer's own router would not have made",
+    ),
     Metric("trainer/seconds", "s", "rank 0's work on the batch: forward, backward and updates"),
     Metric(
         "trainer/tokens_per_second", "tokens/s", "`trainer/packed_tokens` over `trainer/seconds`"

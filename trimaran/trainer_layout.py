@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trimaran.config import TrainerSection
+from trimaran.config import RouterSection, TrainerSection
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
@@ -44,7 +44,7 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
             )
     yield from _lora_faults(facts, section)
     yield from _vision_faults(facts, section)
-    if not facts.num_experts and (section.router.load_balancing or section.router.z_loss):
+    if not facts.num_experts and section.router != RouterSection():
         yield "trainer.router: the model has no experts, and so no routers; leave it out"
     if not facts.num_layers % layout.pipeline:
         if (layers := facts.num_layers // layout.pipeline) % section.virtual_stages:

@@ -464,6 +464,11 @@ class Completion:
     """"stop" (end of sequence, kept as the last token) or "length"."""
     segments: tuple[Segment, ...]
     """Cover 0..T without gaps."""
+    experts: bytes = field(default=b"", repr=False)
+    """Which the engine chose for each token but the last, whose experts nobody asked for: layers x
+    experts_per_token numbers a token, of one byte, or of two (little-endian) where the model has more
+    than 256 experts. Empty where they are not known. Of a continued completion those of the replica
+    that ended it, which read the tokens before its own once more."""
 
     @property
     def is_covered(self) -> bool:
@@ -494,6 +499,8 @@ class Group:
     completions_G: tuple[Completion, ...]
     image_digest: str = ""
     """Of the processed images that the engine saw (`ProcessedImages.digest`); "" without images."""
+    prompt_experts: bytes = field(default=b"", repr=False)
+    """As `Completion.experts`, for each token of the prompt, which the completions share."""
 
     @property
     def makers(self) -> frozenset[tuple[VersionId, str]]:

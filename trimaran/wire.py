@@ -8,7 +8,7 @@ log-probability comes back as the nearest float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -421,6 +421,7 @@ def _write_completion(message: types_pb2.Completion, completion: types.Completio
     message.text = completion.text
     message.finish_reason = completion.finish_reason
     message.segments.extend(map(encode_segment, completion.segments))
+    message.experts = completion.experts
 
 
 def decode_completion(message: types_pb2.Completion) -> types.Completion:
@@ -430,6 +431,7 @@ def decode_completion(message: types_pb2.Completion) -> types.Completion:
         text=message.text,
         finish_reason=message.finish_reason,
         segments=tuple(decode_segment(segment) for segment in message.segments),
+        experts=message.experts,
     )
 
 
@@ -441,6 +443,7 @@ def _write_group(message: types_pb2.Group, group: types.Group) -> None:
     message.image_digest = group.image_digest
     for completion in group.completions_G:
         _write_completion(message.completions.add(), completion)
+    message.prompt_experts = group.prompt_experts
 
 
 def decode_group(message: types_pb2.Group) -> types.Group:
@@ -451,6 +454,7 @@ def decode_group(message: types_pb2.Group) -> types.Group:
         prompt_token_ids=TokenIds(message.prompt_token_ids),
         completions_G=tuple(decode_completion(c) for c in message.completions),
         image_digest=message.image_digest,
+        prompt_experts=message.prompt_experts,
     )
 
 
@@ -513,7 +517,8 @@ def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
     return types.Score(score.reward, dict(score.terms), score.indigestible)
 
 
-def _payload(scored: types.ScoredGroup) -> bytes:
+def payload_of(scored: types.ScoredGroup) -> bytes:
+    """As it is stored and sent."""
     return scored.payload or serialize_scored_group(scored)
 
 
@@ -526,7 +531,7 @@ def serialize_train_request(
     Layout: https://protobuf.dev/programming-guides/encoding, length-delimited records.
     """
     parts = [types_pb2.TrainingBatch(step=batch.step).SerializeToString()]
-    for payload in map(_payload, batch.groups):
+    for payload in map(payload_of, batch.groups):
         parts += [_head(types_pb2.TrainingBatch.GROUPS_FIELD_NUMBER, len(payload)), payload]
     head = _head(trainer_pb2.TrainBatchRequest.BATCH_FIELD_NUMBER, sum(map(len, parts)))
     return b"".join((request.SerializeToString(), head, *parts))
@@ -544,7 +549,12 @@ def _head(field: int, length: int) -> bytes:
 
 
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
-    return types.TrainingBatch(message.step, tuple(map(_parse_scored_group, message.groups)))
+    return types.TrainingBatch(message.step, decode_groups(message.groups))
+
+
+def decode_groups(payloads: Iterable[bytes]) -> tuple[types.ScoredGroup, ...]:
+    """Raises InputError for bytes that are none."""
+    return tuple(map(_parse_scored_group, payloads))
 
 
 def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:

@@ -6,11 +6,12 @@ Axes: T tokens of one completion.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from trimaran.choices import ENGINES
 from trimaran.config import RunConfig
+from trimaran.errors import InputError
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class Ended:
     index: int
     finish_reason: str
     """"stop" or "length", as in `Completion`."""
+    experts: bytes = field(default=b"", repr=False)
+    """As `Completion.experts`, with `trainer.router.replay`. Of all tokens, also of those that it began
+    with."""
+    prompt_experts: bytes = field(default=b"", repr=False)
+    """As `Group.prompt_experts`."""
 
 
 Event = Chunk | Ended
@@ -94,6 +100,9 @@ class Engine(Protocol):
 
             async def read_back(self, manifest, ranges):
                 return dict(read_by_name(self._tensors.__getitem__, manifest, ranges))
+
+    One that fills `Ended.experts` where `config.trainer.router.replay` asks for them says so in a class
+    attribute, `tells_experts = True`.
     """
 
     async def start(self) -> None:
@@ -169,5 +178,14 @@ class Engine(Protocol):
 
 
 def create_engine(config: RunConfig, device: Device) -> Engine:
-    """The engine that `rollout.engine` names; its module is imported here and not before."""
-    return ENGINES.load(config.rollout.engine)(config, device)
+    """The engine that `rollout.engine` names; its module is imported here and not before.
+
+    Raises InputError for one that does not say which experts it chose, where these are replayed.
+    """
+    engine = ENGINES.load(config.rollout.engine)
+    if config.trainer.router.replay and not getattr(engine, "tells_experts", False):
+        raise InputError(
+            f"trainer.router.replay: rollout.engine {config.rollout.engine} does not tell which experts"
+            " it chose for a token; leave it out, or take one that does (vllm)"
+        )
+    return engine(config, device)

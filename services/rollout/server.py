@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -88,12 +88,16 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             for continuation in request.continuations
         }
         if ended:
-            yield self._response(ended, tokens, maker)
+            yield self._response(ended, tokens, maker, tells_prompt=False)
         if not generation.starts:
             return
+        tells_prompt = True
         async with aclosing(self._batches(generation)) as batches:
             async for events in batches:
-                yield self._response(events, tokens, maker)
+                for portion in _portions(events):
+                    response = self._response(portion, tokens, maker, tells_prompt)
+                    tells_prompt &= not any(one.prompt_experts for one in response.finished)
+                    yield response
 
     def _check_version(self, wanted: VersionId) -> VersionId:
         """The live one."""
@@ -162,9 +166,14 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
 
     def _response(
-        self, events: Sequence[Event], tokens: dict[int, list[int]], maker: str
+        self,
+        events: Sequence[Event],
+        tokens: dict[int, list[int]],
+        maker: str,
+        tells_prompt: bool,
     ) -> rollout_pb2.GenerateResponse:
-        """`tokens`: of each completion so far, by index; those of the events are added."""
+        """`tokens`: of each completion so far, by index; those of the events are added. `tells_prompt`:
+        with the prompt's experts, once."""
         response = rollout_pb2.GenerateResponse()
         for event in events:
             if isinstance(event, Chunk):
@@ -175,7 +184,11 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             else:
                 text = self._engine.detokenize(tokens[event.index])
                 response.finished.add(
-                    index=event.index, finish_reason=event.finish_reason, text=text
+                    index=event.index,
+                    finish_reason=event.finish_reason,
+                    text=text,
+                    experts=event.experts,
+                    prompt_experts=event.prompt_experts if tells_prompt else b"",
                 )
         return response
 
@@ -223,6 +236,17 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             live=wire.encode_policy(live) if live else None,
             num_running=self._engine.num_running,
         )
+
+
+def _portions(events: list[Event]) -> Iterator[list[Event]]:
+    """One for each completion whose experts are told: all of a group may be gigabytes."""
+    first = 0
+    for end, event in enumerate(events, start=1):
+        if end == len(events) or (isinstance(event, Ended) and event.prompt_experts):
+            yield events[first:end]
+            first = end
+    if not events:  # a sign of life
+        yield events
 
 
 def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from services.trainer.chosen_experts import ChosenExperts, join_experts
 from services.trainer.grpo.kinds import Rewards
 from services.trainer.packing import GroupLengths
 from services.trainer.prompt_images import PromptImages, images_of
@@ -177,6 +178,8 @@ class PackedBatch:
     num_completions: int
     images: tuple[PromptImages, ...] = ()
     """Of the prompts that have some."""
+    experts: ChosenExperts | None = None
+    """Those of the engine, for the routers to choose again."""
 
 
 def packed_lengths(step: StepBatch, group: int, completions: Sequence[int]) -> GroupLengths:
@@ -194,16 +197,19 @@ def pack(
     targets: list[Any] = []
     places: list[Any] = []
     images: list[PromptImages | None] = []
+    experts: list[tuple[bytes, int]] = []
     num_packed = 0
     for number, (group, completions) in enumerate(pieces):
         images.append(images_of(step.groups[group].group, number, num_packed))
         prompt = _array(step.groups[group].group.prompt_token_ids, np.int32)
         token_ids.append(prompt)
+        experts.append((step.groups[group].group.prompt_experts, len(prompt)))
         num_packed += len(prompt)
         before_first = num_packed - 1
         for index in completions:
             ids = _array(step.completions_B[index].token_ids_T, np.int32)
             token_ids.append(ids[:-1])
+            experts.append((step.completions_B[index].experts, len(ids) - 1))
             source = np.arange(num_packed - 1, num_packed - 1 + len(ids))
             source[0] = before_first
             sources.append(source)
@@ -226,6 +232,7 @@ def pack(
         completions_M=joined(owners),
         num_completions=len(targets),
         images=tuple(one for one in images if one),
+        experts=join_experts(experts, device),
     )
 
 

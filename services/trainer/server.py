@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import grpc
 
 from services.trainer.backend import build_policy
+from services.trainer.held_groups import HeldGroups
 from services.trainer.history import VersionHistory
 from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
@@ -38,11 +40,21 @@ from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Together = trainer_pb2.TrainBatchRequest | trainer_pb2.ExportModelRequest
+Together = (
+    trainer_pb2.TrainBatchRequest | trainer_pb2.HoldGroupsRequest | trainer_pb2.ExportModelRequest
+)
 """Requests that all ranks take part in."""
 
 SAVE_MARGIN_SECONDS = 5.0
 """Each rank's own deadline ends first, so that its error says what happened."""
+
+
+ASKED_TWICE = frozenset({"TrainBatch", "HoldGroups"})
+"""Their connections may break and be made again: `TrainerRank.train`, `HeldGroups.add`."""
+
+
+async def _nothing() -> None:
+    """What rank 0 has left to do itself."""
 
 
 class OtherRanks:
@@ -59,8 +71,7 @@ class OtherRanks:
         self, method: str, request: Together, own: Awaitable[T], timeout: float
     ) -> T:
         """This rank's own result, when all ranks have one. The first failure rises at once."""
-        # A batch may be asked twice, `TrainerRank.train`.
-        call = rpc.call_again if method == "TrainBatch" else rpc.call
+        call = rpc.call_again if method in ASKED_TWICE else rpc.call
         calls = [call(getattr(stub, method), request, timeout) for stub in self._stubs]
         result = asyncio.ensure_future(own)
         tasks = [result, *(asyncio.ensure_future(call) for call in calls)]
@@ -120,11 +131,21 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._timeout = section.step_timeout
         self._save_timeout = section.save_timeout
         self._saving = asyncio.Lock()
+        self._held = HeldGroups()
+
+    async def HoldGroups(
+        self, request: trainer_pb2.HoldGroupsRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.HoldGroupsResponse:
+        self._held.add(request.step, request.first, wire.decode_groups(request.groups))
+        await self._others.run_everywhere("HoldGroups", request, _nothing(), self._timeout)
+        return trainer_pb2.HoldGroupsResponse()
 
     async def TrainBatch(
         self, request: trainer_pb2.TrainBatchRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.TrainBatchResponse:
         batch = wire.decode_batch(request.batch)
+        held = self._held.take(batch.step, request.num_held)
+        batch = replace(batch, groups=held + batch.groups)
         if self._rank.rank == 0:
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
             self._rank.check_proofs(batch, proofs, self._history.roots)

@@ -135,6 +135,7 @@ def start_replica(
     weight_sync: dict | None = None,
     frozen_timeout: float = 60,
     tensor_parallel: int = 1,
+    replay: bool = False,
 ) -> RunningReplica:
     """Returns once the replica has registered itself. `script` serves it."""
     sync_port, port = free_ports(2)
@@ -152,6 +153,7 @@ def start_replica(
                 "kv_cache_gib": 0.05,
                 "tensor_parallel": tensor_parallel,
             },
+            "trainer": {"router": {"replay": replay}},
             "weight_sync": weight_sync or {},
             "frozen_timeout": frozen_timeout,
             "endpoints": {

@@ -7,7 +7,7 @@ import pytest
 from trimaran import wire
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError
-from trimaran.types import PartialCompletion, Segment, VersionId
+from trimaran.types import PartialCompletion, Prompt, Segment, VersionId
 from trimaran.v1 import rollout_pb2
 
 V1, V2 = VersionId(0, 1), VersionId(0, 2)
@@ -52,6 +52,19 @@ def test_chunks_of_one_version_merge_and_a_new_version_opens_a_segment():
     assert completion.token_ids_T == (1, 2, 3, 4)
     assert [(s.start, s.end, s.version) for s in completion.segments] == [(0, 3, V1), (3, 4, V2)]
     assert assembly.prompt_token_ids == (9,)
+
+
+def test_experts_of_the_prompt_come_once_and_those_of_a_completion_with_its_end():
+    assembly = GroupAssembly(2)
+    for event in (opened([9]), chunk(0, 0, [1, 2], V1), chunk(1, 0, [3], V1)):
+        assembly.take(event)
+    for index, experts, prompt_experts in ((1, b"", b"ab"), (0, b"cd", b"")):
+        ended = finished(index)
+        ended.finished[0].experts, ended.finished[0].prompt_experts = experts, prompt_experts
+        assembly.take(ended)
+    group = assembly.group(7, 1, Prompt("p", (), "task", ""))
+    assert group.prompt_experts == b"ab"
+    assert [one.experts for one in group.completions_G] == [b"cd", b""]
 
 
 def test_after_a_broken_stream_only_the_rest_is_asked_for():

@@ -109,6 +109,11 @@ def test_an_engine_of_an_installed_package(add: Add) -> None:
     engine: Any = create_engine(config, device)  # type: ignore[arg-type]
     assert type(engine) is ToyEngine
     assert (engine.config, engine.device) == (config, device)
+    replays = config_of(rollout={"engine": "toy"}, trainer={"router": {"replay": True}})
+    with pytest.raises(
+        InputError, match=r"^trainer.router.replay: rollout.engine toy does not tell"
+    ):
+        create_engine(replays, device)  # type: ignore[arg-type]
 
 
 def test_an_aggregation_of_an_installed_package(add: Add) -> None:

@@ -99,6 +99,7 @@ completions = st.builds(
     texts,
     texts,
     st.lists(segments, max_size=3).map(tuple),
+    st.binary(max_size=9),
 )
 groups = st.builds(
     types.Group,
@@ -108,6 +109,7 @@ groups = st.builds(
     token_ids,
     st.lists(completions, max_size=3).map(tuple),
     texts,
+    st.binary(max_size=9),
 )
 verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
     types.Faulted, texts, terms, st.lists(texts, max_size=3).map(tuple)

@@ -47,6 +47,7 @@ class GroupAssembly:
         self._completions_G = [_CompletionAssembly() for _ in range(num_samples)]
         self.prompt_token_ids: Sequence[int] = ()
         self.image_digest = ""
+        self._prompt_experts = b""
 
     @property
     def started(self) -> bool:
@@ -66,6 +67,7 @@ class GroupAssembly:
         return Group(
             *(number, attempt, prompt, self.prompt_token_ids, self.completions()),
             image_digest=self.image_digest,
+            prompt_experts=self._prompt_experts,
         )
 
     def completions(self) -> tuple[Completion, ...]:
@@ -129,4 +131,6 @@ class GroupAssembly:
             text=finished.text,
             finish_reason=finished.finish_reason,
             segments=so_far.segments,
+            experts=finished.experts,
         )
+        self._prompt_experts = self._prompt_experts or finished.prompt_experts

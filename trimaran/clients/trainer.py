@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran import rpc, wire
@@ -27,6 +27,21 @@ from trimaran.v1 import trainer_pb2 as pb
 from trimaran.v1 import trainer_pb2_grpc
 
 TRAIN_BATCH = f"/{pb.DESCRIPTOR.services_by_name['TrainerService'].full_name}/TrainBatch"
+
+PORTION_BYTES = 256 << 20
+"""Of groups in one message. Batches without experts or images are smaller: 512 completions of 8k tokens
+are 48 MiB. A message has at most `rpc.MAX_MESSAGE_BYTES`, so a group may be four times as large."""
+
+
+def _portions(sizes: Sequence[int]) -> Iterator[range]:
+    """Neighbours that together have at most PORTION_BYTES, or one that alone has more."""
+    first = total = 0
+    for place, size in enumerate(sizes):
+        if place > first and total + size > PORTION_BYTES:
+            yield range(first, place)
+            first, total = place, 0
+        total += size
+    yield range(first, len(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +87,13 @@ class TrainerClient(Client):
 
         `proofs`: one for every version and replica that made tokens of the batch.
         """
+        num_held = await self._hold_groups(batch, timeout)
+        batch = replace(batch, groups=batch.groups[num_held:])
         request = pb.TrainBatchRequest(
             caller=self._caller,
             lineage=lineage,
             proofs=[wire.encode_proof(proof) for proof in proofs],
+            num_held=num_held,
         )
 
         def serialize(request: pb.TrainBatchRequest) -> bytes:
@@ -89,6 +107,19 @@ class TrainerClient(Client):
         answer: pb.TrainBatchResponse = await rpc.call_again(method, request, timeout)
         version = wire.decode_policy(answer.version)
         return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
+
+    async def _hold_groups(self, batch: TrainingBatch, timeout: float) -> int:
+        """Sends the groups ahead where they do not fit into the batch's message; how many."""
+        portions = list(_portions([len(wire.payload_of(scored)) for scored in batch.groups]))
+        if len(portions) <= 1:
+            return 0
+        for portion in portions:
+            groups = [wire.payload_of(batch.groups[place]) for place in portion]
+            request = pb.HoldGroupsRequest(
+                caller=self._caller, step=batch.step, first=portion.start, groups=groups
+            )
+            await rpc.call_again(self._stub.HoldGroups, request, timeout)
+        return len(batch.groups)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         """What the trainer holds, published or not."""

@@ -7,16 +7,34 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TrainBatchRequest(_message.Message):
-    __slots__ = ("caller", "batch", "lineage", "proofs")
+    __slots__ = ("caller", "batch", "lineage", "proofs", "num_held")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     PROOFS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HELD_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     batch: _types_pb2.TrainingBatch
     lineage: int
     proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ...) -> None: ...
+    num_held: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ..., num_held: _Optional[int] = ...) -> None: ...
+
+class HoldGroupsRequest(_message.Message):
+    __slots__ = ("caller", "step", "first", "groups")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    first: int
+    groups: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., first: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class HoldGroupsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class TrainBatchResponse(_message.Message):
     __slots__ = ("version", "metrics", "nonfinite")

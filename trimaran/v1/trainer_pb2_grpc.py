@@ -41,6 +41,11 @@ class TrainerServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.FromString,
                 _registered_method=True)
+        self.HoldGroups = channel.unary_unary(
+                '/trimaran.v1.TrainerService/HoldGroups',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.FromString,
+                _registered_method=True)
         self.GetPolicyVersion = channel.unary_unary(
                 '/trimaran.v1.TrainerService/GetPolicyVersion',
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.GetPolicyVersionRequest.SerializeToString,
@@ -81,6 +86,14 @@ class TrainerServiceServicer(object):
     def TrainBatch(self, request, context):
         """`batch.step` is the idempotency key: the next step runs, the same step
         returns the recorded answer, any other is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldGroups(self, request, context):
+        """Groups of a batch that is too large for one message, before its TrainBatch.
+        Idempotent by step and place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +150,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.TrainBatch,
                     request_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.SerializeToString,
+            ),
+            'HoldGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldGroups,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.SerializeToString,
             ),
             'GetPolicyVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPolicyVersion,
@@ -198,6 +216,33 @@ class TrainerService(object):
             '/trimaran.v1.TrainerService/TrainBatch',
             trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.SerializeToString,
             trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/HoldGroups',
+            trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -75,34 +75,38 @@ class Segment(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments")
+    __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments", "experts")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    EXPERTS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     logprobs: bytes
     text: str
     finish_reason: str
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
-    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
+    experts: bytes
+    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., experts: _Optional[bytes] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("number", "attempt", "prompt", "prompt_token_ids", "completions", "image_digest")
+    __slots__ = ("number", "attempt", "prompt", "prompt_token_ids", "completions", "image_digest", "prompt_experts")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     COMPLETIONS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EXPERTS_FIELD_NUMBER: _ClassVar[int]
     number: int
     attempt: int
     prompt: Prompt
     prompt_token_ids: bytes
     completions: _containers.RepeatedCompositeFieldContainer[Completion]
     image_digest: str
-    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ..., image_digest: _Optional[str] = ...) -> None: ...
+    prompt_experts: bytes
+    def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ..., image_digest: _Optional[str] = ..., prompt_experts: _Optional[bytes] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("reward", "terms", "indigestible")

@@ -35,6 +35,7 @@ from services.rollout.vllm.settings import (
     inspect_models_here,
     is_eager,
     set_environment,
+    told_experts,
 )
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.workers import VllmWorkers
@@ -64,6 +65,8 @@ SUBMIT_SECONDS = 20.0
 
 
 class VllmEngine:
+    tells_experts = True
+
     def __init__(
         self, config: RunConfig, device: Device, submit_timeout: float = SUBMIT_SECONDS
     ) -> None:
@@ -171,7 +174,10 @@ class VllmEngine:
                     pending[output.index][1].extend(output.logprobs.logprobs)
                     if output.finish_reason is not None:
                         stream.open.discard(output.index)
-                        ended.append(Ended(stream.indices[output.index], output.finish_reason))
+                        experts = told_experts(self._config, output, len(request.prompt_token_ids))
+                        ended.append(
+                            Ended(stream.indices[output.index], output.finish_reason, *experts)
+                        )
                 if not ended and time.monotonic() - passed_on < CHUNK_SECONDS:
                     continue
                 for sample, (token_ids, logprobs) in pending.items():

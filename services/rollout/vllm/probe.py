@@ -37,6 +37,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from services.rollout.vllm.settings import told_experts
 from services.rollout.vllm.synthetic import (
     EMBEDDING,
     GAUGES,
@@ -188,6 +189,7 @@ async def probe_engine(
         tokens = TokensPrompt(prompt_token_ids=list(prompt))
         outputs = [output async for output in llm.generate(tokens, params, next(names))]
         completion = outputs[-1].outputs[0]
+        told_experts(config, completion, len(prompt))  # where they are needed
         return [
             Likeliest(token, {other: found.logprob for other, found in position.items()})
             for token, position in zip(completion.token_ids, completion.logprobs, strict=True)

@@ -79,6 +79,33 @@ def is_eager(config: RunConfig, device: Device) -> bool:
     return device.eager if chosen == "auto" else chosen
 
 
+def _telling_experts() -> dict[str, Any]:
+    from vllm import __version__
+    from vllm.engine.arg_utils import EngineArgs
+
+    name = "enable_return_routed_experts"
+    if not hasattr(EngineArgs, name):
+        raise InputError(
+            f"trainer.router.replay: vllm {__version__} has no {name}, which tells the experts that it"
+            " chose; install a newer one, or leave it out"
+        )
+    return {name: True}
+
+
+def told_experts(config: RunConfig, completion: Any, num_prompt: int) -> tuple[bytes, bytes]:
+    """Of a completion that has ended, and of its prompt; empty unless they are replayed.
+
+    Raises InputError where this vLLM does not tell them.
+    """
+    if not config.trainer.router.replay:
+        return b"", b""
+    if (chosen := completion.routed_experts) is None:
+        raise InputError(
+            "trainer.router.replay: vllm does not tell which experts it chose on this device; leave it out"
+        )
+    return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
+
+
 def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
     """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
@@ -101,6 +128,8 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         "disable_log_stats": True,
         "enable_log_requests": False,
     }
+    if config.trainer.router.replay:
+        arguments |= _telling_experts()
     if transfer is not None:
         from vllm.config import WeightTransferConfig
 

@@ -48,6 +48,8 @@ class PackedLayout(PackedSeqParams):
     context: ContextSplit = ALONE
     deepstack: Deepstack | None = None
     """Of images, where some layers add features of them."""
+    experts_nLK: torch.Tensor | None = None
+    """int16, of this rank's tokens: for the routers to choose again (`replay.py`)."""
 
 
 def build_layout(

@@ -26,6 +26,7 @@ from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_output
 from services.trainer.megatron.lora import attach
 from services.trainer.megatron.mapping import mark_shards, parameters
 from services.trainer.megatron.positions import axis_of_channels, packed_positions
+from services.trainer.megatron.replay import own_share
 from services.trainer.megatron.rope import inverse_frequencies
 from services.trainer.megatron.rules import Rules
 from services.trainer.megatron.tokens import Tokens
@@ -103,6 +104,7 @@ class PackedGPT(GPTModel):
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
         self._padding = self._context.size * (size if config.sequence_parallel else 1)
+        self._replayed = architecture.facts if run.trainer.router.replay else None
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
         # More ranks than key/value heads share one each.
@@ -156,6 +158,7 @@ class PackedGPT(GPTModel):
             self._context,
             self._positions(groups, images) if images else None,
         )
+        layout.experts_nLK = self._chosen_experts(packed, len(token_ids))
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
             hidden = self.embedding(input_ids=self._context.own(token_ids)[None], position_ids=None)
@@ -199,6 +202,14 @@ class PackedGPT(GPTModel):
         first = self._tensor_rank * count if self.config.sequence_parallel else 0
         owned = own_places(images.places_F, self._context, first, count)
         return look(self.visual, images, hidden, owned)
+
+    def _chosen_experts(self, packed: Tokens, count: int) -> torch.Tensor | None:
+        """Those of this rank's share of so many tokens, padding included; None unless they are replayed."""
+        if packed.experts is None or self._replayed is None:
+            return None
+        padded, facts = packed.experts.padded(count - len(packed.token_ids_N)), self._replayed
+        numbers = padded.numbers(facts.num_layers, facts.experts_per_token, facts.num_experts)
+        return own_share(numbers, self._context, self.config)
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -41,6 +42,7 @@ from services.trainer.megatron.mapping import (
 )
 from services.trainer.megatron.model import PackedGPT, transformer_config
 from services.trainer.megatron.offload import HostCopies
+from services.trainer.megatron.replay import RouterReplays
 from services.trainer.megatron.router import ExpertLoads, set_losses
 from services.trainer.megatron.rules import Rules
 from services.trainer.megatron.vision import ImageReader
@@ -82,6 +84,8 @@ class MegatronPolicy:
             stage.freeze(self._rules.keys() if config.trainer.lora else frozen)
         facts = architecture.facts
         self._loads = ExpertLoads(self._stages, facts, device) if facts.num_experts else None
+        replays = config.trainer.router.replay
+        self._replays = RouterReplays(self._stages, device) if replays else None
         self._data_parallel = [_with_buffers(config, stage) for stage in self._stages]
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
         if config.trainer.distributed_optimizer:
@@ -152,6 +156,8 @@ class MegatronPolicy:
         return schedule.infer(self._stages, micro_batches, entropy)
 
     def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        # The engine's choices are the policy's: the reference makes its own.
+        micro_batches = [replace(packed, experts=None) for packed in micro_batches]
         if self._config.trainer.lora:  # what the adapters change is the initial policy itself
             with switched_off(chain(*(stage.adapters.values() for stage in self._stages))):
                 return [one.logprobs_M for one in self.forward(micro_batches)]
@@ -176,7 +182,8 @@ class MegatronPolicy:
         schedule.train(self._data_parallel, micro_batches, loss, entropy)
 
     def take_metrics(self) -> dict[str, float]:
-        return load_metrics(self._loads.take()) if self._loads else {}
+        loads = load_metrics(self._loads.take()) if self._loads else {}
+        return loads | (self._replays.take_metrics() if self._replays else {})
 
     def zero_gradients(self) -> None:
         for one in self._data_parallel:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from services.trainer.chosen_experts import ChosenExperts
 from services.trainer.packing import GroupLengths
 from services.trainer.prompt_images import PromptImages
 
@@ -27,6 +28,7 @@ class Tokens(Protocol):
     def targets_M(self) -> torch.Tensor: ...
     @property
     def images(self) -> tuple[PromptImages, ...]: ...
+    def experts(self) -> ChosenExperts | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class OneToken:
     sources_M: torch.Tensor
     targets_M: torch.Tensor
     images: tuple[PromptImages, ...] = ()
+    experts: None = None
 
     @staticmethod
     def on(device: torch.device) -> OneToken:

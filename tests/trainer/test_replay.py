@@ -1,0 +1,283 @@
+"""Routers that choose the engine's experts: against plain transformers with the same choices forced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from services.trainer.batch import PackedBatch, StepBatch, pack
+from services.trainer.chosen_experts import join_experts
+from services.trainer.megatron.mapping import list_parts
+from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.models import unfused
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.test_policy import CPU, WHOLE, add_up, logprobs_of, make_policy
+from trimaran.clients import trainer as trainer_client
+from trimaran.config import RunConfig
+from trimaran.errors import InputError
+from trimaran.model_folder import read_model_folder
+from trimaran.trainer_layout import check_trainer_layout
+from trimaran.types import TrainingBatch
+
+MakeConfig = Callable[..., RunConfig]
+LAYERS, EXPERTS, CHOSEN = 2, 4, 2
+REPLAY: dict[str, Any] = {"router": {"replay": True}}
+
+
+def random_experts(tokens: int, generator: torch.Generator) -> bytes:
+    """Of each token and layer two different ones of four."""
+    scores = torch.rand(tokens, LAYERS, EXPERTS, generator=generator)
+    return scores.topk(CHOSEN).indices.to(torch.uint8).numpy().tobytes()
+
+
+def with_experts(batch: TrainingBatch, answers: int | None = None) -> TrainingBatch:
+    """Random choices for all tokens, and so others than any router would make. `answers`: of a group so
+    many completions alone, with their prompt."""
+    generator = torch.Generator().manual_seed(batch.step)
+    groups = []
+    for scored in batch.groups:
+        group = scored.group
+        answered = [
+            replace(one, experts=random_experts(len(one.token_ids_T) - 1, generator))
+            for one in group.completions_G[:answers]
+        ]
+        prompt = random_experts(len(group.prompt_token_ids), generator)
+        group = replace(group, completions_G=tuple(answered), prompt_experts=prompt)
+        groups.append(replace(scored, group=group, verdicts_G=scored.verdicts_G[:answers]))
+    return replace(batch, groups=tuple(groups))
+
+
+def packed_of(batch: TrainingBatch) -> PackedBatch:
+    step = StepBatch.of(batch.groups, mask_truncated=False)
+    return pack(step, list(enumerate(step.members)), CPU)
+
+
+def numbers_of(packed: PackedBatch) -> torch.Tensor:
+    assert packed.experts is not None
+    return packed.experts.numbers(LAYERS, CHOSEN, EXPERTS)
+
+
+def made_by(policy: Any, packed: PackedBatch) -> PackedBatch:
+    """With the choices that the policy's routers make themselves."""
+    found: list[torch.Tensor] = []
+    layers = policy._stages[0].decoder.layers
+    handles = [
+        layer.mlp.router.register_forward_hook(lambda *one: found.append(one[2][1]))
+        for layer in layers
+    ]
+    logprobs_of(policy, replace(packed, experts=None))
+    for handle in handles:
+        handle.remove()
+    chosen_NLE = torch.stack(found, dim=1).to(torch.uint8)
+    data = chosen_NLE.topk(CHOSEN).indices.to(torch.uint8).numpy().tobytes()
+    return replace(packed, experts=join_experts([(data, len(packed.token_ids_N))], CPU))
+
+
+class ForcedGate:
+    """Instead of the forward pass of transformers' router."""
+
+    def __init__(self, gate: Any, chosen: list[torch.Tensor]) -> None:
+        """`chosen`: of each sequence in turn, [tokens, CHOSEN]."""
+        self.gate, self.chosen = gate, chosen
+
+    def __call__(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        indices = self.chosen.pop(0).long()
+        logits = hidden @ self.gate.weight.T
+        weights = logits.float().softmax(-1).gather(-1, indices)
+        if getattr(self.gate, "norm_topk_prob", False):
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights.to(logits.dtype), indices
+
+
+def forced_logprobs(model: Any, packed: PackedBatch) -> torch.Tensor:
+    """Of groups with one completion each."""
+    lengths = [group.num_tokens for group in packed.groups]
+    for number, layer in enumerate(model.model.layers):
+        chosen = list(numbers_of(packed)[:, number].split(lengths))
+        layer.mlp.gate.forward = ForcedGate(layer.mlp.gate, chosen)
+    logits = [model(input_ids=one[None]).logits[0] for one in packed.token_ids_N.split(lengths)]
+    logprobs = (torch.cat(logits)[packed.sources_M] / 0.7).log_softmax(-1)
+    return logprobs.gather(-1, packed.targets_M[:, None])[:, 0]
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_forced_choices_give_what_transformers_gives_with_them(
+    family: str, recompute: bool, make_config: MakeConfig
+) -> None:
+    config = make_config(family, trainer={**REPLAY, "recompute": recompute})
+    policy = make_policy(config)
+    model: Any = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    batches = [packed_of(with_experts(random_batch(step), answers=1)) for step in (1, 2)]
+    wanted = [forced_logprobs(model, packed) for packed in batches]
+    for packed, plain in zip(batches, wanted, strict=True):
+        torch.testing.assert_close(logprobs_of(policy, packed), plain, rtol=0, atol=4e-6)
+        assert (logprobs_of(policy, replace(packed, experts=None)) - plain).abs().max() > 0.03
+    policy.zero_gradients()
+    policy.forward_backward(batches, add_up)
+    sum(one.sum() for one in wanted).backward()  # type: ignore[union-attr]
+    weights: Any = policy._trained_weights()
+    mains = ((name, weight.main_grad) for name, weight in weights)
+    found = {
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
+    }
+    named: Any = model.named_parameters()
+    gradients = unfused({name: parameter.grad for name, parameter in named})
+    assert gradients["model.layers.0.mlp.gate.weight"].abs().max() > 1e-3
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=2e-5, msg=name)
+
+
+@pytest.mark.usefixtures("single_rank")
+def test_own_choices_replayed_change_nothing_and_hold_when_the_router_moves(
+    make_config: MakeConfig,
+) -> None:
+    policy = make_policy(make_config("qwen3_moe", trainer=REPLAY))
+    packed = made_by(policy, packed_of(random_batch(1)))
+    alone = replace(packed, experts=None)
+    assert torch.equal(logprobs_of(policy, packed), logprobs_of(policy, alone))
+    weights = dict(policy._stages[0].named_weights())
+    with torch.no_grad():
+        for layer in range(LAYERS):
+            router = weights[f"decoder.layers.{layer}.mlp.router.weight"]
+            torch.manual_seed(layer)
+            router.add_(0.1 * router.std() * torch.randn_like(router))
+    moved = numbers_of(made_by(policy, packed)) != numbers_of(packed)
+    assert 0 < moved.double().mean() < 0.3  # some choices would fall otherwise
+    policy.zero_gradients()
+    policy.forward_backward([packed], add_up)
+    metrics = policy.take_metrics()
+    assert metrics["trainer/experts/replay/share"] == 1.0
+    assert 0 < metrics["trainer/experts/replay/differs/share"] < 0.3
+    own = (logprobs_of(policy, alone) - logprobs_of(policy, packed)).abs().max()
+    assert own > 1e-3
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_counts_and_tokens_without_a_choice(recompute: bool, make_config: MakeConfig) -> None:
+    policy = make_policy(make_config("qwen3_moe", trainer={**REPLAY, "recompute": recompute}))
+    whole = with_experts(random_batch(1))
+    forgotten = replace(
+        whole,
+        groups=tuple(
+            replace(scored, group=replace(scored.group, prompt_experts=b""))
+            for scored in whole.groups
+        ),
+    )
+    packed = packed_of(forgotten)
+    prompts = sum(group.prompt for group in packed.groups)
+    policy.zero_gradients()
+    policy.forward_backward([packed, replace(packed, experts=None)], add_up)
+    share = policy.take_metrics()["trainer/experts/replay/share"]
+    assert share == pytest.approx((1 - prompts / len(packed.token_ids_N)) / 2)
+    assert policy.take_metrics() == {}
+    assert (logprobs_of(policy, packed) - logprobs_of(policy, packed_of(whole))).abs().max() > 1e-3
+
+
+def test_choices_stand_where_their_tokens_do() -> None:
+    def tell(token_ids: Sequence[int]) -> bytes:
+        """The token's own number."""
+        return bytes(token for token in token_ids for _ in range(LAYERS * CHOSEN))
+
+    groups = []
+    for scored in random_batch(1).groups:
+        group = scored.group
+        answers = [replace(one, experts=tell(one.token_ids_T[:-1])) for one in group.completions_G]
+        answers[1] = replace(answers[1], experts=b"")
+        prompt = tell(group.prompt_token_ids)
+        group = replace(group, completions_G=tuple(answers), prompt_experts=prompt)
+        groups.append(replace(scored, group=group))
+    step = StepBatch.of(groups, mask_truncated=False)
+    packed = pack(step, [(2, (6, 7)), (0, (2, 1, 0))], CPU)
+    assert packed.experts is not None
+    numbers = packed.experts.numbers(LAYERS, CHOSEN, 256)
+    assert torch.equal(numbers, numbers[:, :1, :1].expand_as(numbers))
+    told, known = numbers[:, 0, 0], packed.experts.is_known_N
+    assert torch.equal(told[known].long(), packed.token_ids_N[known])
+    unknown = sum(len(step.completions_B[index].token_ids_T) - 1 for index in (7, 1))
+    assert (~known).sum() == unknown == (told == -1).sum()
+
+
+def test_impossible_choices_are_not_taken() -> None:
+    from services.trainer.megatron.replay import replay
+
+    scores = torch.tensor([[0.1, 0.4, 0.3, 0.2]] * 5)
+    own = scores.topk(2).indices
+    given = torch.tensor([[3, 0], [-1, -1], [2, 2], [1, 4], [2, 1]], dtype=torch.int16)
+    values, indices, is_known = replay(scores, own, given)
+    assert indices.tolist() == [[3, 0], [1, 2], [1, 2], [1, 2], [1, 2]]
+    assert is_known.tolist() == [True, False, False, False, True]
+    torch.testing.assert_close(values[0], torch.tensor([0.2, 0.1]))
+
+
+def test_more_than_256_experts_have_two_bytes() -> None:
+    wide = torch.tensor([[[300, 2]], [[7, 256]]], dtype=torch.int16)
+    packed = join_experts([(b"", 1), (wide.numpy().tobytes(), 2)], CPU)
+    assert packed is not None
+    assert packed.numbers(1, 2, 512).tolist() == [[[-1, -1]], *wide.tolist()]
+    with pytest.raises(InputError, match=r"4 bytes of chosen experts; .* has 2"):
+        packed.numbers(1, 2, 128)
+    with pytest.raises(InputError, match=r"\[2.0, 4.0\] bytes a token"):
+        join_experts([(b"1234", 1), (b"12", 1)], CPU)
+    assert join_experts([(b"", 3)], CPU) is None
+
+
+def test_a_model_without_experts_replays_none(make_config: MakeConfig) -> None:
+    config = make_config("llama", trainer=REPLAY)
+    with pytest.raises(InputError, match="trainer.router: the model has no experts"):
+        check_trainer_layout(read_model_folder(config.model.path), config.trainer)
+
+
+PIPELINE = {"pipeline_parallel": 2, "recompute": True}
+CONTEXT = {"context_parallel": 2, "expert_parallel": 2}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2},
+        pytest.param(PIPELINE, marks=pytest.mark.thorough),
+        pytest.param(CONTEXT, marks=pytest.mark.thorough),
+    ],
+    ids=lambda sizes: "-".join(sizes),
+)
+def test_ranks_together_replay_what_one_does(
+    sizes: dict[str, Any],
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the groups travel in the batch's message or before it."""
+
+    async def train(folder: Path, split: dict[str, Any], forced: bool = True) -> dict[str, float]:
+        trainer = {**split, **REPLAY, "micro_batch_tokens": 60}
+        addresses = free_addresses(make_config("qwen3_moe", trainer=trainer).num_trainer_ranks)
+        config = make_config("qwen3_moe", trainer=trainer, endpoints={"trainer": addresses})
+        async with running_ranks(config, folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            batch = with_experts(random_batch(1)) if forced else random_batch(1)
+            proofs = proofs_for(batch, start.root)
+            return (await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)).metrics
+
+    alone = asyncio.run(train(tmp_path / "alone", {}))
+    monkeypatch.setattr(trainer_client, "PORTION_BYTES", 500)
+    together = asyncio.run(train(tmp_path / "together", sizes))
+    free = asyncio.run(train(tmp_path / "free", {}, forced=False))
+    for name in ("trainer/grad_norm", "trainer/loss", "trainer/computed/logprob_diff/mean"):
+        assert together[name] == pytest.approx(alone[name], rel=1e-4)
+    assert free["trainer/grad_norm"] != pytest.approx(alone["trainer/grad_norm"], rel=2e-3)
+    for name in ("share", "differs/share"):  # a padding token at most
+        key = f"trainer/experts/replay/{name}"
+        assert together[key] == pytest.approx(alone[key], abs=0.05)
+    assert alone["trainer/experts/replay/share"] == 1.0
+    assert free["trainer/experts/replay/share"] == 0.0
