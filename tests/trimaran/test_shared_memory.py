@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -104,17 +105,19 @@ def test_what_a_process_and_its_children_map_is_noted_and_removed_once_they_are_
     assert other.poll() is None
 
 
-def test_a_folder_of_sockets_is_removed_once_nobody_listens_in_it(
-    shm: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_sockets_is_removed_once_nobody_listens_in_it(tmp_path: Path) -> None:
     note = note_of(tmp_path, "rollout-0")
-    folder, other = make_socket_folder(note, shm), make_socket_folder(note_of(tmp_path, "x"), shm)
-    with socket.socket(socket.AF_UNIX) as listening:
+    # The path of a socket has at most 107 bytes; that of tmp_path may have as many.
+    with TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as listening:
+        shm = Path(short)
+        folder = make_socket_folder(note, shm)
+        other = make_socket_folder(note_of(tmp_path, "x"), shm)
         listening.bind(str(folder / "s"))
         assert remove_left(note, 0.0, shm) == []
-    assert remove_left(note, 0.0, shm) == [folder.name]
-    assert list(shm.iterdir()) == [other]
-    make_socket_folder(note, shm)  # of the next life
+        listening.close()
+        assert remove_left(note, 0.0, shm) == [folder.name]
+        assert list(shm.iterdir()) == [other]
+        make_socket_folder(note, shm)  # of the next life
 
 
 def test_what_is_mapped_at_a_start_is_noted_before_its_maker_can_do_so(
