@@ -124,3 +124,9 @@ def test_the_first_samples_and_the_newest_are_kept(
     asyncio.run(body())
     names = {path.name for path in (tmp_path / "samples").iterdir()}
     assert names == {"step-00000.jsonl", "step-99999.jsonl", "step-100000.jsonl"}
+
+
+def test_the_score_of_a_checkpoint_is_the_reward_that_the_run_chooses() -> None:
+    validation = Validation(greedy=0.5, sampled=0.7, num_skipped=0)
+    assert (validation.score("greedy"), validation.score("sampled")) == (0.5, 0.7)
+    assert Validation(greedy=0.5, sampled=None, num_skipped=0).score("sampled") is None
