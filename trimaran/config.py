@@ -149,8 +149,10 @@ class RunSection(Section):
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
     keep_best: NonNegative = 0
-    """Besides, so many with the best validation/greedy_reward/mean of all that were saved. A resume begins
-    at the newest one all the same."""
+    """Besides, so many with the best validation reward of all that were saved. A resume begins at the newest
+    one all the same."""
+    best_by: Literal["greedy", "sampled"] = "greedy"
+    """Which reward that is: validation/greedy_reward/mean or validation/sampled_reward/mean."""
     checkpoint_models: bool = False
     """Each checkpoint also holds its model as a Hugging Face folder, `huggingface/`."""
     checkpoints: Place | None = None
@@ -941,6 +943,10 @@ class RunConfig(Section):
                 f"run.keep_best ({run.keep_best}) compares validations: give data.validation, and a"
                 f" run.checkpoint_every (it is {run.checkpoint_every}) that is a multiple of"
                 f" validation.every ({every})"
+            )
+        if run.keep_best and run.best_by == "sampled" and not self.validation.samples:
+            raise ValueError(
+                "run.best_by: sampled, and validation.samples is 0; give 1 or more, or take greedy"
             )
         if run.checkpoint_models and run.checkpoints and is_bucket(run.checkpoints):
             raise ValueError(

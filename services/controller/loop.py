@@ -329,7 +329,7 @@ class Loop:
         timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
         try:
             validation = self.reporter.validations.get(step)
-            score = validation.greedy if validation else None
+            score = validation.score(self.config.run.best_by) if validation else None
             path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable, score)
         except StaleEpochError:
             raise

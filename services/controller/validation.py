@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from services.controller.datasets import HeldOutPrompts
 from services.controller.disk import told_when_full
@@ -37,6 +37,10 @@ class Validation:
     """Mean reward over all scored completions; None when there are none."""
     sampled: float | None
     num_skipped: int
+
+    def score(self, by: Literal["greedy", "sampled"]) -> float | None:
+        """As `run.best_by` has it."""
+        return self.sampled if by == "sampled" else self.greedy
 
     def values(self) -> dict[str, float]:
         rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}

@@ -137,12 +137,14 @@ def test_overlapping_uses_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_use_is_also_one_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 0.0, 4.0, 4.0, 6.0, 6.0])
-    monkeypatch.setattr("services.controller.busy_time.time.time", lambda: next(now))
+    now = 0.0
+    monkeypatch.setattr("services.controller.busy_time.time.time", lambda: now)
     whole = BusyTime()
     generating, scoring = BusyTime(whole=whole), BusyTime(whole=whole)
-    with generating:  # 0 to 4
-        pass
-    with scoring:  # 4 to 6
-        pass
-    assert (generating.cut(), scoring.cut(), whole.cut()) == (4.0, 2.0, 6.0)
+    with generating:
+        now = 3.0
+        with scoring:
+            now = 4.0
+    with scoring:
+        now = 6.0
+    assert (generating.cut(), scoring.cut(), whole.cut()) == (4.0, 3.0, 6.0)

@@ -164,3 +164,9 @@ def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_pat
     assert seen == [(b"png",)] * 4
     rows = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()
     assert json.loads(rows[1])["completions"] == []
+
+
+def test_the_score_of_a_checkpoint_is_the_reward_that_the_run_chooses() -> None:
+    validation = Validation(greedy=0.5, sampled=0.7, num_skipped=0)
+    assert (validation.score("greedy"), validation.score("sampled")) == (0.5, 0.7)
+    assert Validation(greedy=0.5, sampled=None, num_skipped=0).score("sampled") is None

@@ -158,6 +158,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("reward", {"rules": {"exact": 1}, "pause_timeout": 0}, "reward.pause_timeout"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
         ("run", {"keep_best": 1}, "run.keep_best (1) compares validations: give data.validation"),
+        ("run", {"best_by": "majority"}, "run.best_by"),
         (
             "run",
             {"checkpoint_models": True, "checkpoints": "s3://bucket/runs"},
