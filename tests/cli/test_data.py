@@ -82,6 +82,9 @@ def test_prompts_are_counted_by_the_models_tokenizer(
     assert main(words) == 0
     # "user: aaaa\nassistant: " has 22 characters.
     assert "1 rows of 2; 22 to 22 tokens" in capsys.readouterr().out
+    (model / "tokenizer.json").unlink()
+    assert main([*words, "--overwrite"]) == 2
+    assert "holds no tokenizer that transformers can load" in capsys.readouterr().err
 
 
 def run_file(tmp_path: Path, model: Path, **data: Any) -> str:

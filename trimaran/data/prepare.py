@@ -117,6 +117,8 @@ def _make(source: Source, plan: Plan, make_counter: MakeCounter, workers: int) -
         _begin(plan, make_counter)
         yield from map(_make_here, rows)
         return
+    if plan.model:
+        make_counter(plan.model)  # here an error can be told; in a worker it would break the pool
     # Spawned: a tokenizer's threads do not outlive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (plan, make_counter)) as pool:
         for made in _in_order(pool, _chunks(rows), 2 * workers):

@@ -150,7 +150,8 @@ def _hub_rows(source: Source) -> Iterator[SourceRow]:
         )
         dataset = dataset.with_format(None)
         for name, feature in dataset.features.items():
-            dataset = dataset.cast_column(name, _undecoded(feature, library))
+            if (undecoded := _undecoded(feature, library)) is not feature:
+                dataset = dataset.cast_column(name, undecoded)
         for number, row in enumerate(cast(Iterable[dict[str, Any]], dataset), 1):
             yield SourceRow(f"{source.hub_id}@{source.name}:{number}", row, None)
 
@@ -159,7 +160,8 @@ def _undecoded(feature: Any, library: Any) -> Any:
     """Images as their owner wrote them: {"bytes", "path"}."""
     if isinstance(feature, library.Image):
         return library.Image(decode=False)
-    if isinstance(inner := getattr(feature, "feature", None), library.Image):
+    inner = getattr(feature, "feature", None)  # of a list
+    if isinstance(inner, library.Image):
         return type(feature)(_undecoded(inner, library))
     return feature
 
