@@ -25,8 +25,7 @@ def test_renames_alone_are_known_from_0_30_on(stack: Stack) -> None:
 
 def test_normalizing_on_the_device_can_be_switched_off_where_it_exists(stack: Stack) -> None:
     """`normalize_once` does it by this name and no other."""
-    arguments = stack.sources.find("vllm.engine.arg_utils", "AsyncEngineArgs")
-    assert arguments
+    arguments = stack.types.class_of("vllm.engine.arg_utils", "AsyncEngineArgs")
     has_it = stack.types.member(arguments, "mm_device_do_normalize") is not None
     assert has_it == (stack.version != "0.23.0")
     ours = stack.text("services.rollout.vllm.images", "normalize_once")
