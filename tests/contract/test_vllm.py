@@ -23,6 +23,15 @@ def test_renames_alone_are_known_from_0_30_on(stack: Stack) -> None:
     assert "getattr(mapper, 'get_rename_mapper', None)" in ours
 
 
+def test_normalizing_on_the_device_can_be_switched_off_where_it_exists(stack: Stack) -> None:
+    """`normalize_once` does it by this name and no other."""
+    arguments = stack.types.class_of("vllm.engine.arg_utils", "AsyncEngineArgs")
+    has_it = stack.types.member(arguments, "mm_device_do_normalize") is not None
+    assert has_it == (stack.version != "0.23.0")
+    ours = stack.text("services.rollout.vllm.images", "normalize_once")
+    assert "arguments.mm_device_do_normalize = False" in ours
+
+
 def test_llama_and_qwen2_say_which_projections_are_fused(stack: Stack) -> None:
     """`Finder` reads `packed_modules_mapping`."""
     for module, name in (("llama", "LlamaForCausalLM"), ("qwen2", "Qwen2ForCausalLM")):

@@ -51,7 +51,6 @@ def test_a_vision_language_model_brings_arguments_for_images(tmp_path, tensor_pa
     arguments = engine_arguments(config, CPU, None)
     assert arguments["limit_mm_per_prompt"] == {"image": 3, "video": 0}
     assert arguments["mm_processor_kwargs"]["size"]["longest_edge"] == 100 * 28**2
-    assert arguments["mm_device_do_normalize"] is False
     assert arguments.get("mm_encoder_tp_mode") == (None if tensor_parallel == 1 else "data")
     assert "limit_mm_per_prompt" not in engine_arguments(CONFIG, CPU, None)
 

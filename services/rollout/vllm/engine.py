@@ -102,6 +102,10 @@ class VllmEngine:
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
         args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer))
+        if takes_images(self._config.model.path):
+            from services.rollout.vllm.images import normalize_once
+
+            normalize_once(args)
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.

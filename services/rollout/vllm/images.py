@@ -7,12 +7,10 @@ processor has made of them (`trimaran.images`), which is also what the trainer l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
 from transformers import BatchFeature
-from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
 from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
@@ -44,15 +42,21 @@ def image_arguments(config: RunConfig) -> dict[str, Any]:
         # It keeps what vLLM's own processor has made of images; nothing goes through that here.
         "mm_processor_cache_gb": 0,
     }
-    if "mm_device_do_normalize" in {field.name for field in fields(AsyncEngineArgs)}:
-        # Normalized once is enough; and the constants of vLLM's layer for it are in no checkpoint, so
-        # `load_format=dummy` would make them up.
-        arguments["mm_device_do_normalize"] = False
     if config.rollout.tensor_parallel > 1:
         # Each rank has the whole tower and takes some of the images. A tower that is split has parts
         # of its fused projections on each rank, which cannot be read back.
         arguments["mm_encoder_tp_mode"] = "data"
     return arguments
+
+
+def normalize_once(arguments: Any) -> None:
+    """Newer vLLMs normalize pixels on the device, as long as these `AsyncEngineArgs` do not say otherwise.
+
+    Ours are normalized already. And the constants of vLLM's layer for it are in no checkpoint, so with
+    `load_format=dummy` it would make them up.
+    """
+    if hasattr(arguments, "mm_device_do_normalize"):
+        arguments.mm_device_do_normalize = False
 
 
 def engine_prompt(token_ids: Sequence[int], images: PlacedImages | None) -> Any:
