@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from services.rollout.vllm.ascend import check_processor
-from services.rollout.vllm.settings import check_environment, engine_arguments, told_experts
+from services.rollout.vllm.settings import check_environment, engine_arguments
 from trimaran.config import parse_config
 from trimaran.device import Device
 from trimaran.errors import InputError
@@ -34,34 +33,6 @@ def test_only_an_npu_is_told_to_keep_weights_out_of_nz():
     assert engine_arguments(CONFIG, NPU, None)["additional_config"] == {"weight_nz_mode": 0}
     for device in (CUDA, CPU):
         assert "additional_config" not in engine_arguments(CONFIG, device, None)
-
-
-def with_replay():
-    router = CONFIG.trainer.router.model_copy(update={"replay": True})
-    trainer = CONFIG.trainer.model_copy(update={"router": router})
-    return CONFIG.model_copy(update={"trainer": trainer})
-
-
-def test_chosen_experts_are_asked_for_only_where_they_are_replayed(monkeypatch):
-    assert "enable_return_routed_experts" not in engine_arguments(CONFIG, CPU, None)
-    vllm, utils = ModuleType("vllm"), ModuleType("vllm.engine.arg_utils")
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", utils)
-    older: Any = type("EngineArgs", (), {})
-    vllm.__dict__["__version__"], utils.__dict__["EngineArgs"] = "0.23", older
-    with pytest.raises(InputError, match=r"^trainer.router.replay: vllm 0.23 has no enable_return"):
-        engine_arguments(with_replay(), CPU, None)
-    older.enable_return_routed_experts = False
-    assert engine_arguments(with_replay(), CPU, None)["enable_return_routed_experts"]
-
-
-def test_chosen_experts_of_prompt_and_completion():
-    chosen = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
-    completion = SimpleNamespace(routed_experts=chosen)
-    assert told_experts(CONFIG, completion, 2) == (b"", b"")
-    assert told_experts(with_replay(), completion, 2) == (bytes(range(8, 12)), bytes(range(8)))
-    with pytest.raises(InputError, match="does not tell which experts"):
-        told_experts(with_replay(), SimpleNamespace(routed_experts=None), 2)
 
 
 @pytest.mark.parametrize("name", ["VLLM_ASCEND_ENABLE_NZ", "VLLM_ASCEND_ENABLE_FUSED_MC2"])
