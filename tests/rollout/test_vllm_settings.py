@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from services.rollout.vllm.ascend import check_processor
-from services.rollout.vllm.settings import check_environment, engine_arguments, told_experts
+from services.rollout.vllm.settings import check_environment, engine_arguments
 from tests.tiny_vision import write_tiny_vision
 from trimaran.config import parse_config
 from trimaran.device import Device
@@ -53,34 +52,6 @@ def test_a_vision_language_model_brings_arguments_for_images(tmp_path, tensor_pa
     assert arguments["mm_processor_kwargs"]["size"]["longest_edge"] == 100 * 28**2
     assert arguments.get("mm_encoder_tp_mode") == (None if tensor_parallel == 1 else "data")
     assert "limit_mm_per_prompt" not in engine_arguments(CONFIG, CPU, None)
-
-
-def with_replay():
-    router = CONFIG.trainer.router.model_copy(update={"replay": True})
-    trainer = CONFIG.trainer.model_copy(update={"router": router})
-    return CONFIG.model_copy(update={"trainer": trainer})
-
-
-def test_chosen_experts_are_asked_for_only_where_they_are_replayed(monkeypatch):
-    assert "enable_return_routed_experts" not in engine_arguments(CONFIG, CPU, None)
-    vllm, utils = ModuleType("vllm"), ModuleType("vllm.engine.arg_utils")
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", utils)
-    older: Any = type("EngineArgs", (), {})
-    vllm.__dict__["__version__"], utils.__dict__["EngineArgs"] = "0.23", older
-    with pytest.raises(InputError, match=r"^trainer.router.replay: vllm 0.23 has no enable_return"):
-        engine_arguments(with_replay(), CPU, None)
-    older.enable_return_routed_experts = False
-    assert engine_arguments(with_replay(), CPU, None)["enable_return_routed_experts"]
-
-
-def test_chosen_experts_of_prompt_and_completion():
-    chosen = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
-    completion = SimpleNamespace(routed_experts=chosen)
-    assert told_experts(CONFIG, completion, 2) == (b"", b"")
-    assert told_experts(with_replay(), completion, 2) == (bytes(range(8, 12)), bytes(range(8)))
-    with pytest.raises(InputError, match="does not tell which experts"):
-        told_experts(with_replay(), SimpleNamespace(routed_experts=None), 2)
 
 
 @pytest.mark.parametrize("name", ["VLLM_ASCEND_ENABLE_NZ", "VLLM_ASCEND_ENABLE_FUSED_MC2"])

@@ -35,9 +35,9 @@ from services.rollout.vllm.settings import (
     inspect_models_here,
     is_eager,
     set_environment,
-    told_experts,
 )
 from services.rollout.vllm.stream import VllmStream, merge
+from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -106,6 +106,8 @@ class VllmEngine:
             from services.rollout.vllm.images import normalize_once
 
             normalize_once(args)
+        if self._config.trainer.router.replay:
+            keep_experts_of_merged_outputs()
         vllm_config = args.create_engine_config()
         if on_host:
             # vLLM chooses spawn here; a forked core has imported everything already.

@@ -37,7 +37,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.rollout.vllm.settings import told_experts
 from services.rollout.vllm.synthetic import (
     EMBEDDING,
     GAUGES,
@@ -48,6 +47,7 @@ from services.rollout.vllm.synthetic import (
     kind_of,
     read_shapes,
 )
+from services.rollout.vllm.told_experts import told_experts
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 

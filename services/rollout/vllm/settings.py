@@ -8,6 +8,7 @@ from typing import Any
 
 from services.rollout.vllm import ascend
 from services.rollout.vllm.plugin import BACKEND
+from services.rollout.vllm.told_experts import check_tells_experts
 from trimaran.config import RunConfig
 from trimaran.device import Device
 from trimaran.errors import InputError
@@ -79,33 +80,6 @@ def is_eager(config: RunConfig, device: Device) -> bool:
     return device.eager if chosen == "auto" else chosen
 
 
-def _telling_experts() -> dict[str, Any]:
-    from vllm import __version__
-    from vllm.engine.arg_utils import EngineArgs
-
-    name = "enable_return_routed_experts"
-    if not hasattr(EngineArgs, name):
-        raise InputError(
-            f"trainer.router.replay: vllm {__version__} has no {name}, which tells the experts that it"
-            " chose; install a newer one, or leave it out"
-        )
-    return {name: True}
-
-
-def told_experts(config: RunConfig, completion: Any, num_prompt: int) -> tuple[bytes, bytes]:
-    """Of a completion that has ended, and of its prompt; empty unless they are replayed.
-
-    Raises InputError where this vLLM does not tell them.
-    """
-    if not config.trainer.router.replay:
-        return b"", b""
-    if (chosen := completion.routed_experts) is None:
-        raise InputError(
-            "trainer.router.replay: vllm does not tell which experts it chose on this device; leave it out"
-        )
-    return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
-
-
 def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
     """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
@@ -129,7 +103,8 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         "enable_log_requests": False,
     }
     if config.trainer.router.replay:
-        arguments |= _telling_experts()
+        check_tells_experts()
+        arguments["enable_return_routed_experts"] = True
     if transfer is not None:
         from vllm.config import WeightTransferConfig
 

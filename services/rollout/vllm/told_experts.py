@@ -1,0 +1,59 @@
+"""The experts that vLLM chose for each token, which it tells with a completion's last output.
+
+They are numbers [tokens of the prompt and of the completion but its last, layers, experts of a token],
+uint8, or uint16 where a layer has more than 256. Of a token in the cache of prefixes it tells what was
+chosen when its keys and values were computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimaran.config import RunConfig
+from trimaran.errors import InputError
+
+
+def check_tells_experts() -> None:
+    """Raises InputError where this vLLM has no option for it."""
+    from vllm import __version__
+    from vllm.engine.arg_utils import EngineArgs
+
+    if not hasattr(EngineArgs, "enable_return_routed_experts"):
+        raise InputError(
+            f"trainer.router.replay: vllm {__version__} has no enable_return_routed_experts; install a"
+            " newer one, or leave it out"
+        )
+
+
+def keep_experts_of_merged_outputs() -> None:
+    """vLLM 0.30 merges the outputs that nobody has taken yet, and forgets the experts of the last one."""
+    from vllm.outputs import RequestOutput
+
+    add: Any = RequestOutput.add
+    if hasattr(add, "keeps_experts"):
+        return
+
+    def keep(self: Any, next_output: Any, aggregate: bool) -> None:
+        add(self, next_output, aggregate)
+        told = {completion.index: completion for completion in next_output.outputs}
+        for completion in self.outputs:
+            if completion.index in told and completion.routed_experts is None:
+                completion.routed_experts = told[completion.index].routed_experts
+
+    patched: Any = keep
+    patched.keeps_experts = True
+    RequestOutput.add = patched
+
+
+def told_experts(config: RunConfig, completion: Any, num_prompt: int) -> tuple[bytes, bytes]:
+    """Of a completion that has ended, and of its prompt; empty unless they are replayed.
+
+    Raises InputError where this vLLM does not tell them.
+    """
+    if not config.trainer.router.replay:
+        return b"", b""
+    if (chosen := completion.routed_experts) is None:
+        raise InputError(
+            "trainer.router.replay: vllm does not tell which experts it chose on this device; leave it out"
+        )
+    return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
