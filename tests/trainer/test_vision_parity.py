@@ -32,6 +32,7 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {"tensor_parallel": 2}),
     ("qwen2_5_vl", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen2_5_vl", {"pipeline_parallel": 2}),
+    ("qwen2_5_vl", {"pipeline_parallel": 2, "virtual_stages": 2}),
     ("qwen3_vl", {"pipeline_parallel": 2, "data_parallel": 2}),
     ("qwen3_vl", {"context_parallel": 2}),
     ("qwen3_vl", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),

@@ -179,7 +179,7 @@ class PackedGPT(GPTModel):
         outputs = vocab_parallel_outputs(hidden, weight, targets, self._head, entropy)
         return self._context.join(outputs, own, len(packed.targets_M))
 
-    def _read(self, prompts: Sequence[PromptImages]) -> SeenImages | None:
+    def _read(self, prompts: tuple[PromptImages, ...]) -> SeenImages | None:
         if self._images is None and prompts:
             raise InputError(
                 f"{prompts[0].prompt_id}: has images, and the model has no vision tower; use a model of"

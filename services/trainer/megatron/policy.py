@@ -149,6 +149,7 @@ class MegatronPolicy:
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False
     ) -> list[TokenOutputs]:
+        self._expect_images(micro_batches)
         return schedule.infer(self._stages, micro_batches, entropy)
 
     def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
@@ -159,6 +160,7 @@ class MegatronPolicy:
         if self._config.algorithm.kl.offload:
             for stage in self._reference:
                 stage.to(self.device)
+        self._expect_images(micro_batches)
         outputs = schedule.infer(self._reference, micro_batches, entropy=False)
         self._put_reference_away()
         return [one.logprobs_M for one in outputs]
@@ -173,7 +175,12 @@ class MegatronPolicy:
     ) -> None:
         # Stages share one configuration.
         set_losses(self._stages[0].config, self._config.trainer, micro_batches, self.device)
+        self._expect_images(micro_batches)
         schedule.train(self._data_parallel, micro_batches, loss, entropy)
+
+    def _expect_images(self, micro_batches: Sequence[PackedBatch]) -> None:
+        if self._images:
+            self._images.expect([one.images for one in micro_batches])
 
     def take_metrics(self) -> dict[str, float]:
         return load_metrics(self._loads.take()) if self._loads else {}

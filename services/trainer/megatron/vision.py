@@ -13,8 +13,10 @@ Axes: N packed tokens, n of them on this rank, F places of images among N, f of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,10 @@ TOWERS = {
 """By `model_type`: where transformers has each family's."""
 
 
+Prompts = tuple[PromptImages, ...]
+"""Those of a micro-batch that have images."""
+
+
 @dataclass(frozen=True, slots=True)
 class SeenImages:
     """Of a micro-batch, on the host. `ImageReader.read` makes it."""
@@ -54,20 +60,41 @@ class SeenImages:
 
 
 class ImageReader:
-    """Example: ImageReader(folder, facts.vision).read(packed.images).patches"""
+    """Decoding takes a core longer than a device needs for the image, so a thread reads those of the next
+    micro-batch while one is computed.
+
+    Example: ImageReader(folder, facts.vision).read(packed.images).patches
+    """
 
     def __init__(self, folder: Path, facts: VisionFacts) -> None:
         """`folder`: of a vision-language model. Raises InputError where its processor cannot be read."""
         self._processor = ImageProcessor(folder)
         self._merge = facts.merge_size
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="images")
+        self._following: dict[int, Prompts] = {}
+        """By the id of those that come before."""
+        self._ahead: tuple[Prompts, Future[SeenImages]] | None = None
 
-    def read(self, prompts: Sequence[PromptImages]) -> SeenImages | None:
+    def expect(self, batches: Sequence[Prompts]) -> None:
+        """That these will be read, in this order."""
+        ordered = [one for one in batches if one]
+        self._following = {id(one): following for one, following in pairwise(ordered)}
+        self._ahead = None
+
+    def read(self, prompts: Prompts) -> SeenImages | None:
         """None without images.
 
         Raises InputError, which names the prompt, where the images are not those that the rollout saw.
         """
         if not prompts:
             return None
+        is_ahead = self._ahead is not None and self._ahead[0] is prompts
+        seen = self._ahead[1].result() if self._ahead and is_ahead else self._read(prompts)
+        if following := self._following.pop(id(prompts), None):
+            self._ahead = following, self._thread.submit(self._read, following)
+        return seen
+
+    def _read(self, prompts: Prompts) -> SeenImages:
         processed = [self._process(one) for one in prompts]
         places: list[torch.Tensor] = []
         positions: dict[int, Places] = {}
