@@ -14,8 +14,6 @@ from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
 from trimaran.cli.main import main
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -184,11 +182,3 @@ def test_published_datasets_are_prepared_and_pass_the_check(
     assert main(["data", "check", config, f"reward.rules={{{rule}: 1.0}}"]) == 0
     out = capsys.readouterr().out
     assert f"{paths[0]}: {rows} rows, 0 of them bad" in out
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("g*/*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_have_only_keys_that_exist(path: Path) -> None:
-    from trimaran.config import load_config
-
-    config = load_config(path)
-    assert config.run.groups_per_step % config.algorithm.updates_per_batch == 0
