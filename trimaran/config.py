@@ -38,6 +38,7 @@ from trimaran.parallel import Layout
 from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
+from trimaran.types import MAX_PIXELS
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -46,8 +47,6 @@ MAX_BF16_BETA = 0.99
 """bfloat16 has 8 significant bits: a change of less than 1/512 to 1/256 of a number rounds to none."""
 MAX_SHARE = 1000
 MAX_DATASETS = 64
-MAX_PIXELS = 2**26
-"""Of an image, as it is in the dataset and as it is prepared: 200 MB once it is decoded."""
 MAX_SECONDS = 366 * 86400.0
 """A year. Timers of an operating system end long before the greatest float."""
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]

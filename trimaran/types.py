@@ -364,6 +364,8 @@ class Routing:
 
 
 IMAGE_PLACE = "<image>"
+MAX_PIXELS = 2**26
+"""Of an image, as it is in the dataset and as it is prepared: 200 MB once it is decoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.pictures import decode, encode, picture, png
-from trimaran.config import MAX_PIXELS
 from trimaran.errors import InputError
 from trimaran.images import prepare
 from trimaran.images.prepare import fit_size, image_multiple, prepare_image
+from trimaran.types import MAX_PIXELS
 
 SIDES = st.integers(1, 3000)
 LARGE = 10**9

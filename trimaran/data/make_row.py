@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from trimaran.config import MAX_PIXELS
 from trimaran.data.recipes import Draft, DroppedError, Recipe, find, read_row
 from trimaran.data.sources import SourceRow
 from trimaran.data.templates import NO_THINKING, Template
 from trimaran.errors import InputError
-from trimaran.types import IMAGE_PLACE, Message
+from trimaran.types import IMAGE_PLACE, MAX_PIXELS, Message
 
 CountTokens = Callable[[Sequence[Message]], int]
 """Tokens of a prompt, rendered by the model's chat template."""
