@@ -134,6 +134,6 @@ SWITCHES: tuple[Replaced, ...] = (
     ),
     Replaced(
         "images of a prompt (`limit_images`, `limit_mm_image_per_prompt`)",
-        "images are not taken yet",
+        "`rollout.limit_images` (4); `data.image_key`, `data.min_pixels` and `data.max_pixels` are the guides' own",
     ),
 )

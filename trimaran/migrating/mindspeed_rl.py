@@ -27,6 +27,7 @@ from trimaran.migrating.rows import (
 )
 from trimaran.migrating.shared import (
     HERE,
+    IN_TRAINER,
     MEMORY,
     NO_CRITIC,
     NO_KL,
@@ -36,6 +37,7 @@ from trimaran.migrating.shared import (
     data_file,
     kept,
     kl_in,
+    limit_images,
     lora,
     model_folder,
     real,
@@ -301,7 +303,6 @@ def _sinks(value: Any, theirs: Theirs) -> Outcome:
 FUSED = "how layers are computed follows from the model's config.json and the device"
 ONE_SIZE = "passes for log-probabilities have micro-batches of the same size"
 GROUPS = "groups travel one by one, as soon as they are whole"
-NO_IMAGES = "images are not taken yet"
 
 ROWS: tuple[Row, ...] = (
     ignored("model", "the model is what the config.json of its folder says"),
@@ -565,7 +566,7 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{RL}.reference_resource.*", "the reference is on the trainer's devices"),
     ignored(f"{RL}.reward_resource.*", "rewards come from rules, on the host"),
     ignored(f"{RL}.critic_resource.*", NO_CRITIC),
-    ignored(f"{RL}.vit_resource.*", NO_IMAGES),
+    ignored(f"{RL}.vit_resource.*", IN_TRAINER),
     same(f"{RL}.max_prompt_length", "rollout.max_prompt_tokens", 512, to=whole),
     same(f"{RL}.n_samples_per_prompt", "rollout.group_size", 1, to=whole),
     own(
@@ -676,7 +677,7 @@ ROWS: tuple[Row, ...] = (
     ),
     ignored(f"{RL}.ref_forward_micro_batch_size", ONE_SIZE),
     ignored(f"{RL}.actor_forward_micro_batch_size", ONE_SIZE),
-    ignored(f"{RL}.vit_forward_micro_batch_size", NO_IMAGES),
+    ignored(f"{RL}.vit_forward_micro_batch_size", IN_TRAINER),
     ignored(f"{RL}.use_remove_padding", PADDING, False),
     ignored(
         f"{RL}.use_dp_batch_balance", "micro-batches are always balanced over the ranks", False
@@ -691,11 +692,11 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{RL}.critic_update_dispatch_size", NO_CRITIC),
     ignored(f"{RL}.critic_value_dispatch_size", NO_CRITIC),
     ignored(f"{RL}.kl_dispatch_size", GROUPS),
-    ignored(f"{RL}.actor_image_embeds_dispatch_size", NO_IMAGES),
+    ignored(f"{RL}.actor_image_embeds_dispatch_size", IN_TRAINER),
     ignored(f"{RL}.num_samples_per_step", GROUPS),
-    ignored(f"{RL}.is_multimodal", NO_IMAGES, False),
-    ignored(f"{RL}.reuse_image_embeds", NO_IMAGES, False),
-    ignored(f"{RL}.colocate_actor_and_vit", NO_IMAGES, False),
+    ignored(f"{RL}.is_multimodal", "data.image_key says it", False),
+    ignored(f"{RL}.reuse_image_embeds", IN_TRAINER, False),
+    ignored(f"{RL}.colocate_actor_and_vit", IN_TRAINER, False),
     ignored(
         f"{RL}.integrated_mode_config.ref_model_load_path",
         "the reference is always model.path, also after a resume",
@@ -790,7 +791,7 @@ ROWS: tuple[Row, ...] = (
         "rollout.eager chooses between captured graphs and none; give false",
     ),
     ignored(f"{GENERATE}.ascend_scheduler_config_enabled", "vLLM's own scheduler", True),
-    ignored(f"{GENERATE}.limit_mm_image_per_prompt", NO_IMAGES, 1),
+    own(f"{GENERATE}.limit_mm_image_per_prompt", "rollout.limit_images", 1, "", limit_images),
     ignored(f"{GENERATE}.limit_mm_video_per_prompt", "no model here takes videos", 0),
     ignored(f"{GENERATE}.trust_remote_code", "code of a model's folder is never run", False),
     ignored(f"{GENERATE}.eplb_token_collects", "experts stay where they are"),

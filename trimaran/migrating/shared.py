@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from trimaran.config import SinkName
-from trimaran.migrating.rows import Outcome, Theirs, is_on
-from trimaran.migrating.rows_file import count_rows
+from trimaran.migrating.rows import Fate, Outcome, Theirs, is_on
+from trimaran.migrating.rows_file import column_names, count_rows
 
 ESTIMATORS = {
     "kl": "k1",
@@ -116,8 +116,9 @@ def steps_of(
     """`total` steps, or those of `epochs` over the rows of `files`. `rows`: at most so many, if not 0."""
     if total is not None:
         return Outcome("mapped", "", {"run.steps": int(total)})
-    path = one_path(files)
-    found = count_rows(path) if path else None
+    paths = paths_of(files)
+    counts = [count_rows(path) for path in paths]
+    found = None if None in counts or not paths else sum(filter(None, counts))
     if found is None:
         return Outcome(
             "refused",
@@ -127,7 +128,7 @@ def steps_of(
     rows = min(found, rows) if rows > 0 else found
     if rows < int(batch):
         return Outcome(
-            "refused", f"{path} has {rows} rows, less than the {batch} prompts of a step"
+            "refused", f"{', '.join(paths)}: {rows} rows, less than the {batch} prompts of a step"
         )
     steps = int(epochs) * (rows // int(batch))
     return Outcome(
@@ -141,37 +142,53 @@ def known_steps(outcome: Outcome) -> int | None:
     return outcome.settings.get("run.steps")
 
 
-def one_path(files: Any) -> str | None:
-    """The only one of them, with the home folder put in."""
-    paths = [files] if isinstance(files, str) else list(files or [])
-    return str(Path(str(paths[0])).expanduser()) if len(paths) == 1 else None
+def paths_of(files: Any) -> list[str]:
+    """Of one file or of several, with the home folder put in."""
+    named = [files] if isinstance(files, str) else list(files or [])
+    return [str(Path(str(file)).expanduser()) for file in named]
 
 
 def data_file(ours: str, key: str) -> Callable[[Any, Theirs], Outcome]:
-    """A file with prompts. What is no path of a file is refused."""
+    """Files with prompts. What is no path of a file is refused."""
 
     def convert(value: Any, theirs: Theirs) -> Outcome:
-        if value is None or value == "":
-            return (
-                Outcome("refused", f"give {key}=FILE")
-                if ours == "data.train"
-                else Outcome("ignored", "not set")
-            )
-        path = one_path(value)
-        if path is None:
-            return Outcome("refused", f"one file is read; join them, and give {key}=FILE")
-        if "@" in Path(path).name and not Path(path).exists():
+        paths = paths_of(value)
+        if not paths:
+            fate: Fate = "refused" if ours == "data.train" else "ignored"
+            return Outcome(fate, f"give {key}=FILE" if fate == "refused" else "not set")
+        if hub := [path for path in paths if "@" in Path(path).name and not Path(path).exists()]:
             return Outcome(
                 "refused",
-                f"{value} is a data set of the hub: bring it here as JSONL or Parquet with `trimaran"
-                f" data prepare`, and give {key}=FILE",
+                f"{', '.join(hub)}: a data set of the hub; bring it here with `trimaran data prepare`,"
+                f" and give {key}=FILE",
             )
-        settings: dict[str, Any] = {ours: str(Path(path).absolute())}
-        if not Path(path).exists():
-            return Outcome("noted", f"{path} is not here now", settings)
+        found = [str(Path(path).absolute()) for path in paths]
+        settings: dict[str, Any] = {ours: found[0] if len(found) == 1 else found}
+        if away := [path for path in paths if not Path(path).exists()]:
+            return Outcome("noted", f"{', '.join(away)}: not here now", settings)
         return Outcome("mapped", "", settings)
 
     return convert
+
+
+def image_key(value: Any, theirs: Theirs) -> Outcome:
+    """The column of images, where the rows have it: ours is given for rows with images alone."""
+    files = paths_of(theirs["data.train_files"])
+    known = [names for file in files if (names := column_names(file)) is not None]
+    if any(value not in names for names in known):
+        return Outcome("ignored", "the rows have no such column")
+    if known:
+        return Outcome("mapped", "", {"data.image_key": value})
+    if "data.image_key" not in theirs.given:
+        return Outcome("ignored", "not asked for")
+    text = "the file is not here: give ~data.image_key if its rows have no such column"
+    return Outcome("noted", text, {"data.image_key": value})
+
+
+def limit_images(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) < 1:
+        return Outcome("ignored", "rollout.limit_images has a default of its own, 4")
+    return Outcome("mapped", "", {"rollout.limit_images": int(value)})
 
 
 def model_folder(value: Any, theirs: Theirs) -> Outcome:
@@ -287,6 +304,7 @@ MEMORY = (
     "there the trainer takes the rest of the device; here the engine is alone on it and may have more"
     " (the default is 0.85)"
 )
+IN_TRAINER = "the vision tower is a part of the trainer's model"
 WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
 BEFORE = "held-out prompts are answered before the first step and at the end"
 NO_CRITIC = "there is no critic here"

@@ -17,7 +17,7 @@ from trimaran.migrating.shared import (
     kl_in,
     known_steps,
     lora,
-    one_path,
+    paths_of,
     reward_function,
     samples,
     steps_of,
@@ -366,12 +366,13 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
         options = theirs.under(f"{prefix}.reward_kwargs")
         name = str(theirs[f"{prefix}.name"] or "compute_score")
         return _shaped(reward_function(path, name, options), theirs)
-    file = one_path(theirs["data.train_files"])
-    if file is None:
-        return Outcome("refused", "give custom_reward_function.path=FILE.py")
-    sources = distinct(file, str(theirs["data.reward_fn_key"]))
-    if sources is None:
-        return _shaped(_by_folder(file), theirs)
+    files = paths_of(theirs["data.train_files"])
+    if not files:
+        return Outcome("refused", "give data.train_files=FILE")
+    found = [distinct(file, str(theirs["data.reward_fn_key"])) for file in files]
+    if None in found:
+        return _shaped(_by_folder(files[found.index(None)]), theirs)
+    sources = sorted({source for known in found for source in known or ()})
     unknown = [
         source for source in sources if source not in SOURCES and not source.startswith("aime")
     ]
@@ -423,11 +424,10 @@ def validation_samples(value: Any, theirs: Theirs) -> Outcome:
 def columns(value: Any, theirs: Theirs) -> Outcome:
     """verl's own files have the answer inside of another column."""
     settings = {"data.prompt_key": value}
-    file = one_path(theirs["data.train_files"])
-    names = column_names(file) if file else None
-    if names is None:
+    known = [column_names(file) for file in paths_of(theirs["data.train_files"])]
+    if None in known or not known:
         return Outcome("noted", PREPARED, settings)
-    if "answer" in names or "reward_model" not in names:
+    if all("answer" in names or "reward_model" not in names for names in known if names):
         return Outcome("mapped", "", settings)
     return Outcome("refused", PREPARED)
 

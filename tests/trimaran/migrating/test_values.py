@@ -262,3 +262,37 @@ def test_a_run_that_never_validates_has_no_held_out_file() -> None:
         config_of("verl", data__val_files="test.parquet", trainer__test_freq=5).validation.every
         == 5
     )
+
+
+def test_images_come_from_the_column_that_the_rows_have(tmp_path: Path) -> None:
+    rows = pyarrow.table({"prompt": ["<image>Which?"], "answer": ["A"], "images": [[b"x"]]})
+    with_images, without = tmp_path / "geo3k.parquet", tmp_path / "math.parquet"
+    parquet.write_table(rows, with_images)
+    parquet.write_table(rows.drop(["images"]), without)
+    keys: dict[str, Any] = {
+        "data__image_key": "images",
+        "data__min_pixels": 65536,
+        "data__max_pixels": 262144,
+        "worker__rollout__limit_images": 1,
+    }
+    made = converted("easyr1", data__train_files=str(with_images), **keys).tree
+    assert (made["data"]["image_key"], made["rollout"]["limit_images"]) == ("images", 1)
+    assert (made["data"]["min_pixels"], made["data"]["max_pixels"]) == (65536, 262144)
+    assert (
+        "image_key" not in converted("easyr1", data__train_files=str(without), **keys).tree["data"]
+    )
+    away = converted("verl", data__image_key="images")
+    assert "~data.image_key" in away.having("noted")["data.image_key"]
+    assert "image_key" not in converted("verl").tree["data"]
+
+
+def test_several_files_are_a_list_with_all_of_their_rows(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("one.jsonl", "two.jsonl")]
+    for file in files:
+        Path(file).write_text('{"prompt": "1 + 1?", "answer": "2"}\n' * 600)
+    keys: dict[str, Any] = {"data__train_files": files, "trainer__max_steps": None}
+    made = converted(
+        "easyr1", data__rollout_batch_size=512, worker__actor__global_batch_size=128, **keys
+    )
+    assert made.tree["data"]["train"] == files
+    assert made.tree["run"]["steps"] == 15 * (1200 // 512)
