@@ -10,6 +10,7 @@ from typing import Any
 
 from trimaran.migrating.conversion import System
 from trimaran.migrating.rows import (
+    Convert,
     Outcome,
     Row,
     Theirs,
@@ -68,13 +69,35 @@ SUFFIXES = (".parquet", ".jsonl")
 def _both(*rows: Row) -> Iterator[Row]:
     """A key of `megatron_training` that `actor_config` may have as well, and then goes before."""
     for row in rows:
-        name = row.key.partition(".")[2]
+        yield replace(row, convert=_unless_actors(row))
+        yield replace(
+            row,
+            key=f"{ACTOR}.{_name(row)}",
+            default=None,
+            becomes="",
+            text=f"goes before `{row.key}`",
+            convert=_if_given(row),
+        )
 
-        def convert(value: Any, theirs: Theirs, row: Row = row, name: str = name) -> Outcome:
-            return row.convert(_shared(theirs, name), theirs)
 
-        yield replace(row, convert=convert)
-        yield part(f"{ACTOR}.{name}", row.key, None, f"goes before `{row.key}`")
+def _name(row: Row) -> str:
+    return row.key.partition(".")[2]
+
+
+def _unless_actors(row: Row) -> Convert:
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if theirs[f"{ACTOR}.{_name(row)}"] is not None:
+            return Outcome("ignored", f"{ACTOR}.{_name(row)} goes before it")
+        return row.convert(value, theirs)
+
+    return convert
+
+
+def _if_given(row: Row) -> Convert:
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        return Outcome("ignored", "not set") if value is None else row.convert(value, theirs)
+
+    return convert
 
 
 def _shared(theirs: Theirs, name: str) -> Any:

@@ -104,6 +104,8 @@ def test_an_actors_key_goes_before_the_common_one() -> None:
     config = config_of("mindspeed-rl", **keys, megatron_training__sequence_parallel=True)
     assert (config.trainer.tensor_parallel, config.trainer.sequence_parallel) == (2, True)
     assert config_of("mindspeed-rl", actor_config__lr=5e-6).trainer.learning_rate == 5e-6
+    load = {"actor_config__load": "./ckpt", "actor_config__finetune": False}
+    assert list(converted("mindspeed-rl", **load).having("refused")) == ["actor_config.load"]
 
 
 def test_experts_that_tensor_ranks_take_too_are_on_more_ranks() -> None:
