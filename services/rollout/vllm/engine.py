@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.images import PlacedImages
 from services.rollout.vllm.ascend import check_processor, is_npu
 from services.rollout.vllm.no_torchvision import do_without_torchvision
 from services.rollout.vllm.plugin import BACKEND, SYNTHETIC, register
@@ -201,11 +202,9 @@ class VllmEngine:
     async def _submit(
         self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
     ) -> VllmStream:
-        from services.rollout.vllm.images import engine_prompt
-
         given = {index: len(start) for index, start in starts.items()}
         prefix = next(iter(starts.values()))
-        prompt = engine_prompt((*request.prompt_token_ids, *prefix), request.images)
+        prompt = _engine_prompt([*request.prompt_token_ids, *prefix], request.images)
         async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
@@ -339,6 +338,17 @@ def _in_child() -> None:
     """First thing in a forked core: end with us, and leave our event loop's signals alone."""
     signal.set_wakeup_fd(-1)
     die_with_parent(os.getppid(), signal.SIGKILL)
+
+
+def _engine_prompt(token_ids: list[int], images: PlacedImages | None) -> Any:
+    """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already."""
+    if images is None:
+        from vllm.inputs import TokensPrompt
+
+        return TokensPrompt(prompt_token_ids=token_ids)
+    from services.rollout.vllm.images import prompt_with_images
+
+    return prompt_with_images(token_ids, images)
 
 
 def _dead_error() -> type[Exception]:

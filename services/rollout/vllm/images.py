@@ -6,12 +6,10 @@ processor has made of them (`trimaran.images`), which is also what the trainer l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import BatchFeature
-from vllm.inputs import TokensPrompt
 from vllm.inputs.engine import mm_input
 from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 
@@ -59,14 +57,12 @@ def normalize_once(arguments: Any) -> None:
         arguments.mm_device_do_normalize = False
 
 
-def engine_prompt(token_ids: Sequence[int], images: PlacedImages | None) -> Any:
+def prompt_with_images(token_ids: list[int], images: PlacedImages) -> Any:
     """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already.
 
     vLLM caches features of images, and keys and values of prompts with images, by the digest that
     each image has here.
     """
-    if images is None:
-        return TokensPrompt(prompt_token_ids=list(token_ids))
     processed = images.processed
     grids = torch.from_numpy(processed.grids)
     items = MultiModalKwargsItems.from_hf_inputs(
@@ -79,4 +75,4 @@ def engine_prompt(token_ids: Sequence[int], images: PlacedImages | None) -> Any:
         },
     )
     ranges = [PlaceholderRange(offset=start, length=length) for start, length in images.ranges]
-    return mm_input(list(token_ids), items, {IMAGE: list(processed.digests)}, {IMAGE: ranges})
+    return mm_input(token_ids, items, {IMAGE: list(processed.digests)}, {IMAGE: ranges})
