@@ -107,15 +107,13 @@ class RelayServer:
         holding = self._stock.find(request.root, request.base_root)
         if holding is None:
             return Reason.GONE
-        pending = dict.fromkeys(numbers)
-        while pending:
-            ready = holding.ready(pending, LANDING_SECONDS)
-            if not ready:
-                return Reason.GONE if holding.void else Reason.LACKS
-            for number in ready:
-                del pending[number]
-                if not _send_block(connection, holding, number):
-                    return Reason.GONE
+        left = len(numbers)
+        for number in holding.follow(numbers, LANDING_SECONDS):
+            if not _send_block(connection, holding, number):
+                return Reason.GONE
+            left -= 1
+        if left:
+            return Reason.GONE if holding.void else Reason.LACKS
         return Reason.COMPLETE
 
 
