@@ -169,6 +169,7 @@ class WeightReceiver:
             with hold(self._turn, limits.timeout):
                 stop.check()
                 parts, wanted = self._plan(version, manifest, sources)
+                self._relay.num_parts = max(len(parts), 1)  # others are told of the same senders
                 intake = Intake(
                     *(version, manifest, wanted, parts, self._carriers),
                     *(limits.bucket_bytes, deadline, stop),
