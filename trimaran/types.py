@@ -106,6 +106,10 @@ class Manifest:
     root: str
     """Merkle root over all blocks; the version's name by content."""
 
+    def __hash__(self) -> int:
+        # Of 40,000 tensors, each time that a cache is asked, would take milliseconds.
+        return hash(self.root)
+
     @property
     def num_blocks(self) -> int:
         return sum(tensor.num_blocks for tensor in self.tensors)

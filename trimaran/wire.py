@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -99,7 +100,9 @@ def decode_digests(data: bytes) -> tuple[str, ...]:
     return tuple(text[i : i + width] for i in range(0, len(text), width))
 
 
+@lru_cache(maxsize=2)  # the same for all replicas: that of a large model takes 0.1 s
 def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
+    """Shared by all who ask: only to be read, or copied into a request."""
     return types_pb2.Manifest(
         digest_name=manifest.digest_name,
         root=manifest.root,

@@ -33,6 +33,7 @@ PARTS = {
     "decode": "decode:measure_decode",
     "delta": "delta:measure_delta",
     "control": "control:measure_control",
+    "scale": "scale:measure_scale",
 }
 """Part -> module and function `(model, work folder) -> (rows, method)`."""
 THREADS = {"delta": 2}

@@ -157,23 +157,24 @@ class ControlSide:
 
 
 class StandInTrainer:
-    """One sender with everything; it moves nothing."""
+    """One sender; it moves nothing."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, step: int = 0, offer: Offer | None = None) -> None:
+        """`offer`: of one among several; without, it has everything."""
+        blocks = ((0, manifest.num_blocks),)
+        self._offer = offer or Offer(Peer("127.0.0.1:9999", "key", "trainer"), blocks, "/memory")
         self._manifest = manifest
-        self.step = 0
+        self.step = step
 
     @property
     def version(self) -> PolicyVersion:
-        root = self._manifest.root
-        return PolicyVersion(RUN_ID, VersionId(0, self.step), root)
+        return PolicyVersion(RUN_ID, VersionId(0, self.step), self._manifest.root)
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         return self.version, self._manifest
 
     async def get_offer(self, timeout: float) -> tuple[PolicyVersion, Offer]:
-        blocks = ((0, self._manifest.num_blocks),)
-        return self.version, Offer(Peer("127.0.0.1:9999", "key", "trainer"), blocks, "/memory")
+        return self.version, self._offer
 
     async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup:
         return TransferGroup(group.group_id, group.nonce, group.world_size, "127.0.0.1:9998")

@@ -156,8 +156,9 @@ class Engine(Protocol):
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         """Digests, by block number, of what the engine really computes with: not of the shadow.
 
-        `ranges` are the wanted blocks of `manifest`, the live version's. Runs beside generation, in
-        portions. What is read while a load is under way means nothing; the caller finds out.
+        `ranges` are the wanted blocks of `manifest`, which has their tensors of the live version and
+        may lack others. Runs beside generation, in portions. What is read while a load is under way
+        means nothing; the caller finds out.
         Raises InternalError naming what cannot be read back.
         """
         ...

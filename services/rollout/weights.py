@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Engine
+from services.weight_sync.data.manifest import narrow
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     DeadlineError,
@@ -250,7 +251,7 @@ class ReplicaWeights:
             raise OutOfOrderError(f"{self._name} holds {live}, not {version}: nothing to read back")
         _check_blocks(blocks, manifest)
         async with within(timeout, f"{self._name}, reading back {version}"):
-            digests = await self._engine.read_back(manifest, blocks)
+            digests = await self._engine.read_back(*narrow(manifest, blocks))
         if self._num_loads != num_loads:
             raise OutOfOrderError(f"{self._name} took another version while {version} was read")
         return tuple(digests[number] for number in sorted(digests))

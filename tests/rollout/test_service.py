@@ -318,7 +318,7 @@ def test_what_is_loaded_reads_back_as_the_live_version(replica, weights, other_w
         everything = ((0, manifest.num_blocks),)
         await replica.stage(client, other_weights)
         found = await client.read_back(live, everything, replicas.TIMEOUT)
-        assert list(found) == list_digests(manifest)
+        assert found == list_digests(manifest)
         some = await client.read_back(live, ((2, 4), (6, 7)), replicas.TIMEOUT)
         assert some == (found[2], found[3], found[6])
         with pytest.raises(OutOfOrderError, match=f"holds {live}"):

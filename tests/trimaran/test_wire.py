@@ -211,6 +211,15 @@ def test_bulk_arrays_are_little_endian():
     assert wire.encode_logprobs([-0.5]) == struct.pack("<f", -0.5)
 
 
+def test_a_manifest_is_encoded_once_for_all_replicas():
+    tensors = (types.TensorInfo("w", "F32", (8,), cuts=(4,), digests=("0" * 32, "1" * 32)),)
+    manifest = types.Manifest("xxh3-128", tensors, "root")
+    message = wire.encode_manifest(manifest)
+    assert wire.encode_manifest(replace(manifest)) is message
+    other = replace(manifest, tensors=(replace(tensors[0], dtype="BF16"),))
+    assert wire.decode_manifest(wire.encode_manifest(other)) == other  # whatever root it names
+
+
 def tensor(**fields):
     return types_pb2.Manifest(tensors=[types_pb2.TensorInfo(name="w", dtype="U8", **fields)])
 

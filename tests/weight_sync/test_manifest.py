@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.weight_sync.data.layout import numbers_of, to_ranges
 from services.weight_sync.data.manifest import (
     ITEM_BYTES,
     build_manifest,
@@ -13,6 +14,7 @@ from services.weight_sync.data.manifest import (
     list_blocks,
     manifest_from_json,
     manifest_to_json,
+    narrow,
     num_bytes,
     same_tensors,
 )
@@ -59,6 +61,23 @@ def test_blocks_cover_every_tensor_once(tensors):
         assert elements == list(range(length))
         assert sum(block.num_bytes for block in own) == num_bytes(tensor)
         assert [block.index for block in own] == list(range(tensor.num_blocks))
+
+
+@settings(deadline=None)
+@given(infos, st.data())
+def test_a_narrowed_manifest_names_the_same_blocks_and_no_other_tensors(tensors, data):
+    manifest = build_manifest("xxh3-128", tensors)
+    numbers = st.integers(0, max(manifest.num_blocks - 1, 0))
+    wanted = to_ranges(data.draw(st.sets(numbers)) if manifest.num_blocks else ())
+    part, ranges = narrow(manifest, wanted)
+    blocks, own = list_blocks(manifest.tensors), list_blocks(part.tensors)
+    named = [blocks[number] for number in numbers_of(wanted)]
+    found = [own[number] for number in numbers_of(ranges)]
+    assert [(b.tensor, b.index) for b in found] == [(b.tensor, b.index) for b in named]
+    if named:
+        assert (part.tensors[0], part.tensors[-1]) == (named[0].tensor, named[-1].tensor)
+    else:
+        assert not part.tensors
 
 
 @settings(deadline=None)

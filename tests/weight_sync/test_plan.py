@@ -1,4 +1,5 @@
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -210,6 +211,20 @@ def test_nobody_is_parent_of_more_than_the_fan_out_and_all_hang_on_a_root(
         else:
             assert not roots
     assert max(children.values(), default=0) <= fan_out
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4))
+def test_nobody_is_first_asked_over_more_connections_than_it_serves(num_senders, num, fan_out):
+    """It serves `fan_out` pullers, each over one connection a sender."""
+    shares = [((n, n + 1),) for n in range(min(num_senders, NUM_BLOCKS - 1))]
+    shares.append(((len(shares), NUM_BLOCKS),))
+    offers = [offer(share, rank=rank) for rank, share in enumerate(shares)]
+    plan = plan_stage(MANIFEST, offers, [member(str(n)) for n in range(num)], "relay", fan_out)
+    sources = [source for sources in plan.sources.values() for source in sources]
+    first = Counter(source.peers[0] for source in sources if isinstance(source, RelaySource))
+    for asked, connections in first.items():
+        parts = 1 if asked in {each.peer for each in offers} else len(offers)
+        assert connections <= fan_out * parts
 
 
 def test_a_thousand_members_are_planned_at_once():

@@ -51,14 +51,13 @@ def test_portions_worked_by_hand():
 
 def test_a_fault_names_tensor_and_block():
     digests = list_digests(MANIFEST)
-    assert find_fault(MANIFEST, BLOCKS, ((0, 5),), digests) == ""
-    assert find_fault(MANIFEST, BLOCKS, ((1, 2), (4, 5)), [digests[1], digests[4]]) == ""
+    assert find_fault(MANIFEST, ((0, 5),), digests) == ""
+    assert find_fault(MANIFEST, ((1, 2), (4, 5)), [digests[1], digests[4]]) == ""
     wrong = [*digests[:2], "f" * 32, *digests[3:]]
-    fault = find_fault(MANIFEST, BLOCKS, ((0, 5),), wrong)
+    fault = find_fault(MANIFEST, ((0, 5),), wrong)
     assert fault.startswith(f"w block 2 (4..6 of axis 0): loaded {'f' * 32} instead of")
-    assert "4 digests were read back for 5 blocks" in find_fault(
-        MANIFEST, BLOCKS, ((0, 5),), digests[:4]
-    )
+    fault = find_fault(MANIFEST, ((0, 5),), digests[:4])
+    assert "4 digests were read back for 5 blocks" in fault
 
 
 def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:

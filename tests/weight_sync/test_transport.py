@@ -187,17 +187,47 @@ def test_every_caller_of_a_call_thread_can_be_given_up():
 def test_a_holding_gives_out_what_has_landed():
     contents = {number: memoryview(bytes([number])) for number in range(3)}
     holding = Holding(contents, filling=True)
-    assert holding.ready([0, 1], 0.0) == []
+    assert list(holding.follow([0, 1], 0.0)) == []
     holding.land(1)
-    assert holding.ready([0, 1, 2], LONG) == [1]
-    later = threading.Timer(0.05, holding.land, [2])
-    later.start()
-    assert holding.ready([0, 2], LONG) == [2]
+    given = holding.follow([0, 1, 2], LONG)
+    assert next(given) == 1
+    threading.Timer(0.05, holding.land, [2]).start()
+    assert next(given) == 2
     holding.complete()
-    assert holding.ready([0], LONG) == []  # at once: no more will come
+    assert list(given) == []  # at once: no more will come
     assert (holding.read(2), holding.void) == (b"\2", False)
+    assert list(holding.follow([2, 1, 0], LONG)) == [1, 2]  # as they landed
     holding.withdraw()
-    assert (holding.read(2), holding.void, holding.ready([1], LONG)) == (None, True, [])
+    assert (holding.read(2), holding.void, list(holding.follow([1], LONG))) == (None, True, [])
+
+
+def test_what_is_withdrawn_while_it_is_followed_ends():
+    holding = Holding({n: memoryview(b"x") for n in range(3)}, filling=True)
+    holding.land(0)
+    given = holding.follow([0, 1], LONG)
+    assert next(given) == 0
+    threading.Timer(0.05, holding.withdraw).start()
+    assert list(given) == []
+    assert holding.void
+
+
+def test_each_landed_block_is_looked_at_once():
+    """A quadratic walk would look at 800 million of the largest model's 40,000 blocks."""
+    looks = 0
+
+    class Number(int):
+        def __hash__(self) -> int:
+            nonlocal looks
+            looks += 1
+            return int(self)
+
+    count = 300
+    holding = Holding({n: memoryview(b"x") for n in range(count)}, filling=True)
+    given = holding.follow([Number(n) for n in range(count)], LONG)
+    for number in range(count):
+        holding.land(Number(number))
+        assert next(given) == number
+    assert looks < 10 * count
 
 
 def test_a_withdrawn_version_takes_its_deltas_along():

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.members import Member
@@ -55,9 +56,12 @@ def split_portions(blocks: Sequence[Block], ranges: Ranges, portion_bytes: int) 
             yield ((first, end),)
 
 
-def find_fault(
-    manifest: Manifest, blocks: Sequence[Block], ranges: Ranges, digests: Iterable[str]
-) -> str:
+@lru_cache(maxsize=16)  # the same for every replica that joins
+def _portions(manifest: Manifest, ranges: Ranges) -> tuple[Ranges, ...]:
+    return tuple(split_portions(list_blocks(manifest.tensors), ranges, PORTION_BYTES))
+
+
+def find_fault(manifest: Manifest, ranges: Ranges, digests: Iterable[str]) -> str:
     """Names the first block whose digest is not the manifest's; empty when all are right."""
     expected = list_digests(manifest)
     found = list(digests)
@@ -65,7 +69,7 @@ def find_fault(
         return f"{len(found)} digests were read back for {count(ranges)} blocks"
     for number, digest in zip(numbers_of(ranges), found, strict=True):
         if digest != expected[number]:
-            block = blocks[number]
+            block = list_blocks(manifest.tensors)[number]
             return (
                 f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
                 f" {block.tensor.axis}): loaded {digest} instead of {expected[number]}"
@@ -146,17 +150,16 @@ class ReadBackProver:
         self, member: Member, live: PolicyVersion, manifest: Manifest, ranges: Ranges
     ) -> Proof:
         maker = self._pool.members.newest(member).maker
-        blocks = list_blocks(manifest.tensors)
         num_loaded, fault = 0, ""
         async with (
             self._pool.connected([member]) as rollouts,
             deadline(self._config.prove_timeout, f"read-back of {live.version}"),
         ):
-            for portion in split_portions(blocks, ranges, PORTION_BYTES):
+            for portion in _portions(manifest, ranges):
                 digests = await rollouts[member].read_back(
                     live.version, portion, self._config.prove_timeout
                 )
-                if fault := find_fault(manifest, blocks, portion, digests):
+                if fault := find_fault(manifest, portion, digests):
                     break
                 num_loaded += count(portion)
         return Proof(live.version, maker, live.root, manifest.num_blocks, num_loaded, fault)

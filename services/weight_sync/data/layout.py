@@ -89,7 +89,11 @@ def make_layout(tensors: Sequence[TensorInfo], ranges: Ranges | None = None) -> 
 
 @lru_cache(maxsize=8)  # sender, shadow and stream of one version mostly ask for the same one
 def _make_layout(tensors: tuple[TensorInfo, ...], ranges: Ranges | None) -> Layout:
-    blocks = list_blocks(tensors)
+    return lay_out(list_blocks(tensors), ranges)
+
+
+def lay_out(blocks: Sequence[Block], ranges: Ranges | None) -> Layout:
+    """As `make_layout`; `blocks`: all of the version, by number."""
     wanted = blocks if ranges is None else [_pick(blocks, n) for n in numbers_of(ranges)]
     pieces: list[Piece] = []
     end = 0

@@ -12,17 +12,18 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import xxhash
 
 from trimaran.choices import DIGESTS
 from trimaran.errors import InputError, TransferError
-from trimaran.types import Manifest, TensorInfo
+from trimaran.types import Manifest, Ranges, TensorInfo
 
 DIGEST = re.compile("[0-9a-f]{32}")
 ITEM_BYTES = {
@@ -76,9 +77,25 @@ def list_blocks(tensors: Iterable[TensorInfo]) -> list[Block]:
     return blocks
 
 
-def list_digests(manifest: Manifest) -> list[str]:
+@lru_cache(maxsize=2)  # those of the live version are asked for once a portion of each read-back
+def list_digests(manifest: Manifest) -> tuple[str, ...]:
     """One a block, by block number."""
-    return [digest for tensor in manifest.tensors for digest in tensor.digests]
+    return tuple(digest for tensor in manifest.tensors for digest in tensor.digests)
+
+
+def narrow(manifest: Manifest, ranges: Ranges) -> tuple[Manifest, Ranges]:
+    """The tensors from the first wanted block's to the last one's, and the ranges in their numbers.
+
+    A read-back of a large model is asked for in thousands of portions. Each costs what its own
+    tensors do, not what the whole manifest does. The root stays that of the whole version.
+    """
+    if not ranges:
+        return replace(manifest, tensors=()), ()
+    ends = list(accumulate(tensor.num_blocks for tensor in manifest.tensors))
+    first, last = bisect_right(ends, ranges[0][0]), bisect_left(ends, ranges[-1][1])
+    before = ends[first] - manifest.tensors[first].num_blocks
+    tensors = manifest.tensors[first : last + 1]
+    return replace(manifest, tensors=tensors), tuple((a - before, b - before) for a, b in ranges)
 
 
 def num_bytes(tensor: TensorInfo) -> int:

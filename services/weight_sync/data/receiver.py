@@ -21,7 +21,7 @@ from services.weight_sync.data.sources import delta_of
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.calls import Stop, hold
 from services.weight_sync.transports.carrier import Carrier
-from services.weight_sync.transports.delta_stream import stream_of
+from services.weight_sync.transports.delta_stream import streams_of
 from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.stock import Holding, Stock, contents_of
@@ -169,6 +169,7 @@ class WeightReceiver:
             with hold(self._turn, limits.timeout):
                 stop.check()
                 parts, wanted = self._plan(version, manifest, sources)
+                self._relay.num_parts = max(len(parts), 1)  # others are told of the same senders
                 intake = Intake(
                     *(version, manifest, wanted, parts, self._carriers),
                     *(limits.bucket_bytes, deadline, stop),
@@ -257,9 +258,10 @@ class WeightReceiver:
             wanted = ((0, manifest.num_blocks),) if manifest.num_blocks else ()
         check_sources(manifest, wanted, sources)
         try:
-            return [(source, stream_of(manifest.tensors, source)) for source in sources], wanted
+            streams = streams_of(manifest.tensors, sources)
         except InputError as error:
             raise TransferError(str(error)) from None
+        return list(zip(sources, streams, strict=True)), wanted
 
     def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> Layout:
         root = intake.version.root

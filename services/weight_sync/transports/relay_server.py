@@ -55,7 +55,10 @@ class RelayServer:
         self._key = key
         self._stock = stock
         self._patience = patience
-        self._slots = threading.BoundedSemaphore(config.relay_fan_out)
+        self.num_parts = 1
+        """In which a puller asks for a version, each over a connection of its own: one a sender."""
+        self._num_served = 0
+        self._counting = threading.Lock()
         self._door: Door | None = None
 
     @property
@@ -85,7 +88,7 @@ class RelayServer:
 
     def _serve(self, connection: Connection, nonces: bytes) -> None:
         # Only now: who has not proved itself cannot take a place.
-        if not self._slots.acquire(blocking=False):
+        if not self._take_place():
             welcome(connection, self._key, nonces, RelayStatus.BUSY)
             return
         try:
@@ -99,7 +102,15 @@ class RelayServer:
             reason = self._give(connection, request, request.numbers(MAX_BLOCKS))
             connection.send(FRAME.pack(END, reason, 0))
         finally:
-            self._slots.release()
+            with self._counting:
+                self._num_served -= 1
+
+    def _take_place(self) -> bool:
+        """A puller with connections for several parts counts once."""
+        with self._counting:
+            free = self._num_served < self._config.relay_fan_out * self.num_parts
+            self._num_served += free
+            return free
 
     def _give(
         self, connection: Connection, request: RelayRequest, numbers: Sequence[int]
@@ -107,15 +118,13 @@ class RelayServer:
         holding = self._stock.find(request.root, request.base_root)
         if holding is None:
             return Reason.GONE
-        pending = dict.fromkeys(numbers)
-        while pending:
-            ready = holding.ready(pending, LANDING_SECONDS)
-            if not ready:
-                return Reason.GONE if holding.void else Reason.LACKS
-            for number in ready:
-                del pending[number]
-                if not _send_block(connection, holding, number):
-                    return Reason.GONE
+        left = len(numbers)
+        for number in holding.follow(numbers, LANDING_SECONDS):
+            if not _send_block(connection, holding, number):
+                return Reason.GONE
+            left -= 1
+        if left:
+            return Reason.GONE if holding.void else Reason.LACKS
         return Reason.COMPLETE
 
 

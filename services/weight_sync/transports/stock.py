@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -20,7 +20,8 @@ class Holding:
     def __init__(self, contents: Mapping[int, memoryview], *, filling: bool = False) -> None:
         """`filling`: the blocks come one by one, each given out once it has landed."""
         self._contents = dict(contents)
-        self._landed = set[int]() if filling else set(contents)
+        self._landed: list[int] = [] if filling else list(contents)
+        """In this order."""
         self._filling = filling
         self.void = False
         """Withdrawn."""
@@ -28,7 +29,7 @@ class Holding:
 
     def land(self, number: int) -> None:
         with self._changed:
-            self._landed.add(number)
+            self._landed.append(number)
             self._changed.notify_all()
 
     def complete(self) -> None:
@@ -43,19 +44,33 @@ class Holding:
         What is being sent at this moment is marked as void to whoever receives it.
         """
         with self._changed:
-            self._contents, self._landed = {}, set()
+            self._contents, self._landed = {}, []
             self._filling, self.void = False, True
             self._changed.notify_all()
 
-    def ready(self, numbers: Collection[int], timeout: float) -> list[int]:
-        """Those of `numbers` that have landed; waits for the first one while any may come."""
-        deadline = time.monotonic() + timeout
+    def follow(self, numbers: Iterable[int], patience: float) -> Iterator[int]:
+        """Each of `numbers` once, as they land. Ends after the last of them, when no more can come,
+        or when none has come for `patience` seconds.
+
+        Looks at every block that lands once, however often it wakes.
+        """
+        missing, seen = set(numbers), 0
+        while missing:
+            found, seen = self._wait(missing, seen, time.monotonic() + patience)
+            if not found:
+                return
+            missing.difference_update(found)
+            yield from found
+
+    def _wait(self, missing: set[int], seen: int, deadline: float) -> tuple[list[int], int]:
+        """Those of `missing` that landed after the first `seen` ones, and how many have by now."""
         with self._changed:
             while True:
-                found = [number for number in numbers if number in self._landed]
+                found = [number for number in self._landed[seen:] if number in missing]
+                seen = len(self._landed)
                 left = deadline - time.monotonic()
                 if found or not self._filling or left <= 0:
-                    return found
+                    return found, seen
                 self._changed.wait(left)
 
     def read(self, number: int) -> memoryview | None:
