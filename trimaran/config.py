@@ -37,6 +37,7 @@ from trimaran.parallel import Layout
 from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
+from trimaran.types import ProofLevel
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -157,6 +158,9 @@ class RunSection(Section):
     needs."""
     payload_quota_gib: Annotated[float, Field(gt=0, le=1 << 30)] | None = None
     """Of all payloads; a run that has no more room is held."""
+    proof: ProofLevel = ProofLevel.DELIVERED
+    """What must be known of the weights behind a token before it trains: delivered, sampled or loaded, as
+    docs/weight-plane.md says."""
     hold_timeout: Seconds = 3600
     """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
 

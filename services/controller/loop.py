@@ -50,6 +50,7 @@ from services.controller.resume import open_groups
 from services.controller.router import Router
 from services.controller.scores import rewards_of, terms_of
 from services.controller.scoring import Scorer, missing_signal
+from services.controller.step_metrics import describe_proofs
 from services.controller.validation import Validator
 from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
@@ -172,7 +173,7 @@ class Loop:
         """The next batch whose tokens are all proven; a group that is not is reissued before."""
         while True:
             groups = await self.buffer.take()
-            proofs, unproven = await self.prover.prove(groups)
+            proofs, unproven = await self.prover.prove(groups, self.router.live)
             if not unproven:
                 return groups, proofs
             self.reissues |= {number: why.reissue for number, why in unproven.items()}
@@ -282,7 +283,8 @@ class Loop:
 
         Raises TrimaranError after too many steps in a row with numbers that are not finite.
         """
-        seconds = self.reporter.step(batch, answer, synced)
+        proofs = self.ledger.state.steps[batch.step].proofs
+        seconds = self.reporter.step(batch, answer, {**synced, **describe_proofs(batch, proofs)})
         self.ledger.record(Timed(batch.step, seconds))
         self.num_nonfinite_in_a_row = self.num_nonfinite_in_a_row + 1 if answer.nonfinite else 0
         if self.num_nonfinite_in_a_row >= self.config.trainer.max_nonfinite_steps:
@@ -296,8 +298,9 @@ class Loop:
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
         """Returns weight sync's metrics once the version is live; waits for one that restarts."""
         sync = self.config.weight_sync
-        # The senders answer, a replica joins, and where none was proven yet one becomes routable.
-        waits = 3 * sync.join_timeout + sync.prove_timeout
+        # The senders answer, a replica joins, the version before is read back, and where no replica was
+        # proven yet one becomes routable.
+        waits = 3 * sync.join_timeout + 2 * sync.prove_timeout
         timeout = waits + sync.stage_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
         routing, metrics = await patiently(
             lambda: self.weight_sync.publish_version(version, timeout),

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,8 @@ class FakeWeightSync:
         trees = json.loads(proofs.read_text()) if proofs.exists() else []
         stored = [decode_proof(tree) for tree in trees]
         self.proofs = {(proof.version, proof.replica): proof for proof in stored}
+        self.num_loaded = 1
+        """Of the four blocks, in the proofs of what is published from now on."""
         self.missing: set[tuple[VersionId, str]] = set()
         self.list_faults: list[Exception] = []
 
@@ -184,6 +186,10 @@ class FakeWeightSync:
         """What a read-back may find at any time."""
         self._prove(Proof(version, name, "root", 4, 1, fault))
 
+    def read_back(self, version: VersionId, name: str) -> None:
+        """All of it, and all is right."""
+        self._prove(replace(self.proofs[version, name], num_loaded=4))
+
     def _prove(self, *proofs: Proof) -> None:
         self.proofs |= {(proof.version, proof.replica): proof for proof in proofs}
         self._file.write_text(json.dumps([asdict(proof) for proof in self.proofs.values()]))
@@ -198,7 +204,7 @@ class FakeWeightSync:
         self.live = version
         self._prove(
             *(
-                Proof(version.version, name, version.root, 4, 1)
+                Proof(version.version, name, version.root, 4, self.num_loaded)
                 for name in self.names
                 if (version.version, name) not in self.proofs
             )
@@ -367,7 +373,11 @@ class World:
         )
         reporter: Any = FakeReporter(self.events, self.validations)
         prover = ProofCheck(
-            fake.weight_sync, self.config.outage_timeout, self.settle, poll=0.01, retry=0.01
+            *(fake.weight_sync, self.config.outage_timeout, self.settle),
+            poll=0.01,
+            retry=0.01,
+            needed=self.config.run.proof,
+            prove_timeout=self.config.weight_sync.prove_timeout,
         )
         maker = GroupMaker(router, prover, self.config)
         gate = FaultedGate(self.config, reporter.held, reporter.released, short_wait)

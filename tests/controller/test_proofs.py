@@ -18,6 +18,7 @@ from trimaran.types import (
     Completion,
     Group,
     Proof,
+    ProofLevel,
     ScoredGroup,
     Segment,
     Verdict,
@@ -182,6 +183,87 @@ def test_faults_at_any_time_break_neither_order_nor_lag(tmp_path: Path, max_lag:
     assert num_faults > 5
     assert world.trained_numbers() == list(range(20 * GROUPS))
     assert max(world.lags()) <= max_lag
+
+
+def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(tmp_path: Path) -> None:
+    """Nothing trains before; nothing is made again for it."""
+    world = World(tmp_path, make_config(run={"steps": 3, "proof": "loaded", "max_lag": 1}))
+    trained_at: list[bool] = []
+    readings: dict[VersionId, asyncio.Task[None]] = {}
+    answer = world.weight_sync.get_routing
+
+    async def read_back(version: VersionId) -> None:
+        await asyncio.sleep(0.1)
+        for name in world.weight_sync.names:
+            world.weight_sync.read_back(version, name)
+
+    async def get_routing() -> Any:
+        live = world.weight_sync.live
+        if live and live.version not in readings:
+            readings[live.version] = asyncio.create_task(read_back(live.version))
+        return await answer()
+
+    async def until_read_back() -> None:
+        await asyncio.gather(*readings.values())  # weight sync replaces no version before
+
+    async def note() -> None:
+        levels = {maker: proof.level for maker, proof in world.weight_sync.proofs.items()}
+        trained_at.append(all(levels[m] is ProofLevel.LOADED for m in trained_makers(world)))
+
+    world.weight_sync.get_routing, world.weight_sync.pace = get_routing, until_read_back
+    world.trainer.pace = note
+    run(world)
+    assert trained_at == [True] * 3
+    assert all(len(attempts(world, number)) == 1 for number in range(3 * GROUPS))
+
+
+def test_tokens_whose_weights_never_reach_the_level_are_made_again(tmp_path: Path) -> None:
+    config = make_config(
+        run={"steps": 1, "proof": "sampled", "max_attempts": 99},
+        weight_sync={"prove_timeout": 0.05},
+    )
+    world = World(tmp_path, config)
+    world.weight_sync.num_loaded = 0
+
+    async def body() -> None:
+        running = asyncio.create_task(world.run())
+        while not any(len(attempts(world, number)) > 1 for number in range(GROUPS)):
+            await asyncio.sleep(0.01)
+        assert not world.trainer.batches
+        for name in world.weight_sync.names:
+            world.weight_sync.read_back(START, name)
+        await running
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 30))
+    finally:
+        world.close()
+    again = [r for r in records(tmp_path) if isinstance(r, Issued) and r.reissue]
+    assert again
+    for record in again:
+        assert record.reissue
+        assert "the proof's level is delivered, and run.proof is sampled" in record.reissue.cause
+    assert world.trained_numbers() == list(range(GROUPS))
+
+
+def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> None:
+    """Its version is live no longer."""
+    world = World(tmp_path, make_config())
+    maker = (START, "rollout-0")
+    world.weight_sync._prove(Proof(*maker, "root", 4, 0))
+
+    async def body() -> None:
+        fake: Any = world.weight_sync
+        prover = ProofCheck(fake, 5.0, needed=ProofLevel.LOADED, prove_timeout=3600)
+        scored = [ScoredGroup(group_of(maker), ())]
+        async with asyncio.timeout(5):
+            _, unproven = await prover.prove(scored, VersionId(0, 1))
+        assert unproven[0].version == START
+
+    try:
+        asyncio.run(body())
+    finally:
+        world.close()
 
 
 def test_a_replay_trains_again_with_the_proofs_of_its_time(tmp_path: Path) -> None:
