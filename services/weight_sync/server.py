@@ -115,6 +115,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
             connect_rollout=lambda replica, caller: RolloutClient(
                 replica.address, caller, run.trust
             ),
+            level=config.run.proof,
         )
         await _serve(address, coordinator, store, run.trust)
     finally:

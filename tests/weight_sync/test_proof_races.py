@@ -122,11 +122,11 @@ def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
     async def scenario():
         begun, go = asyncio.Event(), asyncio.Event()
 
-        async def save_late(ledger, proofs):
+        async def save_late(ledger, proofs, right=()):
             if any(one.fault for one in proofs):
                 begun.set()
                 await go.wait()
-            await saved(ledger, proofs)
+            await saved(ledger, proofs, right)
 
         monkeypatch.setattr(VersionLedger, "save_proofs", save_late)
         async with running(world, tmp_path, sampling(1.0)) as coordinator:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from trimaran.types import (
     Manifest,
     PolicyVersion,
     Proof,
+    Ranges,
     VersionId,
     VersionRecord,
 )
@@ -59,9 +60,11 @@ class VersionLedger:
         self.manifest: Manifest | None = None
         self.proofs: dict[str, Proof] = {}
         """Of the live version, by replica."""
+        self.read_back: dict[str, Ranges] = {}
+        """Of the live version, by replica: the blocks that were read back and were right."""
         self._slot = 1
         self._live_tree: dict[str, Any] = {}
-        self._unwritten: dict[VersionId, dict[str, Proof]] = {}
+        self._unwritten: dict[VersionId, dict[str, list[Any]]] = {}
         self._members_write = _SharedWrite(self._write_members)
         self._proofs_write = _SharedWrite(self._write_proofs)
 
@@ -75,6 +78,7 @@ class VersionLedger:
         self.live, self._slot = record.policy, commit["slot"]
         self.manifest = manifest_from_json(await self._get(f"manifest/{self._slot}"))
         self.proofs = {proof.replica: proof for proof in record.proofs}
+        self.read_back = {name: _read_back(row) for name, row in tree["proofs"].items()}
 
     async def prepare(self, manifest: Manifest) -> None:
         """Before `commit` of the version that it is of."""
@@ -95,7 +99,7 @@ class VersionLedger:
             "num_bytes": sum(num_bytes(tensor) for tensor in manifest.tensors),
             "committed_at": time.time(),
             "before": str(self.live.version) if self.live else None,
-            "proofs": _proofs_to_json(proofs),
+            "proofs": {proof.replica: _row(proof, ()) for proof in proofs},
         }
         slot = 1 - self._slot
         records = {
@@ -105,13 +109,18 @@ class VersionLedger:
         await self._store.put_fenced(records, self._run_id, caller.epoch)
         self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
         self.proofs = {proof.replica: proof for proof in proofs}
+        self.read_back = {}
 
-    async def save_proofs(self, proofs: Sequence[Proof]) -> None:
-        """Each with its version, also when another is live by now: its tokens may still wait."""
+    async def save_proofs(self, proofs: Sequence[Proof], right: Ranges = ()) -> None:
+        """Each with its version, also when another is live by now: its tokens may still wait.
+
+        `right`: the blocks that were read back of each and were right.
+        """
         for proof in proofs:
             if self.live and proof.version == self.live.version:
                 self.proofs[proof.replica] = proof
-            self._unwritten.setdefault(proof.version, {})[proof.replica] = proof
+                self.read_back[proof.replica] = right
+            self._unwritten.setdefault(proof.version, {})[proof.replica] = _row(proof, right)
         if proofs:
             await self._proofs_write()
 
@@ -155,7 +164,9 @@ class VersionLedger:
             tree["num_blocks"],
             tree["num_bytes"],
             tree["committed_at"],
-            tuple(Proof(version, name, tree["root"], *row) for name, row in tree["proofs"].items()),
+            tuple(
+                Proof(version, name, tree["root"], *row[:3]) for name, row in tree["proofs"].items()
+            ),
         )
 
     async def _write_members(self) -> None:
@@ -163,13 +174,13 @@ class VersionLedger:
 
     async def _write_proofs(self) -> None:
         for version in list(self._unwritten):
-            proofs, key = self._unwritten.pop(version), f"version/{version}"
+            rows, key = self._unwritten.pop(version), f"version/{version}"
             try:
                 if tree := await self._get(key):
-                    tree["proofs"] |= _proofs_to_json(proofs.values())
+                    tree["proofs"] |= rows
                     await self._put(key, tree)
             except BaseException:  # the next write has them
-                self._unwritten[version] = proofs | self._unwritten.get(version, {})
+                self._unwritten[version] = rows | self._unwritten.get(version, {})
                 raise
 
     async def _get(self, name: str) -> Any:
@@ -199,5 +210,13 @@ class _SharedWrite:
                 self._num_written = upto
 
 
-def _proofs_to_json(proofs: Iterable[Proof]) -> dict[str, list[Any]]:
-    return {p.replica: [p.num_blocks, p.num_loaded, p.fault] for p in proofs}
+def _row(proof: Proof, right: Ranges) -> list[Any]:
+    return [proof.num_blocks, proof.num_loaded, proof.fault, right]
+
+
+def _read_back(row: Sequence[Any]) -> Ranges:
+    """Which blocks were right. A row of an older version tells so only of all or of none."""
+    if len(row) > 3:
+        return tuple((first, end) for first, end in row[3])
+    num_blocks, num_loaded, _ = row
+    return ((0, num_blocks),) if num_loaded == num_blocks else ()
