@@ -206,6 +206,10 @@ class Coordinator:
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         return await self._ledger.list_proofs(versions)
 
+    async def list_faults(self, after: int) -> tuple[Proof, ...]:
+        """Proofs that have a fault, in the order in which it was found, without the first `after`."""
+        return await self._ledger.list_faults(after)
+
     async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
         """Committed ones, newest first; `limit` 0 means all."""
         return await self._ledger.list_versions(limit)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.control.members import Members
+from services.weight_sync.data.layout import numbers_of, unite
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
-from trimaran.store import Store
+from trimaran.store import Store, entries
 from trimaran.types import (
     Caller,
     Manifest,
@@ -124,6 +125,53 @@ class VersionLedger:
         if proofs:
             await self._proofs_write()
 
+    async def save_fault(self, proof: Proof, right: Ranges, wrong: Iterable[int]) -> None:
+        """`right`, `wrong`: blocks of a read-back that has found the proof's fault.
+
+        Every version that its maker had loaded since all the wrong blocks were last right has the
+        fault too.
+        """
+        known, tainted = await self._find_tainted(proof, wrong)
+        found = [(proof, unite(known, right)), *tainted]
+        for one, blocks in found:
+            await self.save_proofs([one], blocks)
+        rows = [[*_version(one), one.root, one.replica, *_row(one, ())[:3]] for one, _ in found]
+        await self._store.extend(f"{self._key}/faults", rows)
+
+    async def _find_tainted(
+        self, proof: Proof, wrong: Iterable[int]
+    ) -> tuple[Ranges, list[tuple[Proof, Ranges]]]:
+        """What was right of the proof's own version before, and the proofs of the versions between it
+        and the last good reading, newest first, each with its blocks."""
+        unknown, known = set(wrong), Ranges(())
+        tainted: list[tuple[Proof, Ranges]] = []
+        tree = await self._get(f"version/{proof.version}")
+        while tree:
+            version = VersionId(*tree["version"])
+            row = tree["proofs"].get(proof.replica)
+            right = _read_back(row) if row else ()
+            unknown -= set(numbers_of(right))
+            if version == proof.version:
+                known = right
+            if not unknown:
+                break
+            if row and version != proof.version and not row[2]:
+                fault = f"found at {proof.version}, not read back since: {proof.fault}"
+                before = Proof(version, proof.replica, tree["root"], *row[:2], fault)
+                tainted.append((before, right))
+            tree = await self._get(f"version/{tree['before']}") if tree["before"] else None
+        return known, tainted
+
+    async def list_faults(self, after: int = 0) -> tuple[Proof, ...]:
+        """Proofs of the run that have a fault, in the order in which it was found, without the first
+        `after` of them."""
+        found: list[Proof] = []
+        async for _, (lineage, step, root, maker, *row) in entries(
+            self._store, f"{self._key}/faults", after
+        ):
+            found.append(Proof(VersionId(lineage, step), maker, root, *row))
+        return tuple(found)
+
     async def save_members(self) -> None:
         await self._members_write()
 
@@ -208,6 +256,10 @@ class _SharedWrite:
                 upto = self._num_calls
                 await self._write()
                 self._num_written = upto
+
+
+def _version(proof: Proof) -> tuple[int, int]:
+    return proof.version.lineage, proof.version.step
 
 
 def _row(proof: Proof, right: Ranges) -> list[Any]:

@@ -12,7 +12,8 @@ is read first after it. So every block comes round, however fast versions follow
 
 A block that differs takes its replica out of routing at once. The proof of the
 version then keeps the fault, and once mended the replica makes tokens under another
-maker's name: which of the tokens were made before is not known.
+maker's name: which of the tokens were made before is not known. So is it with the versions
+before: each that the replica served since the block was last read back and right has the fault too.
 """
 
 from __future__ import annotations
@@ -69,18 +70,29 @@ def find_fault(
     manifest: Manifest, blocks: Sequence[Block], ranges: Ranges, digests: Iterable[str]
 ) -> str:
     """Names the first block whose digest is not the manifest's; empty when all are right."""
-    expected = list_digests(manifest)
     found = list(digests)
     if len(found) != count(ranges):
         return f"{len(found)} digests were read back for {count(ranges)} blocks"
-    for number, digest in zip(numbers_of(ranges), found, strict=True):
-        if digest != expected[number]:
-            block = blocks[number]
-            return (
-                f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
-                f" {block.tensor.axis}): loaded {digest} instead of {expected[number]}"
-            )
+    for number, digest in find_wrong(manifest, ranges, found).items():
+        block = blocks[number]
+        return (
+            f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
+            f" {block.tensor.axis}): loaded {digest} instead of"
+            f" {block.tensor.digests[block.index]}"
+        )
     return ""
+
+
+def find_wrong(manifest: Manifest, ranges: Ranges, digests: Sequence[str]) -> dict[int, str]:
+    """By number: each block whose digest is not the manifest's, with the digest that it has; every
+    block where it is not known which digest is whose."""
+    expected, wrong = list_digests(manifest), dict[int, str]()
+    if len(digests) != count(ranges):
+        return dict.fromkeys(numbers_of(ranges), "")
+    for number, digest in zip(numbers_of(ranges), digests, strict=True):
+        if digest != expected[number]:
+            wrong[number] = digest
+    return wrong
 
 
 class Windows:
@@ -124,6 +136,8 @@ class _Reading:
     maker: str
     right: Ranges = ()
     """Blocks that were read."""
+    wrong: tuple[int, ...] = ()
+    """Blocks that differ; the read-back ends with the portion that has some."""
     fault: str = ""
 
     @property
@@ -299,6 +313,7 @@ class ReadBackProver:
                     version, portion, self._config.prove_timeout
                 )
                 if fault := find_fault(manifest, blocks, portion, digests):
+                    reading.wrong = tuple(find_wrong(manifest, portion, digests))
                     reading.fault = fault
                     break
                 reading.right = unite(reading.right, portion)
@@ -307,7 +322,7 @@ class ReadBackProver:
     async def _conclude(self, member: Member, reading: _Reading) -> None:
         members, live, proof = self._pool.members, reading.live, reading.proof
         if proof.fault:  # whatever is loaded by now, tokens of it may still wait for their batch
-            await self._ledger.save_proofs([proof], reading.right)
+            await self._ledger.save_fault(proof, reading.right, reading.wrong)
         if not members.is_current(member) or not members.get(member.name).holds(live):
             return  # what was read back is loaded no longer
         if self._ledger.live != live and not proof.fault:
