@@ -51,11 +51,18 @@ from services.controller.router import Router
 from services.controller.scores import rewards_of, terms_of
 from services.controller.scoring import Scorer, missing_signal
 from services.controller.step_metrics import describe_proofs
+from services.controller.tainted import find_tainted
 from services.controller.validation import Validator
 from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
-from trimaran.errors import StaleEpochError, TrimaranError, first_error
+from trimaran.errors import (
+    DeadlineError,
+    StaleEpochError,
+    TrimaranError,
+    UnavailableError,
+    first_error,
+)
 from trimaran.types import (
     PolicyVersion,
     Prompt,
@@ -99,6 +106,8 @@ class Loop:
     num_skips_in_a_row: int = 0
     num_nonfinite_in_a_row: int = 0
     """Steps, since this controller began."""
+    num_faults: int = 0
+    """Of weight sync's faults, how many were looked at since this controller began."""
     num_replaced: int = 0
     """Groups without a signal, since the last batch was consumed."""
 
@@ -160,6 +169,7 @@ class Loop:
             self.lives.committed(groups)
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
+            await self.name_tainted()
             await self.reporter.written()
             if step == self.config.run.steps:  # before it is saved, as the others: for its score
                 await self.validate(step, self.config.validation.final_samples)
@@ -309,6 +319,26 @@ class Loop:
         )
         await self.router.update(routing)
         return metrics
+
+    async def name_tainted(self) -> None:
+        """Record what has trained from weights in which weight sync has found a fault since."""
+        known = max(self.num_faults, self.ledger.state.num_faults)
+
+        async def ask() -> tuple[Proof, ...]:
+            try:
+                return await self.weight_sync.list_faults(known)
+            except DeadlineError as error:  # it is frozen: to us that is as good as away
+                raise UnavailableError(str(error)) from None
+
+        faults = await patiently(ask, self.config.outage_timeout, "weight-sync")
+        self.num_faults = known + len(faults)
+        if not faults:
+            return
+        await self.ledger.flush()
+        for record in await find_tainted(self.ledger, faults, self.num_faults):
+            self.ledger.record(record)
+            self.reporter.tainted(record)
+        await self.ledger.flush()
 
     async def save_checkpoint(self) -> None:
         """Save the trainer's state, and collect what no kept checkpoint needs.

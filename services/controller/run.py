@@ -372,6 +372,7 @@ def _summary(
         "skipped": reporter.num_skipped,
         "replaced": reporter.num_replaced,
         "nonfinite_steps": totals.nonfinite_steps,
+        "tainted_groups": totals.tainted_groups,
         "faulted_share": reporter.faulted_share,
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from services.controller.greedy import FIRST_NUMBER
+from services.controller.group_life import GroupLife, read_life
+from services.controller.group_words import tell
+from services.controller.payloads import FolderPayloads
 from services.controller.proofs import Maker, ProofCheck
-from services.controller.records import Consumed, Generated, Issued, Scored
-from tests.controller.fakes import PROMPTS, World, make_config
+from services.controller.records import Consumed, Generated, Issued, Scored, Tainted
+from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
     Group,
@@ -45,6 +49,14 @@ def trained_makers(world: World) -> set[tuple[VersionId, str]]:
 
 def attempts(world: World, number: int) -> list[tuple[int, str]]:
     return [event[2:] for event in world.events if event[:2] == ("generate", number)]
+
+
+async def look_up(folder: Path, number: int) -> GroupLife:
+    store = SqliteStore(folder / "store.sqlite")
+    try:
+        return await read_life(store, FolderPayloads(folder / "payloads"), RUN_ID, number)
+    finally:
+        await store.close()
 
 
 def group_of(*makers: tuple[VersionId, str]) -> Group:
@@ -266,6 +278,44 @@ def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> Non
         world.close()
 
 
+def test_what_had_trained_when_a_fault_was_found_is_named_in_the_ledger(tmp_path: Path) -> None:
+    """After step 3 a fault is found that taints versions 0.0 and 0.1 of one replica."""
+    world = World(tmp_path, make_config(run={"steps": 5, "checkpoint_every": 2}))
+
+    async def find() -> None:
+        if world.trainer.step == 2:  # step 3 is under way
+            for step in (1, 0):
+                world.weight_sync.find_fault(VersionId(0, step), "rollout-1", "block 7 differs")
+
+    world.trainer.pace = find
+    run(world)
+    batches = world.trainer.batches[:2]
+    trained = [
+        (scored.group.number, scored.group.attempt)
+        for batch in batches
+        for scored in batch.groups
+        if "rollout-1" in {name for _, name in scored.makers}
+    ]
+    assert trained
+    named = [record for record in records(tmp_path) if isinstance(record, Tainted)]
+    versions = ("0.0", "0.1")
+    assert named == [
+        Tainted("rollout-1", versions, "block 7 differs", (1, 2), tuple(trained), num_faults=2)
+    ]
+    assert world.events.count(("tainted", "rollout-1", (1, 2))) == 1
+    assert world.ledger.state.totals.tainted_groups == len(trained)
+    number = trained[0][0]
+    life = asyncio.run(look_up(tmp_path, number))
+    assert life.tainted == named
+    assert any(
+        "a fault was found since in what rollout-1 had loaded" in line for line in tell(life)
+    )
+    again = World(tmp_path, make_config(run={"steps": 6}), {5: world.trainer.root})
+    again.weight_sync.faults = world.weight_sync.faults
+    run(again)  # which names nothing twice
+    assert sum(isinstance(record, Tainted) for record in records(tmp_path)) == 1
+
+
 def test_a_replay_trains_again_with_the_proofs_of_its_time(tmp_path: Path) -> None:
     """A fault that is found after a batch was trained cannot undo it, nor stop a resume."""
     config = make_config(run={"steps": 3, "checkpoint_every": 100, "deterministic": True})
@@ -294,7 +344,7 @@ def test_a_weight_sync_that_restarts_is_waited_for_and_no_replica_is_blamed(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
-    world.weight_sync.list_faults = [UnavailableError("refused"), DeadlineError("no answer")]
+    world.weight_sync.list_errors = [UnavailableError("refused"), DeadlineError("no answer")]
     run(world)
     assert world.trained_numbers() == list(range(GROUPS))
     assert [event for event in world.events if event[0] == "report"] == []

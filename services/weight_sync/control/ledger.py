@@ -166,10 +166,10 @@ class VersionLedger:
         """Proofs of the run that have a fault, in the order in which it was found, without the first
         `after` of them."""
         found: list[Proof] = []
-        async for _, (lineage, step, root, maker, *row) in entries(
-            self._store, f"{self._key}/faults", after
-        ):
-            found.append(Proof(VersionId(lineage, step), maker, root, *row))
+        async for _, row in entries(self._store, f"{self._key}/faults", after):
+            lineage, step, root, maker, num_blocks, num_loaded, fault = row
+            version = VersionId(lineage, step)
+            found.append(Proof(version, maker, root, num_blocks, num_loaded, fault))
         return tuple(found)
 
     async def save_members(self) -> None:
