@@ -692,7 +692,7 @@ class WeightSyncSection(Section):
     heartbeat_timeout: Annotated[float, Field(ge=1, le=MAX_SECONDS)] = 30
     """Silence after which a replica leaves routing."""
     sample_share: Annotated[float, Field(gt=0, le=1)] = 0.125
-    """Share of the blocks that each engine reads back after every other commit, in rotation."""
+    """Share of the blocks that an engine reads back at a time, in rotation; run.proof says how often."""
 
 
 class ValidationSection(Section):

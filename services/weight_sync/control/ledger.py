@@ -157,7 +157,7 @@ class VersionLedger:
                 break
             if row and version != proof.version and not row[2]:
                 fault = f"found at {proof.version}, not read back since: {proof.fault}"
-                before = Proof(version, proof.replica, tree["root"], *row[:2], fault)
+                before = Proof(version, proof.replica, tree["root"], row[0], row[1], fault)
                 tainted.append((before, right))
             tree = await self._get(f"version/{tree['before']}") if tree["before"] else None
         return known, tainted
