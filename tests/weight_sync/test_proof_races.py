@@ -113,12 +113,13 @@ def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_pat
             world.replicas["b"].proof = "wrong"
             await publish_all(coordinator, world, 3)
             await publish(coordinator, world, 4)
-            await until(lambda: "b" in coordinator.routing().unroutable)
+            async with asyncio.timeout(10):
+                while not (listed := await coordinator.list_faults(0)):
+                    await asyncio.sleep(0.01)
+            assert [(p.version.step, p.replica) for p in listed] == [(4, "b"), (3, "b")]
             found = await coordinator.list_proofs(versions)
             faulty = {(p.version.step, p.replica) for p in found if p.fault}
             assert faulty == {(3, "b"), (4, "b")}
-            listed = await coordinator.list_faults(0)
-            assert {(p.version.step, p.replica) for p in listed} == faulty
 
     asyncio.run(scenario())
 
