@@ -38,7 +38,7 @@ from trimaran.parallel import Layout
 from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
-from trimaran.types import MAX_PIXELS
+from trimaran.types import MAX_PIXELS, ProofLevel
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -165,6 +165,9 @@ class RunSection(Section):
     needs."""
     payload_quota_gib: Annotated[float, Field(gt=0, le=1 << 30)] | None = None
     """Of all payloads; a run that has no more room is held."""
+    proof: ProofLevel = ProofLevel.DELIVERED
+    """What must be known of the weights behind a token before it trains: delivered, sampled or loaded, as
+    docs/weight-plane.md says."""
     hold_timeout: Seconds = 3600
     """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
 
@@ -791,7 +794,7 @@ class WeightSyncSection(Section):
     heartbeat_timeout: Annotated[float, Field(ge=1, le=MAX_SECONDS)] = 30
     """Silence after which a replica leaves routing."""
     sample_share: Annotated[float, Field(gt=0, le=1)] = 0.125
-    """Share of the blocks that each engine reads back after every other commit, in rotation."""
+    """Share of the blocks that an engine reads back at a time, in rotation; run.proof says how often."""
 
 
 class ValidationSection(Section):

@@ -83,6 +83,7 @@ AXES = {
     "measure": "what `algorithm.loss` or `algorithm.correction` reports of each token, such as"
     " `clipped/share`; docs/algorithms.md has them",
     "transport": "`collective`, `memory` or `relay`",
+    "level": "`delivered`, `sampled` or `loaded`; docs/weight-plane.md has them",
 }
 
 METRICS = (
@@ -276,6 +277,11 @@ METRICS = (
         " hold",
     ),
     Metric("weight_sync/proof/seconds", "s", "reading back the last sample of blocks"),
+    Metric(
+        "weight_sync/proof/tokens/<level>",
+        "tokens",
+        "completion tokens of the batch whose weights had a proof of this level when it was chosen",
+    ),
     Metric(
         STEP_SECONDS,
         "s",

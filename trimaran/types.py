@@ -272,6 +272,24 @@ class Staged:
         return sum(self.bytes_by_transport.values())
 
 
+class ProofLevel(StrEnum):
+    """How far it is known that an engine computed with a version, least first.
+
+    Example: ProofLevel.LOADED.reaches(ProofLevel.SAMPLED)
+    """
+
+    DELIVERED = "delivered"
+    """The replica had every block in its host memory, with the right digest, and loaded from there."""
+    SAMPLED = "sampled"
+    """Besides, some blocks were read back from the engine, and all of these were right."""
+    LOADED = "loaded"
+    """Besides, every block was read back."""
+
+    def reaches(self, needed: ProofLevel) -> bool:
+        levels = tuple(ProofLevel)
+        return levels.index(self) >= levels.index(needed)
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What is known of one version on one replica.
@@ -279,6 +297,7 @@ class Proof:
     Example:
         proof = Proof(VersionId(0, 7), "rollout-0", "5f0c…", num_blocks=272, num_loaded=272)
         assert not proof.fault  # tokens of this version from this replica may train
+        assert proof.level is ProofLevel.LOADED
     """
 
     version: VersionId
@@ -289,9 +308,15 @@ class Proof:
     num_blocks: int
     """Blocks of the version that the replica has to hold, all of them verified as they landed."""
     num_loaded: int
-    """Of these, how many the largest read-back from the engine covered; all were right."""
+    """Of these, how many were read back from the engine since it loaded them; all were right."""
     fault: str = ""
     """Which block was read back and differs. Then no token of this version from this replica trains."""
+
+    @property
+    def level(self) -> ProofLevel:
+        if self.num_loaded >= self.num_blocks:
+            return ProofLevel.LOADED
+        return ProofLevel.SAMPLED if self.num_loaded else ProofLevel.DELIVERED
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,9 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         ]
         return weight_sync_pb2.ListProofsResponse(proofs=proofs)
 
+    async def ListFaults(self, request: Any, context: Any) -> Any:
+        return weight_sync_pb2.ListFaultsResponse()
+
 
 @lru_cache(maxsize=4096)
 def _answer(

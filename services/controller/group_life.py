@@ -20,6 +20,7 @@ from services.controller.records import (
     Replayed,
     Scored,
     Skipped,
+    Tainted,
     Tree,
     decode,
     encode,
@@ -45,6 +46,8 @@ class GroupLife:
     consumed: Consumed | None = None
     versions: list[Committed | Replayed] = field(default_factory=list)
     """What its step led to; more than one after a resume that opened a new lineage."""
+    tainted: list[Tainted] = field(default_factory=list)
+    """Faults that were found after it had trained, in the weights that made it."""
     verdicts_G: tuple[Verdict, ...] = ()
     """Of the last scored attempt; empty where its payload is not kept any more."""
 
@@ -56,11 +59,14 @@ class GroupLife:
         elif isinstance(record, Consumed):
             if self.group in dict(record.groups):
                 self.consumed = record
+        elif isinstance(record, Tainted):
+            if self.group in dict(record.groups):
+                self.tainted.append(record)
         elif isinstance(record, Committed | Replayed) and record.version.step == self.step:
             self.versions.append(record)
 
     def is_over(self, last: Record) -> bool:
-        """Whether no record behind `last` can be of the group."""
+        """Whether of all records behind `last` only a `Tainted` one can be of the group."""
         if self.records and isinstance(self.records[-1], Filtered | Skipped):
             return True
         # No resume begins before the oldest checkpoint, so none replays this step.
@@ -101,6 +107,7 @@ class GroupLife:
             "step": self.step,
             "proofs": [encode_proof(proof) for proof in self.proofs],
             "versions": [encode(record) for record in self.versions],
+            "tainted": [encode(record) for record in self.tainted],
             "completions": [_tree_of(verdict) for verdict in self.verdicts_G] or self._recorded(),
         }
 
@@ -130,15 +137,18 @@ async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: in
 
 async def find_records(store: Store, payloads: PayloadStore, run_id: str, group: int) -> GroupLife:
     """Reads of the ledger what may be of the group, a page at a time: from the last archived place at
-    which it was not issued yet up to the checkpoint behind which its step is not trained again."""
+    which it was not issued yet up to the checkpoint behind which its step is not trained again, and of
+    what follows only whether a fault was found later."""
     life = GroupLife(group)
     start = await find_start(store, payloads, run_id, lambda state: state["next_number"] <= group)
+    is_over = False
     async with contextlib.aclosing(read_trees(store, payloads, run_id, start.after)) as trees:
         async for _, tree in trees:
-            if _may_matter(tree, group):
+            if tree["kind"] == "tainted" or (not is_over and _may_matter(tree, group)):
                 record = decode(tree)
                 life.add(record)
-                if life.is_over(record):
+                is_over = is_over or life.is_over(record)
+                if is_over and life.step is None:  # it never trained
                     break
     return life
 

@@ -107,6 +107,11 @@ def _end(life: GroupLife) -> Iterator[str]:
         yield f"{again} version {record.version}, root {record.root}"
         if record.nonfinite:
             yield f"  updates of it were left out: {record.nonfinite}"
+    for record in life.tainted:
+        yield (
+            f"a fault was found since in what {record.replica} had loaded at its version"
+            f"{'s' * (len(record.versions) > 1)} {', '.join(record.versions)}: {record.fault}"
+        )
     if not life.versions:
         yield "the step is not committed yet"
 

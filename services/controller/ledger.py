@@ -160,6 +160,11 @@ class RunLedger:
         return self._chain.state
 
     @property
+    def source(self) -> tuple[Store, PayloadStore, str]:
+        """For who reads from it what is no longer in its state: store, payloads and run id."""
+        return self._store, self._payloads, self._chain.run_id
+
+    @property
     def anchor(self) -> LedgerEnd:
         """How far the ledger has come, with what is not yet flushed."""
         return LedgerEnd(self._chain.last, self._chain.head)

@@ -42,6 +42,11 @@ class Findings:
             f" {totals.reissues} times one was issued again"
         )
         yield f"steps      {state.step} committed, lineage {state.lineage}"
+        if totals.tainted_groups:
+            yield (
+                f"tainted    {totals.tainted_groups} groups had trained when a fault was found in the"
+                " weights that made them; their records say which"
+            )
         yield f"payloads   {self.num_payloads} were read and are unaltered"
         yield f"anchors    {self.num_anchors} agree"
         for fault in self.faults:

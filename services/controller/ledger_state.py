@@ -33,6 +33,7 @@ from services.controller.records import (
     Replayed,
     Scored,
     Skipped,
+    Tainted,
     Timed,
     decode_proof,
 )
@@ -103,6 +104,8 @@ class Totals:
     skipped: int = 0
     reissues: int = 0
     nonfinite_steps: int = 0
+    tainted_groups: int = 0
+    """They trained, and later a fault was found in the weights that made them; once for each replica."""
     timed_groups: int = 0
     """In steps whose seconds are known: a controller that died did not time its last one."""
     timed_seconds: float = 0.0
@@ -134,6 +137,8 @@ class LedgerState:
     checkpoints: list[int] = field(default_factory=list)
     """The kept ones."""
     totals: Totals = field(default_factory=Totals)
+    num_faults: int = 0
+    """Of weight sync's faults, how many were dealt with when tokens that they taint had trained."""
 
     @property
     def has_pending_batch(self) -> bool:
@@ -205,6 +210,9 @@ class LedgerState:
                 self.lineage = lineage
             case Replayed():
                 self._set_version(record)
+            case Tainted():
+                self.totals.tainted_groups += len(record.groups)
+                self.num_faults = max(self.num_faults, record.num_faults)
             case Checkpointed(step, _, oldest):
                 self._keep_from(oldest, step)
 
@@ -302,6 +310,7 @@ def decode_state(tree: Mapping[str, Any]) -> LedgerState:
         lineage=tree["lineage"],
         checkpoints=list(tree["checkpoints"]),
         totals=Totals(**tree["totals"]),
+        num_faults=tree.get("num_faults", 0),
     )
 
 

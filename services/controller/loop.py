@@ -50,12 +50,20 @@ from services.controller.resume import open_groups
 from services.controller.router import Router
 from services.controller.scores import rewards_of, terms_of
 from services.controller.scoring import Scorer, missing_signal
+from services.controller.step_metrics import describe_proofs
+from services.controller.tainted import find_tainted
 from services.controller.validation import Validator
 from trimaran import scope, tracing
 from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError
-from trimaran.errors import StaleEpochError, TrimaranError, first_error
+from trimaran.errors import (
+    DeadlineError,
+    StaleEpochError,
+    TrimaranError,
+    UnavailableError,
+    first_error,
+)
 from trimaran.types import (
     PolicyVersion,
     Prompt,
@@ -99,6 +107,8 @@ class Loop:
     num_skips_in_a_row: int = 0
     num_nonfinite_in_a_row: int = 0
     """Steps, since this controller began."""
+    num_faults: int = 0
+    """Of weight sync's faults, how many were looked at since this controller began."""
     num_replaced: int = 0
     """Groups without a signal, since the last batch was consumed."""
 
@@ -160,6 +170,7 @@ class Loop:
             self.lives.committed(groups)
             self.router.cut_activities()
             self.report(batch, answer, sync_metrics)
+            await self.name_tainted()
             await self.reporter.written()
             if step == self.config.run.steps:  # before it is saved, as the others: for its score
                 await self.validate(step, self.config.validation.final_samples)
@@ -173,7 +184,7 @@ class Loop:
         """The next batch whose tokens are all proven; a group that is not is reissued before."""
         while True:
             groups = await self.buffer.take()
-            proofs, unproven = await self.prover.prove(groups)
+            proofs, unproven = await self.prover.prove(groups, self.router.live)
             if not unproven:
                 return groups, proofs
             self.reissues |= {number: why.reissue for number, why in unproven.items()}
@@ -291,7 +302,8 @@ class Loop:
 
         Raises TrimaranError after too many steps in a row with numbers that are not finite.
         """
-        seconds = self.reporter.step(batch, answer, synced)
+        proofs = self.ledger.state.steps[batch.step].proofs
+        seconds = self.reporter.step(batch, answer, {**synced, **describe_proofs(batch, proofs)})
         self.ledger.record(Timed(batch.step, seconds))
         self.num_nonfinite_in_a_row = self.num_nonfinite_in_a_row + 1 if answer.nonfinite else 0
         if self.num_nonfinite_in_a_row >= self.config.trainer.max_nonfinite_steps:
@@ -305,8 +317,9 @@ class Loop:
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
         """Returns weight sync's metrics once the version is live; waits for one that restarts."""
         sync = self.config.weight_sync
-        # The senders answer, a replica joins, and where none was proven yet one becomes routable.
-        waits = 3 * sync.join_timeout + sync.prove_timeout
+        # The senders answer, a replica joins, the version before is read back, and where no replica was
+        # proven yet one becomes routable.
+        waits = 3 * sync.join_timeout + 2 * sync.prove_timeout
         timeout = waits + sync.stage_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
         routing, metrics = await patiently(
             lambda: self.weight_sync.publish_version(version, timeout),
@@ -315,6 +328,26 @@ class Loop:
         )
         await self.router.update(routing)
         return metrics
+
+    async def name_tainted(self) -> None:
+        """Record what has trained from weights in which weight sync has found a fault since."""
+        known = max(self.num_faults, self.ledger.state.num_faults)
+
+        async def ask() -> tuple[Proof, ...]:
+            try:
+                return await self.weight_sync.list_faults(known)
+            except DeadlineError as error:  # it is frozen: to us that is as good as away
+                raise UnavailableError(str(error)) from None
+
+        faults = await patiently(ask, self.config.outage_timeout, "weight-sync")
+        self.num_faults = known + len(faults)
+        if not faults:
+            return
+        await self.ledger.flush()
+        for record in await find_tainted(self.ledger, faults, self.num_faults):
+            self.ledger.record(record)
+            self.reporter.tainted(record)
+        await self.ledger.flush()
 
     async def save_checkpoint(self) -> None:
         """Save the trainer's state, and collect what no kept checkpoint needs.

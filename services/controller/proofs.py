@@ -3,7 +3,8 @@
 Weight sync keeps a proof for each version on each replica: the replica held these weights, block by
 block. Tokens without a good proof must not train. Each group is checked twice: when it has been
 generated, so that nothing is scored in vain, and when its batch is about to train, because a fault
-may be found in the meantime.
+may be found in the meantime. Then each proof must also have the level that `run.proof` names; that of the
+live version may still get there, and is waited for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from services.controller.patience import RETRY_SECONDS, patiently
 from services.controller.records import Reissue
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
-from trimaran.types import Group, Proof, ScoredGroup, VersionId
+from trimaran.types import Group, Proof, ProofLevel, ScoredGroup, VersionId
 
 SETTLE_SECONDS = 5.0
 """A replica may speak for a version a moment before its proof stands in the store."""
@@ -70,12 +71,16 @@ class ProofCheck:
         settle: float = SETTLE_SECONDS,
         poll: float = POLL_SECONDS,
         retry: float = RETRY_SECONDS,
+        needed: ProofLevel = ProofLevel.DELIVERED,
+        prove_timeout: float = 0.0,
     ) -> None:
-        """All in seconds. `patience`: `outage_timeout`, for which a weight sync that is away is
+        """`needed`: `run.proof`. The rest in seconds. `patience`: `outage_timeout`, for which a weight sync that is away is
         waited for; it is asked each `retry`. `settle`: for how long a missing proof is waited for;
-        it is asked for each `poll`."""
+        it is asked for each `poll`. `prove_timeout`: for how long a read-back of the live version is
+        waited for."""
         self._weight_sync, self._patience = weight_sync, patience
         self._settle, self._poll, self._retry = settle, poll, retry
+        self._needed, self._prove_timeout = needed, prove_timeout
         self._good: dict[Maker, Proof] = {}
         """Seen since the last batch was proven."""
         self._asking: dict[tuple[VersionId, ...], asyncio.Task[dict[Maker, Proof]]] = {}
@@ -87,20 +92,34 @@ class ProofCheck:
         if makers <= self._good.keys():
             return None
         proofs = await self._fetch(makers, self._share)
-        return _first_unproven(makers, proofs)
+        return _first_unproven(makers, proofs, ProofLevel.DELIVERED)
 
     async def prove(
-        self, groups: Sequence[ScoredGroup]
+        self, groups: Sequence[ScoredGroup], live: VersionId | None = None
     ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
         """The proofs of the batch's tokens, one for each version and replica; and by number the
-        groups that have tokens without a good proof."""
+        groups that have tokens without a good proof. `live`: the version that is; a proof of an older
+        one stays as it is."""
         of_groups = {scored.group.number: scored.makers for scored in groups}
         makers = frozenset[Maker]().union(*of_groups.values())
+        deadline = time.monotonic() + self._prove_timeout
         proofs = await self._fetch(makers, self._list)
+        while self._may_rise(makers, proofs, live) and time.monotonic() < deadline:
+            await asyncio.sleep(self._poll)
+            proofs = await self._fetch(makers, self._list)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
-        found = {number: _first_unproven(its, proofs) for number, its in of_groups.items()}
+        found = {
+            number: _first_unproven(its, proofs, self._needed) for number, its in of_groups.items()
+        }
         unproven = {number: why for number, why in found.items() if why}
         return tuple(proofs[maker] for maker in sorted(makers & proofs.keys())), unproven
+
+    def _may_rise(
+        self, makers: Set[Maker], proofs: Mapping[Maker, Proof], live: VersionId | None
+    ) -> bool:
+        """Whether a proof is below the level that is needed, and its read-back may be under way."""
+        known = (proofs[maker] for maker in makers & proofs.keys() if maker[0] == live)
+        return any(not proof.fault and not proof.level.reaches(self._needed) for proof in known)
 
     async def _fetch(self, makers: Set[Maker], ask: Ask) -> dict[Maker, Proof]:
         """The proofs that exist, after `settle` seconds at most for those that are missing."""
@@ -135,11 +154,16 @@ class ProofCheck:
         return {(proof.version, proof.replica): proof for proof in listed}
 
 
-def _first_unproven(makers: Set[Maker], proofs: Mapping[Maker, Proof]) -> Unproven | None:
+def _first_unproven(
+    makers: Set[Maker], proofs: Mapping[Maker, Proof], needed: ProofLevel
+) -> Unproven | None:
     for version, replica in sorted(makers):
         proof = proofs.get((version, replica))
         if proof is None:
             return Unproven(version, replica, "there is no proof that it held that version")
         if proof.fault:
             return Unproven(version, replica, proof.fault)
+        if not proof.level.reaches(needed):
+            reason = f"the proof's level is {proof.level}, and run.proof is {needed}"
+            return Unproven(version, replica, reason)
     return None

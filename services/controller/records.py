@@ -234,6 +234,27 @@ class Checkpointed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tainted:
+    """Groups that had trained when a wrong block was found in the engine that made their tokens.
+
+    Example:
+        Tainted("rollout-1", ("0.2", "0.3"), "w block 2 …", (3, 4), ((17, 1), (25, 1)), num_faults=2)
+    """
+
+    replica: str
+    """As in the segments."""
+    versions: tuple[str, ...]
+    """Which it may have served with that block: since this was last read back and right."""
+    fault: str
+    steps: tuple[int, ...]
+    """In which the groups have trained."""
+    groups: tuple[tuple[int, int], ...]
+    """(group, attempt) of those with tokens of these versions."""
+    num_faults: int
+    """Of weight sync's faults, how many are dealt with."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted:
     """What all records before this one add up to, so that a reader can begin here.
 
@@ -264,6 +285,7 @@ Record = (
     | Branched
     | Replayed
     | Checkpointed
+    | Tainted
     | Compacted
 )
 TYPES: Mapping[str, type[Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}
@@ -342,6 +364,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "makers": lambda rows: tuple((replica, version) for replica, version in rows),
     "rewards": tuple,
     "terms": lambda rows: tuple((name, tuple(values)) for name, values in rows),
+    "versions": tuple,
+    "steps": tuple,
     "groups": lambda rows: tuple((group, attempt) for group, attempt in rows),
     "proofs": lambda trees: tuple(map(decode_proof, trees)),
 }

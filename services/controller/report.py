@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from services.controller.busy_time import BusyTime
 from services.controller.disk import told_when_full
 from services.controller.events import RunLog
+from services.controller.records import Tainted
 from services.controller.room import Room
 from services.controller.step_metrics import (
     count_faulted,
@@ -183,6 +184,15 @@ class Reporter:
         logger.info("released: %s", text)
         self._holds.pop(by, None)
         self._log.emit(EventKind.RELEASED, values, text, held="; ".join(self._holds.values()))
+
+    def tainted(self, record: Tainted) -> None:
+        versions = f"{record.versions[0]} to {record.versions[-1]}"
+        logger.warning(
+            "%d groups have trained, in steps %s, with tokens of %s at versions %s, in which a fault was"
+            " found since: %s; the ledger names them",
+            *(len(record.groups), ", ".join(map(str, record.steps)), record.replica, versions),
+            record.fault,
+        )
 
     def replica_lost(self, name: str, reason: str) -> None:
         logger.warning("%s left routing: %s", name, reason)

@@ -123,6 +123,11 @@ class Router:
             async with self._changed:
                 self._wake()
 
+    @property
+    def live(self) -> VersionId | None:
+        """The version that weight sync last said is."""
+        return self._routing.live.version if self._routing.live else None
+
     async def update(self, routing: Routing) -> None:
         """Take over newer routing; an answer that was overtaken by a publication is dropped."""
         before = self._routing

@@ -31,7 +31,7 @@ from services.controller.resume import replay
 from services.controller.room import HeldError, Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
-from services.controller.step_metrics import count_devices
+from services.controller.step_metrics import count_devices, describe_proofs
 from services.controller.validation import Validation, Validator
 from trimaran import rpc
 from trimaran.clients import (
@@ -191,7 +191,8 @@ async def _conduct(
     def on_step(batch: TrainingBatch, answer: TrainAnswer) -> None:
         """A crash between a step's commit and its row leaves the row to us."""
         if batch.step not in written:
-            reporter.step(batch, answer, {})
+            proofs = state.steps[batch.step].proofs
+            reporter.step(batch, answer, describe_proofs(batch, proofs))
 
     version, pending = await replay(loop.ledger, loop.trainer, config, on_step)
     reporter.running(state.step, goals.state(RunState.RUNNING))
@@ -285,7 +286,12 @@ def _assemble(
         on_back=reporter.replica_back,
         on_busy=reporter.replica_busy,
     )
-    prover = ProofCheck(services.weight_sync, config.outage_timeout)
+    prover = ProofCheck(
+        services.weight_sync,
+        config.outage_timeout,
+        needed=config.run.proof,
+        prove_timeout=config.weight_sync.prove_timeout,
+    )
     maker = GroupMaker(router, prover, config)
     gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
@@ -368,6 +374,7 @@ def _summary(
         "skipped": reporter.num_skipped,
         "replaced": reporter.num_replaced,
         "nonfinite_steps": totals.nonfinite_steps,
+        "tainted_groups": totals.tainted_groups,
         "faulted_share": reporter.faulted_share,
         "indigestible_share": reporter.indigestible_share,
         "lineage": state.lineage,

@@ -5,7 +5,7 @@ Each key is declared in trimaran/metrics.py, which says what it means.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -20,7 +20,7 @@ from trimaran.metrics import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from trimaran.types import Faulted, Score, ScoredGroup, TrainingBatch, Verdict
+from trimaran.types import Faulted, Proof, ProofLevel, Score, ScoredGroup, TrainingBatch, Verdict
 
 PART_MARK = "."
 """In "term.part"; no term's own name holds it."""
@@ -65,6 +65,21 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
         LAG_MAX: max(lags, default=0),
         **describe_terms(verdicts),
     }
+
+
+def describe_proofs(batch: TrainingBatch, proofs: Sequence[Proof]) -> dict[str, float]:
+    """Completion tokens of the batch by the level of their proofs: one for each level, also for none.
+
+    Example: describe_proofs(batch, proofs)["weight_sync/proof/tokens/loaded"]  # 4096.0
+    """
+    levels = {(proof.version, proof.replica): proof.level for proof in proofs}
+    counts = Counter[ProofLevel]()
+    for scored in batch.groups:
+        for completion in scored.group.completions_G:
+            for segment in completion.segments:
+                if level := levels.get((segment.version, segment.replica)):
+                    counts[level] += segment.end - segment.start
+    return {f"weight_sync/proof/tokens/{level}": float(counts[level]) for level in ProofLevel}
 
 
 def describe_terms(verdicts: Sequence[Verdict]) -> dict[str, float]:

@@ -162,7 +162,7 @@ class TrainerRank:
         """
         under_way = self._training is not None and self._training[0] == batch.step
         if batch.step != self._step and not under_way:
-            check_proofs(batch, proofs, recorded_roots)
+            check_proofs(batch, proofs, recorded_roots, self._config.run.proof)
 
     async def train(self, batch: TrainingBatch, lineage: int = 0) -> TrainAnswer:
         """The next step runs; the same step answers again; any other raises OutOfOrderError.

@@ -77,6 +77,13 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         proofs = await self._coordinator.list_proofs(versions)
         return pb.ListProofsResponse(proofs=[wire.encode_proof(proof) for proof in proofs])
 
+    async def ListFaults(
+        self, request: pb.ListFaultsRequest, context: Any
+    ) -> pb.ListFaultsResponse:
+        await self._coordinator.meet(wire.decode_caller(request.caller))
+        proofs = await self._coordinator.list_faults(request.after)
+        return pb.ListFaultsResponse(proofs=[wire.encode_proof(proof) for proof in proofs])
+
     async def ListVersions(
         self, request: pb.ListVersionsRequest, context: Any
     ) -> pb.ListVersionsResponse:
@@ -115,6 +122,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
             connect_rollout=lambda replica, caller: RolloutClient(
                 replica.address, caller, run.trust
             ),
+            level=config.run.proof,
         )
         await _serve(address, coordinator, store, run.trust)
     finally:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
 from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
-from services.controller.records import Filtered, Record, Skipped, decode_proof
+from services.controller.records import Filtered, Record, Skipped, Tainted, decode_proof
 from services.controller.resume import replay
 from services.controller.room import Room
 from services.controller.router import Router
@@ -175,20 +175,32 @@ class FakeWeightSync:
         trees = json.loads(proofs.read_text()) if proofs.exists() else []
         stored = [decode_proof(tree) for tree in trees]
         self.proofs = {(proof.version, proof.replica): proof for proof in stored}
+        self.num_loaded = 1
+        """Of the four blocks, in the proofs of what is published from now on."""
         self.missing: set[tuple[VersionId, str]] = set()
-        self.list_faults: list[Exception] = []
+        self.list_errors: list[Exception] = []
+        self.faults: list[Proof] = []
 
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         self.events.append(("list proofs", tuple(versions)))
         await self.list_pace()
-        if self.list_faults:
-            raise self.list_faults.pop()
+        if self.list_errors:
+            raise self.list_errors.pop()
         proven = {m: p for m, p in self.proofs.items() if m not in self.missing}
         return tuple(p for (version, _), p in proven.items() if version in versions)
 
+    async def list_faults(self, after: int) -> tuple[Proof, ...]:
+        return tuple(self.faults[after:])
+
     def find_fault(self, version: VersionId, name: str, fault: str) -> None:
         """What a read-back may find at any time."""
-        self._prove(Proof(version, name, "root", 4, 1, fault))
+        found = Proof(version, name, "root", 4, 1, fault)
+        self.faults.append(found)
+        self._prove(found)
+
+    def read_back(self, version: VersionId, name: str) -> None:
+        """All of it, and all is right."""
+        self._prove(replace(self.proofs[version, name], num_loaded=4))
 
     def _prove(self, *proofs: Proof) -> None:
         self.proofs |= {(proof.version, proof.replica): proof for proof in proofs}
@@ -204,7 +216,7 @@ class FakeWeightSync:
         self.live = version
         self._prove(
             *(
-                Proof(version.version, name, version.root, 4, 1)
+                Proof(version.version, name, version.root, 4, self.num_loaded)
                 for name in self.names
                 if (version.version, name) not in self.proofs
             )
@@ -299,6 +311,9 @@ class FakeReporter:
     def released(self, text: str, values: Mapping[str, float]) -> None:
         self.events.append(("released",))
 
+    def tainted(self, record: Tainted) -> None:
+        self.events.append(("tainted", record.replica, record.steps))
+
     def checkpoint(self, step: int, path: str, root: str) -> None:
         self.events.append(("saved", step, root))
 
@@ -373,7 +388,11 @@ class World:
         )
         reporter: Any = FakeReporter(self.events, self.validations)
         prover = ProofCheck(
-            fake.weight_sync, self.config.outage_timeout, self.settle, poll=0.01, retry=0.01
+            *(fake.weight_sync, self.config.outage_timeout, self.settle),
+            poll=0.01,
+            retry=0.01,
+            needed=self.config.run.proof,
+            prove_timeout=self.config.weight_sync.prove_timeout,
         )
         maker = GroupMaker(router, prover, self.config)
         gate = FaultedGate(self.config, reporter.held, reporter.released, short_wait)

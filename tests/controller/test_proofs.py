@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 from services.controller.greedy import FIRST_NUMBER
+from services.controller.group_life import GroupLife, read_life
+from services.controller.group_words import tell
+from services.controller.payloads import FolderPayloads
 from services.controller.proofs import Maker, ProofCheck
-from services.controller.records import Consumed, Generated, Issued, Scored
-from tests.controller.fakes import PROMPTS, World, make_config
+from services.controller.records import Consumed, Generated, Issued, Scored, Tainted
+from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
     Group,
     Proof,
+    ProofLevel,
     ScoredGroup,
     Segment,
     Verdict,
@@ -44,6 +49,14 @@ def trained_makers(world: World) -> set[tuple[VersionId, str]]:
 
 def attempts(world: World, number: int) -> list[tuple[int, str]]:
     return [event[2:] for event in world.events if event[:2] == ("generate", number)]
+
+
+async def look_up(folder: Path, number: int) -> GroupLife:
+    store = SqliteStore(folder / "store.sqlite")
+    try:
+        return await read_life(store, FolderPayloads(folder / "payloads"), RUN_ID, number)
+    finally:
+        await store.close()
 
 
 def group_of(*makers: tuple[VersionId, str]) -> Group:
@@ -184,6 +197,125 @@ def test_faults_at_any_time_break_neither_order_nor_lag(tmp_path: Path, max_lag:
     assert max(world.lags()) <= max_lag
 
 
+def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(tmp_path: Path) -> None:
+    """Nothing trains before; nothing is made again for it."""
+    world = World(tmp_path, make_config(run={"steps": 3, "proof": "loaded", "max_lag": 1}))
+    trained_at: list[bool] = []
+    readings: dict[VersionId, asyncio.Task[None]] = {}
+    answer = world.weight_sync.get_routing
+
+    async def read_back(version: VersionId) -> None:
+        await asyncio.sleep(0.1)
+        for name in world.weight_sync.names:
+            world.weight_sync.read_back(version, name)
+
+    async def get_routing() -> Any:
+        live = world.weight_sync.live
+        if live and live.version not in readings:
+            readings[live.version] = asyncio.create_task(read_back(live.version))
+        return await answer()
+
+    async def until_read_back() -> None:
+        await asyncio.gather(*readings.values())  # weight sync replaces no version before
+
+    async def note() -> None:
+        levels = {maker: proof.level for maker, proof in world.weight_sync.proofs.items()}
+        trained_at.append(all(levels[m] is ProofLevel.LOADED for m in trained_makers(world)))
+
+    world.weight_sync.get_routing, world.weight_sync.pace = get_routing, until_read_back
+    world.trainer.pace = note
+    run(world)
+    assert trained_at == [True] * 3
+    assert all(len(attempts(world, number)) == 1 for number in range(3 * GROUPS))
+
+
+def test_tokens_whose_weights_never_reach_the_level_are_made_again(tmp_path: Path) -> None:
+    config = make_config(
+        run={"steps": 1, "proof": "sampled", "max_attempts": 99},
+        weight_sync={"prove_timeout": 0.05},
+    )
+    world = World(tmp_path, config)
+    world.weight_sync.num_loaded = 0
+
+    async def body() -> None:
+        running = asyncio.create_task(world.run())
+        while not any(len(attempts(world, number)) > 1 for number in range(GROUPS)):
+            await asyncio.sleep(0.01)
+        assert not world.trainer.batches
+        for name in world.weight_sync.names:
+            world.weight_sync.read_back(START, name)
+        await running
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 30))
+    finally:
+        world.close()
+    again = [r for r in records(tmp_path) if isinstance(r, Issued) and r.reissue]
+    assert again
+    for record in again:
+        assert record.reissue
+        assert "the proof's level is delivered, and run.proof is sampled" in record.reissue.cause
+    assert world.trained_numbers() == list(range(GROUPS))
+
+
+def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> None:
+    """Its version is live no longer."""
+    world = World(tmp_path, make_config())
+    maker = (START, "rollout-0")
+    world.weight_sync._prove(Proof(*maker, "root", 4, 0))
+
+    async def body() -> None:
+        fake: Any = world.weight_sync
+        prover = ProofCheck(fake, 5.0, needed=ProofLevel.LOADED, prove_timeout=3600)
+        scored = [ScoredGroup(group_of(maker), ())]
+        async with asyncio.timeout(5):
+            _, unproven = await prover.prove(scored, VersionId(0, 1))
+        assert unproven[0].version == START
+
+    try:
+        asyncio.run(body())
+    finally:
+        world.close()
+
+
+def test_what_had_trained_when_a_fault_was_found_is_named_in_the_ledger(tmp_path: Path) -> None:
+    """After step 3 a fault is found that taints versions 0.0 and 0.1 of one replica."""
+    world = World(tmp_path, make_config(run={"steps": 5, "checkpoint_every": 2}))
+
+    async def find() -> None:
+        if world.trainer.step == 2:  # step 3 is under way
+            for step in (1, 0):
+                world.weight_sync.find_fault(VersionId(0, step), "rollout-1", "block 7 differs")
+
+    world.trainer.pace = find
+    run(world)
+    batches = world.trainer.batches[:2]
+    trained = [
+        (scored.group.number, scored.group.attempt)
+        for batch in batches
+        for scored in batch.groups
+        if "rollout-1" in {name for _, name in scored.makers}
+    ]
+    assert trained
+    named = [record for record in records(tmp_path) if isinstance(record, Tainted)]
+    versions = ("0.0", "0.1")
+    assert named == [
+        Tainted("rollout-1", versions, "block 7 differs", (1, 2), tuple(trained), num_faults=2)
+    ]
+    assert world.events.count(("tainted", "rollout-1", (1, 2))) == 1
+    assert world.ledger.state.totals.tainted_groups == len(trained)
+    number = trained[0][0]
+    life = asyncio.run(look_up(tmp_path, number))
+    assert life.tainted == named
+    assert any(
+        "a fault was found since in what rollout-1 had loaded" in line for line in tell(life)
+    )
+    again = World(tmp_path, make_config(run={"steps": 6}), {5: world.trainer.root})
+    again.weight_sync.faults = world.weight_sync.faults
+    run(again)  # which names nothing twice
+    assert sum(isinstance(record, Tainted) for record in records(tmp_path)) == 1
+
+
 def test_a_replay_trains_again_with_the_proofs_of_its_time(tmp_path: Path) -> None:
     """A fault that is found after a batch was trained cannot undo it, nor stop a resume."""
     config = make_config(run={"steps": 3, "checkpoint_every": 100, "deterministic": True})
@@ -212,7 +344,7 @@ def test_a_weight_sync_that_restarts_is_waited_for_and_no_replica_is_blamed(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
-    world.weight_sync.list_faults = [UnavailableError("refused"), DeadlineError("no answer")]
+    world.weight_sync.list_errors = [UnavailableError("refused"), DeadlineError("no answer")]
     run(world)
     assert world.trained_numbers() == list(range(GROUPS))
     assert [event for event in world.events if event[0] == "report"] == []

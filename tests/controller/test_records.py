@@ -47,7 +47,7 @@ def test_its_hash_is_the_same_before_and_after(record: Record) -> None:
 def test_a_kind_is_the_types_name() -> None:
     assert set(TYPES) == {
         *("opened", "began", "issued", "generated", "scored", "filtered", "skipped", "consumed"),
-        *("committed", "timed", "branched", "replayed", "checkpointed", "compacted"),
+        *("committed", "timed", "branched", "replayed", "checkpointed", "tainted", "compacted"),
     }
     assert encode(Issued(17, 2, "p", Reissue("it died", "rollout-0"))) == {
         "kind": "issued",

@@ -190,6 +190,9 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         ]
         return weight_sync_pb2.ListProofsResponse(proofs=[wire.encode_proof(p) for p in proofs])
 
+    async def ListFaults(self, request: Any, context: Any) -> Any:
+        return weight_sync_pb2.ListFaultsResponse()
+
     async def ReportReplica(self, request: Any, context: Any) -> Any:
         self.lost[request.name] = request.reason
         if self.pool.heals:

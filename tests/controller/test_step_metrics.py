@@ -6,6 +6,7 @@ from services.controller.step_metrics import (
     count_faulted,
     describe_batch,
     describe_pace,
+    describe_proofs,
 )
 from tests.controller.fakes import PROMPTS, make_config
 from trimaran.metrics import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
@@ -13,6 +14,7 @@ from trimaran.types import (
     Completion,
     Faulted,
     Group,
+    Proof,
     Score,
     ScoredGroup,
     Segment,
@@ -148,3 +150,15 @@ def test_a_use_is_also_one_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None
     with scoring:
         now = 6.0
     assert (generating.cut(), scoring.cut(), whole.cut()) == (4.0, 3.0, 6.0)
+
+
+def test_tokens_are_counted_by_the_level_of_their_proofs() -> None:
+    made = (completion(3, "stop", 1, 1, 2), completion(2, "stop", 2, 3))
+    batch = TrainingBatch(4, (group(5, *((one, Score(1.0)) for one in made)),))
+    loaded = {1: 4, 2: 1, 3: 0}
+    proofs = [Proof(VersionId(0, step), "r", "root", 4, num) for step, num in loaded.items()]
+    assert describe_proofs(batch, proofs) == {
+        "weight_sync/proof/tokens/delivered": 1,
+        "weight_sync/proof/tokens/sampled": 2,
+        "weight_sync/proof/tokens/loaded": 2,
+    }

@@ -139,10 +139,8 @@ MUTATIONS = (
     Mutation(
         "a replica that joins is read back in full",
         "services/weight_sync/control/proving.py",
-        "        proof = await self._read_back(member, live, manifest, ((0, manifest.num_blocks),))\n",
-        """        maker, count = self._pool.members.newest(member).maker, manifest.num_blocks
-        proof = Proof(live.version, maker, live.root, count, count)
-""",
+        "        await self._read_back(member, reading, everything, PORTION_BYTES)\n",
+        "        reading.right = everything\n",
         ("tests/weight_sync/test_proving.py::test_a_joiner_with_a_wrong_block_is_never_routable",),
     ),
     Mutation(
@@ -153,6 +151,70 @@ MUTATIONS = (
         (
             "tests/weight_sync/test_proving.py::test_a_fault_names_tensor_and_block",
             "tests/weight_sync/test_together.py::test_a_wrong_bit_in_an_engine_is_found_and_mended",
+        ),
+    ),
+    Mutation(
+        "the trainer refuses tokens of weights below the level that the run needs",
+        "services/trainer/provenance.py",
+        "    if not proof.level.reaches(needed):\n",
+        "    if False:\n",
+        (
+            "tests/trainer/test_provenance.py"
+            "::test_a_proof_below_the_level_that_the_run_needs_is_refused",
+        ),
+    ),
+    Mutation(
+        "a batch waits until its weights have been read back as far as the run needs",
+        "services/controller/proofs.py",
+        "        while self._may_rise(makers, proofs, live) and time.monotonic() < deadline:\n",
+        "        while False:\n",
+        (
+            "tests/controller/test_proofs.py"
+            "::test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs",
+        ),
+    ),
+    Mutation(
+        "no version is replaced before it was read back as far as the run needs",
+        PUBLISHING,
+        "        await self._prover.finish_sample()\n",
+        "        await self._prover.stop()\n",
+        (
+            "tests/weight_sync/test_proving.py"
+            "::test_a_run_that_needs_all_read_back_replaces_no_version_before",
+            "tests/weight_sync/test_proving.py"
+            "::test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up",
+        ),
+    ),
+    Mutation(
+        "a window that a commit cuts off goes on after it",
+        "services/weight_sync/control/proving.py",
+        "        while num_blocks and not self.is_open(name):\n",
+        "        for _ in range(1):\n",
+        (
+            "tests/weight_sync/test_proving.py"
+            "::test_a_window_that_a_commit_cuts_off_goes_on_after_it",
+        ),
+    ),
+    Mutation(
+        "a fault taints every version since its block was last right",
+        LEDGER,
+        "        found = [(proof, unite(known, right)), *tainted]\n",
+        "        found = [(proof, unite(known, right))]\n",
+        (
+            "tests/weight_sync/test_proof_races.py"
+            "::test_a_fault_taints_every_version_since_the_block_was_last_right",
+            "tests/weight_sync/test_proof_races.py"
+            "::test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted",
+        ),
+    ),
+    Mutation(
+        "what had trained when a fault was found is named in the ledger",
+        "services/controller/loop.py",
+        "            await self.name_tainted()\n",
+        "",
+        (
+            "tests/controller/test_proofs.py"
+            "::test_what_had_trained_when_a_fault_was_found_is_named_in_the_ledger",
         ),
     ),
     Mutation(

@@ -7,7 +7,7 @@ import pytest
 from services.trainer.provenance import check_proofs
 from tests.trainer.batches import completion, proofs_for, random_batch, scored_group
 from trimaran.errors import UnprovenError
-from trimaran.types import Proof, Segment, TrainingBatch, VersionId
+from trimaran.types import Proof, ProofLevel, Segment, TrainingBatch, VersionId
 
 FIRST, SECOND = VersionId(0, 1), VersionId(0, 2)
 ROOTS = {FIRST: frozenset({"one"}), SECOND: frozenset({"two", "two again"})}
@@ -29,8 +29,9 @@ def check(
     batch: TrainingBatch,
     *proofs: Proof,
     roots: Mapping[VersionId, frozenset[str]] = ROOTS,
+    needed: ProofLevel = ProofLevel.DELIVERED,
 ) -> None:
-    check_proofs(batch, proofs, lambda version: roots.get(version, frozenset()))
+    check_proofs(batch, proofs, lambda version: roots.get(version, frozenset()), needed)
 
 
 def test_proven_tokens_may_train() -> None:
@@ -78,6 +79,36 @@ def test_a_version_that_nobody_here_made_is_refused_whatever_its_proof() -> None
     made_elsewhere = VersionId(4, 1)
     with pytest.raises(UnprovenError, match="no trainer of this run made that version"):
         check(batch_of((made_elsewhere, "r0")), proof(made_elsewhere, "r0", "one"))
+
+
+@pytest.mark.parametrize(
+    ("num_loaded", "level"),
+    [
+        (0, ProofLevel.DELIVERED),
+        (1, ProofLevel.SAMPLED),
+        (3, ProofLevel.SAMPLED),
+        (4, ProofLevel.LOADED),
+    ],
+)
+def test_a_proof_below_the_level_that_the_run_needs_is_refused(
+    num_loaded: int, level: ProofLevel
+) -> None:
+    batch, one = batch_of((FIRST, "r0")), Proof(FIRST, "r0", "one", 4, num_loaded)
+    assert one.level is level
+    for needed in ProofLevel:
+        if level.reaches(needed):
+            check(batch, one, needed=needed)
+        else:
+            text = f"the proof's level is {level}, and run.proof is {needed}"
+            with pytest.raises(UnprovenError, match=text):
+                check(batch, one, needed=needed)
+
+
+def test_the_levels_in_order() -> None:
+    levels = list(ProofLevel)
+    assert levels == ["delivered", "sampled", "loaded"]
+    reached = [[one.reaches(needed) for needed in levels] for one in levels]
+    assert reached == [[True, False, False], [True, True, False], [True, True, True]]
 
 
 def test_one_bad_segment_is_enough() -> None:

@@ -27,7 +27,7 @@ from trimaran.errors import (
 )
 from trimaran.metrics import find_metric
 from trimaran.store.sqlite import SqliteStore
-from trimaran.types import Caller, VersionId
+from trimaran.types import Caller, ProofLevel, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
 QUICK = WeightSyncSection(stage_timeout=0.4, commit_timeout=1, join_timeout=0.2, prove_timeout=0.2)
@@ -40,12 +40,15 @@ def world():
 
 
 @asynccontextmanager
-async def running(world, folder, config=CONFIG, former_life=False, **pauses):
+async def running(
+    world, folder, config=CONFIG, former_life=False, level=ProofLevel.DELIVERED, **pauses
+):
     """`pauses`: as in Pauses; by default all are short."""
     store = RecordingStore(folder / "store.sqlite", world)
     coordinator = await Coordinator.open(
         *(RUN, config, store, world.connect_senders, world.connect_rollout),
         Pauses(**{"first_retry": PAUSE, "settle": 0.05, **pauses}),
+        level,
     )
     if former_life:
         await coordinator.forget_gone()  # nobody listens at the relays of fakes

@@ -58,6 +58,72 @@ def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_nex
     asyncio.run(scenario())
 
 
+def test_a_fault_taints_every_version_since_the_block_was_last_right(tmp_path):
+    """Read back: all of 0.1, blocks 0 and 1 of 0.3, block 2 of 0.4, block 0 of 0.5; then 2 and 4 of 0.6
+    are wrong, of which 4 was last right in 0.1."""
+
+    async def tainted(folder, wrong) -> tuple[dict[int, str], list[int]]:
+        store = SqliteStore(folder)
+        ledger = await VersionLedger.open(store, RUN)
+        right = {1: ((0, 5),), 3: ((0, 2),), 4: ((2, 3),), 5: ((0, 1),)}
+        for step in range(1, 7):
+            await ledger.prepare(manifest_of(step))
+            both = [proof("a", step, 0), proof("b", step, 0)]
+            await ledger.commit(CALLER, version_of(step), manifest_of(step), both)
+            if step in right:
+                num_right = sum(end - first for first, end in right[step])
+                await ledger.save_proofs([proof("a", step, num_right)], right[step])
+        await store.close()
+        store = SqliteStore(folder)
+        ledger = await VersionLedger.open(store, RUN)  # a restart remembers
+        await ledger.save_fault(proof("a", 6, 1, "w differs"), ((0, 1),), wrong)
+        proofs = await ledger.list_proofs([VersionId(0, step) for step in range(1, 7)])
+        assert not any(one.fault for one in proofs if one.replica == "b")
+        assert [one.num_loaded for one in proofs if one.replica == "a"] == [5, 0, 2, 1, 1, 1]
+        faults = {one.version.step: one.fault for one in proofs if one.fault}
+        listed = await ledger.list_faults()
+        assert {one.version.step: one.fault for one in listed} == faults
+        assert await ledger.list_faults(len(listed) - 1) == listed[-1:]
+        await store.close()
+        return faults, [one.version.step for one in listed]
+
+    async def scenario():
+        faults, order = await tainted(tmp_path / "both", (2, 4))
+        before = "found at 0.6, not read back since: w differs"
+        assert faults == {6: "w differs"} | dict.fromkeys((2, 3, 4, 5), before)
+        assert order == [6, 5, 4, 3, 2]
+        assert (await tainted(tmp_path / "two", (2,)))[1] == [6, 5]
+        assert (await tainted(tmp_path / "zero", (0,)))[1] == [6]
+
+    asyncio.run(scenario())
+
+
+def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_path):
+    """The engine takes block 2 wrong from 0.3 on; nobody reads it before 0.4."""
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            await publish_all(coordinator, world, 2)
+            versions = [VersionId(0, step) for step in (2, 3, 4)]
+            while sum(p.num_loaded for p in await coordinator.list_proofs(versions[:1])) < 10:
+                await asyncio.sleep(0.01)
+            world.replicas["b"].proof = "wrong"
+            await publish_all(coordinator, world, 3)
+            await publish(coordinator, world, 4)
+            async with asyncio.timeout(10):
+                while not (listed := await coordinator.list_faults(0)):
+                    await asyncio.sleep(0.01)
+            assert [(p.version.step, p.replica) for p in listed] == [(4, "b"), (3, "b")]
+            found = await coordinator.list_proofs(versions)
+            faulty = {(p.version.step, p.replica) for p in found if p.fault}
+            assert faulty == {(3, "b"), (4, "b")}
+
+    asyncio.run(scenario())
+
+
 def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
     """Its tokens may still wait for their batch."""
 
@@ -122,11 +188,11 @@ def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
     async def scenario():
         begun, go = asyncio.Event(), asyncio.Event()
 
-        async def save_late(ledger, proofs):
+        async def save_late(ledger, proofs, right=()):
             if any(one.fault for one in proofs):
                 begun.set()
                 await go.wait()
-            await saved(ledger, proofs)
+            await saved(ledger, proofs, right)
 
         monkeypatch.setattr(VersionLedger, "save_proofs", save_late)
         async with running(world, tmp_path, sampling(1.0)) as coordinator:

@@ -1,14 +1,24 @@
 import asyncio
 import math
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control.proving import find_fault, sample_blocks, split_portions
-from services.weight_sync.data.layout import numbers_of
+from services.weight_sync.control import proving
+from services.weight_sync.control.members import Members
+from services.weight_sync.control.proving import (
+    ReadBackProver,
+    find_fault,
+    sample_blocks,
+    split_portions,
+)
+from services.weight_sync.data.layout import count, numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests
-from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of
+from tests.controller.virtual_time import run_virtually
+from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of, version_of
 from tests.weight_sync.test_coordinator import (
     join,
     names,
@@ -19,7 +29,7 @@ from tests.weight_sync.test_coordinator import (
 )
 from trimaran.config import WeightSyncSection
 from trimaran.errors import InputError
-from trimaran.types import Proof, VersionId
+from trimaran.types import Proof, ProofLevel, Ranges, VersionId
 
 MANIFEST = manifest_of(1)
 BLOCKS = list_blocks(MANIFEST.tensors)
@@ -109,6 +119,201 @@ def test_every_other_commit_is_sampled_in_rotation(tmp_path):
         "a reads back 0..1",
         "a reads back 2..4",
     ]
+
+
+BLOCK_BYTES = 8
+"""Of the fakes' manifest: a portion for each block."""
+
+
+def by_block(monkeypatch) -> None:
+    monkeypatch.setattr(proving, "SAMPLE_PORTION_BYTES", BLOCK_BYTES)
+
+
+async def publish_in_haste(coordinator, world, last: int, seconds: float) -> None:
+    """Each version as soon as the one before is live; a read-back of one block takes `seconds`."""
+
+    async def slowly(name, version):
+        if version.step > 1:
+            await asyncio.sleep(seconds)
+
+    world.hooks["read back"] = slowly
+    for step in range(2, last + 1):
+        await publish_all(coordinator, world, step)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from(list(ProofLevel)),
+    st.floats(0.3, 1),
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=4),
+)
+def test_every_block_comes_round_whatever_the_pace_of_the_commits(
+    monkeypatch, level, share, schedule
+):
+    """`schedule`: seconds from commit to commit, and seconds of a portion's read-back, in turn. Without
+    the wait for a first portion a commit every second would let no read-back of 1.5 s end."""
+
+    async def scenario() -> None:
+        ends = Ends(level, share)
+        by_block(monkeypatch)
+        turns = math.ceil(1 / share)
+        num_commits = 6 * (NUM_BLOCKS + turns)  # a portion may need three commits: 1 + 2 + 4 s
+        for number in range(num_commits):
+            between, ends.seconds = schedule[number % len(schedule)]
+            await ends.commit()
+            await asyncio.sleep(between)
+        await ends.prover.finish_sample()
+        assert ends.seen == set(range(NUM_BLOCKS))
+        per_version = ends.by_version.values()
+        if level is ProofLevel.LOADED:
+            assert all(len(blocks) == NUM_BLOCKS for blocks in per_version)
+        if level is ProofLevel.SAMPLED:
+            assert all(per_version)
+
+    run_virtually(scenario())
+
+
+class Ends:
+    """A prover between a ledger and a replica of no process; all that it may wait for is virtual."""
+
+    def __init__(self, level: ProofLevel, share: float) -> None:
+        self.step, self.seconds = 1, 0.0
+        self.seen: set[int] = set()
+        self.by_version: dict[int, set[int]] = {}
+        self.live, self.manifest = version_of(1), MANIFEST
+        self.proofs: dict[str, Proof] = {}
+        self.read_back: dict[str, Ranges] = {}
+        replica, peer = World().add("a")
+        self.members = Members()
+        self.members.register(replica, peer, 0.0)
+        self.members.mark_proven(self.members.get("a"))
+        config = WeightSyncSection(sample_share=share)
+        ours: Any = self
+        self.prover = ReadBackProver(config, ours, ours, level)
+
+    async def commit(self) -> None:
+        await self.prover.finish_sample()
+        self.step += 1
+        self.live, self.manifest = version_of(self.step), manifest_of(self.step)
+        self.proofs, self.read_back = {"a": proof("a", self.step, 0)}, {}
+        self.members.mark_held(self.members.get("a"), self.live)
+        self.by_version[self.step] = set()
+        self.prover.start_sample()
+
+    @asynccontextmanager
+    async def connected(self, members):
+        yield dict.fromkeys(members, FakeReader(self))
+
+    async def save_proofs(self, proofs, right) -> None:
+        for one in proofs:
+            self.proofs[one.replica], self.read_back[one.replica] = one, right
+            assert one.num_loaded == count(right)
+        self.seen |= set(numbers_of(right))
+        self.by_version[self.step] |= set(numbers_of(right))
+
+    async def admit(self, member) -> None: ...
+
+    async def exclude(self, failed) -> None:
+        raise AssertionError(failed)
+
+
+class FakeReader:
+    def __init__(self, ends: Ends) -> None:
+        self.ends, self.step = ends, ends.step
+
+    async def read_back(self, version, blocks, timeout) -> tuple[str, ...]:
+        await asyncio.sleep(self.ends.seconds)
+        digests = list_digests(self.ends.manifest)
+        return tuple(digests[number] for number in numbers_of(blocks))
+
+
+def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch):
+    world = World()
+    by_block(monkeypatch)
+
+    async def scenario():
+        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            world.events.clear()
+            await publish_in_haste(coordinator, world, last=7, seconds=0.05)
+
+    asyncio.run(scenario())
+    read = [int(event.split()[3].partition("..")[0]) for event in coordinator_reads(world)]
+    assert read[:5] == [0, 1, 2, 3, 4]  # of several versions
+
+
+def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            await publish_in_haste(coordinator, world, last=4, seconds=0.05)
+            for step in (2, 3):
+                found = await coordinator.list_proofs([VersionId(0, step)])
+                assert [one.level for one in found] == [ProofLevel.LOADED] * 2
+
+    asyncio.run(scenario())
+    marks = ("record 0.", "a commits", "a reads")
+    order = [event for event in world.events if event.startswith(marks)]
+    first = order.index("record 0.2")
+    assert order[first : first + 8] == [
+        *("record 0.2", "a commits 0.2", "a reads back 0..4"),
+        *("record 0.3", "a commits 0.3", "a reads back 0..4"),
+        *("record 0.4", "a commits 0.4"),
+    ]
+
+
+def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_path):
+    world = World()
+
+    async def scenario():
+        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            hangs = asyncio.Event()
+
+            async def hang(name, version):
+                hangs.set()
+                await asyncio.Event().wait()
+
+            world.hooks["read back"] = hang
+            await publish_all(coordinator, world, 2)
+            await hangs.wait()
+        world.hooks.clear()
+        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
+            [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
+            assert of_a.level is ProofLevel.DELIVERED
+            await until(lambda: "a reads back 0..4" in world.events[-2:])
+            async with asyncio.timeout(5):
+                while of_a.level is not ProofLevel.LOADED:
+                    [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up(tmp_path):
+    """It would else be begun anew for ever, and nothing of that replica ever be read."""
+    world = World()
+    config = WeightSyncSection(sample_share=1.0, join_timeout=10, prove_timeout=1.5)
+
+    async def scenario():
+        async with running(world, tmp_path, config, first_retry=3600) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world, 1)
+            world.replicas["b"].proof = "silent"
+            for step in range(2, 9):
+                await publish(coordinator, world, step)
+                if names(coordinator) == ["a"]:
+                    break
+            assert "read-back of" in coordinator.routing().unroutable["b"]
+
+    asyncio.run(scenario())
 
 
 def coordinator_reads(world) -> list[str]:

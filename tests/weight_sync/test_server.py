@@ -89,6 +89,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
             assert proof == Proof(
                 VersionId(0, 1), "7001", version_of(1).root, NUM_BLOCKS, NUM_BLOCKS
             )
+            assert await client.list_faults() == ()
             [record] = await client.list_versions()
             assert record.policy == routing.live and record.proofs == (proof,)
             assert await client.verify_replicas([], 30) == ((proof,), {})

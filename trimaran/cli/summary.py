@@ -62,6 +62,8 @@ def _describe(summary: Mapping[str, Any]) -> str:
     faulted = "".join(
         f", {share:.1%} of the answers {kind}" for kind, share in shares.items() if share
     )
+    if tainted := summary.get("tainted_groups"):
+        faulted += f", {tainted} groups trained from weights in which a fault was found since"
     return (
         f"{summary['steps']} steps in {summary['seconds']:.0f} s,"
         f" {summary['samples_per_second']:.2f} samples/s{_pace(summary)},"

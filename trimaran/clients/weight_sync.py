@@ -114,6 +114,14 @@ class WeightSyncClient(Client):
         )
         return tuple(wire.decode_proof(proof) for proof in answer.proofs)
 
+    async def list_faults(self, after: int = 0) -> tuple[Proof, ...]:
+        """Proofs with a fault, in the order in which it was found, without the first `after`."""
+        request = pb.ListFaultsRequest(caller=self._caller, after=after)
+        answer: pb.ListFaultsResponse = await rpc.call(
+            self._stub.ListFaults, request, CONTROL_SECONDS
+        )
+        return tuple(wire.decode_proof(proof) for proof in answer.proofs)
+
     async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
         """Committed versions, newest first; `limit` 0 means all."""
         request = pb.ListVersionsRequest(run_id=self._caller.run_id, limit=limit)

@@ -146,6 +146,20 @@ class ListProofsResponse(_message.Message):
     proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
     def __init__(self, proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ...) -> None: ...
 
+class ListFaultsRequest(_message.Message):
+    __slots__ = ("caller", "after")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    after: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., after: _Optional[int] = ...) -> None: ...
+
+class ListFaultsResponse(_message.Message):
+    __slots__ = ("proofs",)
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
+    def __init__(self, proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ...) -> None: ...
+
 class VersionRecord(_message.Message):
     __slots__ = ("policy", "num_blocks", "num_bytes", "committed_at", "proofs")
     POLICY_FIELD_NUMBER: _ClassVar[int]

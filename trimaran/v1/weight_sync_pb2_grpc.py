@@ -66,6 +66,11 @@ class WeightSyncServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsResponse.FromString,
                 _registered_method=True)
+        self.ListFaults = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/ListFaults',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListFaultsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListFaultsResponse.FromString,
+                _registered_method=True)
         self.ListVersions = channel.unary_unary(
                 '/trimaran.v1.WeightSyncService/ListVersions',
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListVersionsRequest.SerializeToString,
@@ -133,6 +138,13 @@ class WeightSyncServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFaults(self, request, context):
+        """Proofs with a fault: tokens of them that have trained were made by wrong weights.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListVersions(self, request, context):
         """Committed versions, newest first, with their proofs.
         """
@@ -186,6 +198,11 @@ def add_WeightSyncServiceServicer_to_server(servicer, server):
                     servicer.ListProofs,
                     request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListProofsResponse.SerializeToString,
+            ),
+            'ListFaults': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFaults,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.ListFaultsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.ListFaultsResponse.SerializeToString,
             ),
             'ListVersions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListVersions,
@@ -367,6 +384,33 @@ class WeightSyncService(object):
             '/trimaran.v1.WeightSyncService/ListProofs',
             trimaran_dot_v1_dot_weight__sync__pb2.ListProofsRequest.SerializeToString,
             trimaran_dot_v1_dot_weight__sync__pb2.ListProofsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFaults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/ListFaults',
+            trimaran_dot_v1_dot_weight__sync__pb2.ListFaultsRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.ListFaultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

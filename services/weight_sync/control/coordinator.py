@@ -44,6 +44,7 @@ from trimaran.types import (
     Peer,
     PolicyVersion,
     Proof,
+    ProofLevel,
     Replica,
     Routing,
     VersionId,
@@ -78,10 +79,11 @@ class Coordinator:
         connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
         pauses: Pauses = DEFAULT_PAUSES,
+        level: ProofLevel = ProofLevel.DELIVERED,
     ) -> Coordinator:
-        """From what the store holds of the run."""
+        """From what the store holds of the run. `level`: `run.proof`."""
         ledger = await VersionLedger.open(store, run_id)
-        return cls(run_id, config, ledger, connect_senders, connect_rollout, pauses)
+        return cls(run_id, config, ledger, connect_senders, connect_rollout, pauses, level)
 
     def __init__(
         self,
@@ -91,12 +93,13 @@ class Coordinator:
         connect_senders: Connect,
         connect_rollout: Callable[[Replica, Caller], Rollout],
         pauses: Pauses,
+        level: ProofLevel,
     ) -> None:
         self._run_id = run_id
         self._config = config
         self._ledger = ledger
         self._pool = ReplicaPool(self._ledger, connect_rollout)
-        self._prover = ReadBackProver(config, self._pool, self._ledger)
+        self._prover = ReadBackProver(config, self._pool, self._ledger, level)
         self._stager = Stager(config, self._ledger.next_group_id, pauses)
         parts = Parts(config, self._ledger, self._pool, self._stager, self._prover, connect_senders)
         self._catch_ups = CatchUps(parts, pauses)
@@ -121,6 +124,7 @@ class Coordinator:
         """Goes on where a former process stopped."""
         if self._ledger.live is not None:
             logger.info("version %s is live, as recorded", self._ledger.live.version)
+            self._prover.resume()
         self._sweeping = asyncio.create_task(self._sweep(), name="sweep for silent replicas")
         self._sweeping.add_done_callback(log_failure)
 
@@ -201,6 +205,10 @@ class Coordinator:
 
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         return await self._ledger.list_proofs(versions)
+
+    async def list_faults(self, after: int) -> tuple[Proof, ...]:
+        """Proofs that have a fault, in the order in which it was found, without the first `after`."""
+        return await self._ledger.list_faults(after)
 
     async def list_versions(self, limit: int = 0) -> tuple[VersionRecord, ...]:
         """Committed ones, newest first; `limit` 0 means all."""

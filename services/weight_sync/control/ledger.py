@@ -18,13 +18,15 @@ from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.control.members import Members
+from services.weight_sync.data.layout import numbers_of, unite
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
-from trimaran.store import Store
+from trimaran.store import Store, entries
 from trimaran.types import (
     Caller,
     Manifest,
     PolicyVersion,
     Proof,
+    Ranges,
     VersionId,
     VersionRecord,
 )
@@ -59,9 +61,11 @@ class VersionLedger:
         self.manifest: Manifest | None = None
         self.proofs: dict[str, Proof] = {}
         """Of the live version, by replica."""
+        self.read_back: dict[str, Ranges] = {}
+        """Of the live version, by replica: the blocks that were read back and were right."""
         self._slot = 1
         self._live_tree: dict[str, Any] = {}
-        self._unwritten: dict[VersionId, dict[str, Proof]] = {}
+        self._unwritten: dict[VersionId, dict[str, list[Any]]] = {}
         self._members_write = _SharedWrite(self._write_members)
         self._proofs_write = _SharedWrite(self._write_proofs)
 
@@ -75,6 +79,7 @@ class VersionLedger:
         self.live, self._slot = record.policy, commit["slot"]
         self.manifest = manifest_from_json(await self._get(f"manifest/{self._slot}"))
         self.proofs = {proof.replica: proof for proof in record.proofs}
+        self.read_back = {name: _read_back(row) for name, row in tree["proofs"].items()}
 
     async def prepare(self, manifest: Manifest) -> None:
         """Before `commit` of the version that it is of."""
@@ -95,7 +100,7 @@ class VersionLedger:
             "num_bytes": sum(num_bytes(tensor) for tensor in manifest.tensors),
             "committed_at": time.time(),
             "before": str(self.live.version) if self.live else None,
-            "proofs": _proofs_to_json(proofs),
+            "proofs": {proof.replica: _row(proof, ()) for proof in proofs},
         }
         slot = 1 - self._slot
         records = {
@@ -105,15 +110,67 @@ class VersionLedger:
         await self._store.put_fenced(records, self._run_id, caller.epoch)
         self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
         self.proofs = {proof.replica: proof for proof in proofs}
+        self.read_back = {}
 
-    async def save_proofs(self, proofs: Sequence[Proof]) -> None:
-        """Each with its version, also when another is live by now: its tokens may still wait."""
+    async def save_proofs(self, proofs: Sequence[Proof], right: Ranges = ()) -> None:
+        """Each with its version, also when another is live by now: its tokens may still wait.
+
+        `right`: the blocks that were read back of each and were right.
+        """
         for proof in proofs:
             if self.live and proof.version == self.live.version:
                 self.proofs[proof.replica] = proof
-            self._unwritten.setdefault(proof.version, {})[proof.replica] = proof
+                self.read_back[proof.replica] = right
+            self._unwritten.setdefault(proof.version, {})[proof.replica] = _row(proof, right)
         if proofs:
             await self._proofs_write()
+
+    async def save_fault(self, proof: Proof, right: Ranges, wrong: Iterable[int]) -> None:
+        """`right`, `wrong`: blocks of a read-back that has found the proof's fault.
+
+        Every version that its maker had loaded since all the wrong blocks were last right has the
+        fault too.
+        """
+        known, tainted = await self._find_tainted(proof, wrong)
+        found = [(proof, unite(known, right)), *tainted]
+        for one, blocks in found:
+            await self.save_proofs([one], blocks)
+        rows = [[*_version(one), one.root, one.replica, *_row(one, ())[:3]] for one, _ in found]
+        await self._store.extend(f"{self._key}/faults", rows)
+
+    async def _find_tainted(
+        self, proof: Proof, wrong: Iterable[int]
+    ) -> tuple[Ranges, list[tuple[Proof, Ranges]]]:
+        """What was right of the proof's own version before, and the proofs of the versions between it
+        and the last good reading, newest first, each with its blocks."""
+        unknown, known = set(wrong), Ranges(())
+        tainted: list[tuple[Proof, Ranges]] = []
+        tree = await self._get(f"version/{proof.version}")
+        while tree:
+            version = VersionId(*tree["version"])
+            row = tree["proofs"].get(proof.replica)
+            right = _read_back(row) if row else ()
+            unknown -= set(numbers_of(right))
+            if version == proof.version:
+                known = right
+            if not unknown:
+                break
+            if row and version != proof.version and not row[2]:
+                fault = f"found at {proof.version}, not read back since: {proof.fault}"
+                before = Proof(version, proof.replica, tree["root"], row[0], row[1], fault)
+                tainted.append((before, right))
+            tree = await self._get(f"version/{tree['before']}") if tree["before"] else None
+        return known, tainted
+
+    async def list_faults(self, after: int = 0) -> tuple[Proof, ...]:
+        """Proofs of the run that have a fault, in the order in which it was found, without the first
+        `after` of them."""
+        found: list[Proof] = []
+        async for _, row in entries(self._store, f"{self._key}/faults", after):
+            lineage, step, root, maker, num_blocks, num_loaded, fault = row
+            version = VersionId(lineage, step)
+            found.append(Proof(version, maker, root, num_blocks, num_loaded, fault))
+        return tuple(found)
 
     async def save_members(self) -> None:
         await self._members_write()
@@ -155,7 +212,9 @@ class VersionLedger:
             tree["num_blocks"],
             tree["num_bytes"],
             tree["committed_at"],
-            tuple(Proof(version, name, tree["root"], *row) for name, row in tree["proofs"].items()),
+            tuple(
+                Proof(version, name, tree["root"], *row[:3]) for name, row in tree["proofs"].items()
+            ),
         )
 
     async def _write_members(self) -> None:
@@ -163,13 +222,13 @@ class VersionLedger:
 
     async def _write_proofs(self) -> None:
         for version in list(self._unwritten):
-            proofs, key = self._unwritten.pop(version), f"version/{version}"
+            rows, key = self._unwritten.pop(version), f"version/{version}"
             try:
                 if tree := await self._get(key):
-                    tree["proofs"] |= _proofs_to_json(proofs.values())
+                    tree["proofs"] |= rows
                     await self._put(key, tree)
             except BaseException:  # the next write has them
-                self._unwritten[version] = proofs | self._unwritten.get(version, {})
+                self._unwritten[version] = rows | self._unwritten.get(version, {})
                 raise
 
     async def _get(self, name: str) -> Any:
@@ -199,5 +258,17 @@ class _SharedWrite:
                 self._num_written = upto
 
 
-def _proofs_to_json(proofs: Iterable[Proof]) -> dict[str, list[Any]]:
-    return {p.replica: [p.num_blocks, p.num_loaded, p.fault] for p in proofs}
+def _version(proof: Proof) -> tuple[int, int]:
+    return proof.version.lineage, proof.version.step
+
+
+def _row(proof: Proof, right: Ranges) -> list[Any]:
+    return [proof.num_blocks, proof.num_loaded, proof.fault, right]
+
+
+def _read_back(row: Sequence[Any]) -> Ranges:
+    """Which blocks were right. A row of an older version tells so only of all or of none."""
+    if len(row) > 3:
+        return tuple((first, end) for first, end in row[3])
+    num_blocks, num_loaded, _ = row
+    return ((0, num_blocks),) if num_loaded == num_blocks else ()

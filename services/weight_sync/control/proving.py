@@ -1,12 +1,19 @@
 """PROOF: is what an engine has loaded what the manifest says?
 
-    join, fault    ─▶ full read-back, in portions ─▶ routable
-    every other    ─▶ a sample of each routable replica, in rotation,
-    commit            beside generation; the next commit cuts it off
+    join, fault ─▶ full read-back, in portions ─▶ routable
+    commit      ─▶ of each routable replica, beside generation, what `run.proof` asks for:
+                     delivered   every other time the next window of the blocks, in rotation
+                     sampled     every time
+                     loaded      all of them, every time
+
+The next commit waits until each replica's read-back has got somewhere: at `loaded` until it is
+through, else until a first portion has come. Then it cuts the rest off, and what is left of a window
+is read first after it. So every block comes round, however fast versions follow each other.
 
 A block that differs takes its replica out of routing at once. The proof of the
 version then keeps the fault, and once mended the replica makes tokens under another
-maker's name: which of the tokens were made before is not known.
+maker's name: which of the tokens were made before is not known. So is it with the versions
+before: each that the replica served since the block was last read back and right has the fault too.
 """
 
 from __future__ import annotations
@@ -15,24 +22,28 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.members import Member
 from services.weight_sync.control.pool import ReplicaPool
 from services.weight_sync.control.tasks import cancel, deadline, log_failure, to_the_end
-from services.weight_sync.data.layout import count, numbers_of
+from services.weight_sync.data.layout import count, numbers_of, subtract, unite
 from services.weight_sync.data.manifest import Block, list_blocks, list_digests
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TrimaranError
-from trimaran.types import Manifest, PolicyVersion, Proof, Ranges
+from trimaran.types import Manifest, PolicyVersion, Proof, ProofLevel, Ranges
 
 logger = logging.getLogger(__name__)
 
 PORTION_BYTES = 256 << 20
 """Read back in one call. The engine itself lets generation go on in between."""
+SAMPLE_PORTION_BYTES = 32 << 20
+"""The same of a sample: so much at most is lost when a commit cuts it off."""
+FIRST_WAIT_SECONDS = 1.0
+"""A commit's, for a first portion. Twice as long each time that it was in vain, up to `prove_timeout`."""
 
 
 def sample_blocks(num_blocks: int, share: float, turn: int) -> Ranges:
@@ -57,24 +68,90 @@ def split_portions(blocks: Sequence[Block], ranges: Ranges, portion_bytes: int) 
 
 
 @lru_cache(maxsize=16)  # the same for every replica that joins
-def _portions(manifest: Manifest, ranges: Ranges) -> tuple[Ranges, ...]:
-    return tuple(split_portions(list_blocks(manifest.tensors), ranges, PORTION_BYTES))
+def _portions(manifest: Manifest, ranges: Ranges, num_bytes: int) -> tuple[Ranges, ...]:
+    return tuple(split_portions(list_blocks(manifest.tensors), ranges, num_bytes))
 
 
 def find_fault(manifest: Manifest, ranges: Ranges, digests: Iterable[str]) -> str:
     """Names the first block whose digest is not the manifest's; empty when all are right."""
-    expected = list_digests(manifest)
     found = list(digests)
     if len(found) != count(ranges):
         return f"{len(found)} digests were read back for {count(ranges)} blocks"
-    for number, digest in zip(numbers_of(ranges), found, strict=True):
-        if digest != expected[number]:
-            block = list_blocks(manifest.tensors)[number]
-            return (
-                f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
-                f" {block.tensor.axis}): loaded {digest} instead of {expected[number]}"
-            )
+    blocks = list_blocks(manifest.tensors)
+    for number, digest in find_wrong(manifest, ranges, found).items():
+        block = blocks[number]
+        return (
+            f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
+            f" {block.tensor.axis}): loaded {digest} instead of"
+            f" {block.tensor.digests[block.index]}"
+        )
     return ""
+
+
+def find_wrong(manifest: Manifest, ranges: Ranges, digests: Sequence[str]) -> dict[int, str]:
+    """By number: each block whose digest is not the manifest's, with the digest that it has; every
+    block where it is not known which digest is whose."""
+    expected, wrong = list_digests(manifest), dict[int, str]()
+    if len(digests) != count(ranges):
+        return dict.fromkeys(numbers_of(ranges), "")
+    for number, digest in zip(numbers_of(ranges), digests, strict=True):
+        if digest != expected[number]:
+            wrong[number] = digest
+    return wrong
+
+
+class Windows:
+    """Which window of the blocks each replica reads back next. Pure.
+
+    Example:
+
+        windows = Windows(share=0.125)
+        ranges = windows.next("rollout-0", 694, turn=0)  # ((0, 86),)
+        windows.read("rollout-0", ((0, 50),))
+        windows.next("rollout-0", 694, turn=1)  # ((50, 86),): first what was left
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._turns: dict[str, int] = {}
+        self._left: dict[str, Ranges] = {}
+
+    def is_open(self, name: str) -> bool:
+        """Whether something of its last window is left."""
+        return bool(self._left.get(name))
+
+    def next(self, name: str, num_blocks: int, turn: int) -> Ranges:
+        """`turn`: where a replica begins that has read none yet."""
+        while num_blocks and not self.is_open(name):
+            turn = self._turns.get(name, turn)
+            self._left[name] = sample_blocks(num_blocks, self._share, turn)
+            self._turns[name] = turn + 1
+        return self._left.get(name, ())
+
+    def read(self, name: str, ranges: Ranges) -> None:
+        self._left[name] = subtract(self._left.get(name, ()), ranges)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What a read-back has shown so far."""
+
+    live: PolicyVersion
+    manifest: Manifest
+    maker: str
+    right: Ranges = ()
+    """Blocks that were read."""
+    wrong: tuple[int, ...] = ()
+    """Blocks that differ; the read-back ends with the portion that has some."""
+    fault: str = ""
+
+    @property
+    def proof(self) -> Proof:
+        num_blocks = self.manifest.num_blocks
+        num_right = count(self.right)
+        return Proof(
+            self.live.version, self.maker, self.live.root, num_blocks, num_right, self.fault
+        )
 
 
 class ReadBackProver:
@@ -83,14 +160,27 @@ class ReadBackProver:
     Example:
 
         proof = await prover.prove(member, live, manifest)
-        proof.num_loaded == proof.num_blocks and not proof.fault  # all of it is right
+        proof.level is ProofLevel.LOADED and not proof.fault  # all of it is right
     """
 
-    def __init__(self, config: WeightSyncSection, pool: ReplicaPool, ledger: VersionLedger) -> None:
+    def __init__(
+        self,
+        config: WeightSyncSection,
+        pool: ReplicaPool,
+        ledger: VersionLedger,
+        level: ProofLevel,
+    ) -> None:
+        """`level`: that each version reaches on each routable replica before the next is committed."""
         self._config = config
         self._pool = pool
         self._ledger = ledger
+        self._level = level
+        self._windows = Windows(config.sample_share)
         self._sampling: asyncio.Task[None] | None = None
+        self._waited_for: set[str] = set()
+        """Replicas whose read-back has not got far enough for the next commit."""
+        self._got_somewhere = asyncio.Event()
+        self._wait_seconds = FIRST_WAIT_SECONDS
         self._sample_seconds: float | None = None
 
     async def prove(self, member: Member, live: PolicyVersion, manifest: Manifest) -> Proof:
@@ -99,19 +189,47 @@ class ReadBackProver:
         Raises OutOfOrderError when the replica does not hold the version, and
         whatever keeps it from answering.
         """
-        proof = await self._read_back(member, live, manifest, ((0, manifest.num_blocks),))
-        await to_the_end(self._conclude(member, live, proof))
-        return proof
+        reading = self._begin(member, live, manifest)
+        everything = ((0, manifest.num_blocks),)
+        await self._read_back(member, reading, everything, PORTION_BYTES)
+        await to_the_end(self._conclude(member, reading))
+        return reading.proof
+
+    def resume(self) -> None:
+        """After a restart: what was under way may be missing."""
+        if self._level is not ProofLevel.DELIVERED:
+            self.start_sample()
 
     def start_sample(self) -> None:
-        """After a commit. Every other one: which, and what is read, follows from the step alone."""
+        """After a commit, on each routable replica."""
         live, manifest = self._ledger.live, self._ledger.manifest
-        if live is not None and manifest is not None and live.version.step % 2 == 0:
-            self._sampling = asyncio.create_task(self._sample(live, manifest), name="sample")
+        if live is None or manifest is None:
+            return
+        due: dict[Member, Ranges] = {}
+        for number, member in enumerate(self._ledger.members.proven(live)):
+            if ranges := self._due(member, number, live, manifest):
+                due[member] = ranges
+        self._waited_for = {member.name for member in due}
+        self._got_somewhere = asyncio.Event()
+        if due:
+            self._sampling = asyncio.create_task(self._sample(live, manifest, due), name="sample")
             self._sampling.add_done_callback(log_failure)
 
+    async def finish_sample(self) -> None:
+        """Before the next commit: waits until each read-back has got somewhere, and cuts the rest off."""
+        if self._sampling is not None and self._waited_for:
+            longest = self._config.prove_timeout
+            needs_time = self._level is not ProofLevel.DELIVERED
+            try:
+                async with asyncio.timeout(longest if needs_time else self._wait_seconds):
+                    await self._got_somewhere.wait()
+            except TimeoutError:
+                self._wait_seconds = min(2 * self._wait_seconds, longest)
+            else:
+                self._wait_seconds = FIRST_WAIT_SECONDS
+        await self.stop()
+
     async def stop(self) -> None:
-        """Before the next commit, which must not wait for what is being read back."""
         if self._sampling is not None:
             await cancel([self._sampling])
             self._sampling = None
@@ -127,47 +245,88 @@ class ReadBackProver:
             found["weight_sync/proof/seconds"] = self._sample_seconds
         return found
 
-    async def _sample(self, live: PolicyVersion, manifest: Manifest) -> None:
+    def _due(self, member: Member, number: int, live: PolicyVersion, manifest: Manifest) -> Ranges:
+        """What is to be read back of the member's weights. `number`: its place among the members, so
+        that they begin with different windows."""
+        step, num_blocks = live.version.step, manifest.num_blocks
+        if self._level is ProofLevel.LOADED:
+            known = self._ledger.proofs.get(member.maker)
+            is_there = known is not None and known.level is ProofLevel.LOADED
+            return () if is_there else ((0, num_blocks),)
+        is_turn = self._level is ProofLevel.SAMPLED or step % 2 == 0
+        if not is_turn and not self._windows.is_open(member.name):
+            return ()
+        return self._windows.next(member.name, num_blocks, step // 2 + number)
+
+    async def _sample(
+        self, live: PolicyVersion, manifest: Manifest, due: Mapping[Member, Ranges]
+    ) -> None:
         started = time.monotonic()
-        members = self._ledger.members.proven(live)
         async with asyncio.TaskGroup() as tasks:
-            for number, member in enumerate(members):
-                turn = live.version.step // 2 + number
-                ranges = sample_blocks(manifest.num_blocks, self._config.sample_share, turn)
+            for member, ranges in due.items():
                 tasks.create_task(self._sample_one(member, live, manifest, ranges))
         self._sample_seconds = time.monotonic() - started
 
     async def _sample_one(
         self, member: Member, live: PolicyVersion, manifest: Manifest, ranges: Ranges
     ) -> None:
+        """Also of one that is cut off, what was read counts."""
+        reading, is_full = self._begin(member, live, manifest), self._level is ProofLevel.LOADED
+
+        def note(portion: Ranges) -> None:
+            self._windows.read(member.name, portion)
+            if not is_full:
+                self._has_enough(member)
+
         try:
-            proof = await self._read_back(member, live, manifest, ranges)
-            await to_the_end(self._conclude(member, live, proof))
+            try:
+                size = PORTION_BYTES if is_full else SAMPLE_PORTION_BYTES
+                await self._read_back(member, reading, ranges, size, note)
+            finally:
+                if reading.right or reading.fault:
+                    await to_the_end(self._conclude(member, reading))
         except TrimaranError as error:
             await self._pool.exclude({member: f"read-back of {live.version}: {error}"})
+        finally:
+            self._has_enough(member)
+
+    def _has_enough(self, member: Member) -> None:
+        self._waited_for.discard(member.name)
+        if not self._waited_for:
+            self._got_somewhere.set()
+
+    def _begin(self, member: Member, live: PolicyVersion, manifest: Manifest) -> _Reading:
+        return _Reading(live, manifest, self._pool.members.newest(member).maker)
 
     async def _read_back(
-        self, member: Member, live: PolicyVersion, manifest: Manifest, ranges: Ranges
-    ) -> Proof:
-        maker = self._pool.members.newest(member).maker
-        num_loaded, fault = 0, ""
+        self,
+        member: Member,
+        reading: _Reading,
+        ranges: Ranges,
+        portion_bytes: int,
+        note: Callable[[Ranges], None] = lambda portion: None,
+    ) -> None:
+        """Into `reading`. `note` is told of each portion that is right."""
+        version, manifest = reading.live.version, reading.manifest
         async with (
             self._pool.connected([member]) as rollouts,
-            deadline(self._config.prove_timeout, f"read-back of {live.version}"),
+            deadline(self._config.prove_timeout, f"read-back of {version}"),
         ):
-            for portion in _portions(manifest, ranges):
+            for portion in _portions(manifest, ranges, portion_bytes):
                 digests = await rollouts[member].read_back(
-                    live.version, portion, self._config.prove_timeout
+                    version, portion, self._config.prove_timeout
                 )
                 if fault := find_fault(manifest, portion, digests):
+                    reading.wrong = tuple(find_wrong(manifest, portion, digests))
+                    reading.fault = fault
                     break
-                num_loaded += count(portion)
-        return Proof(live.version, maker, live.root, manifest.num_blocks, num_loaded, fault)
+                reading.right = unite(reading.right, portion)
+                note(portion)
 
-    async def _conclude(self, member: Member, live: PolicyVersion, proof: Proof) -> None:
-        members = self._pool.members
+    async def _conclude(self, member: Member, reading: _Reading) -> None:
+        members, live, proof = self._pool.members, reading.live, reading.proof
         if proof.fault:  # whatever is loaded by now, tokens of it may still wait for their batch
-            await self._ledger.save_proofs([proof])
+            await self._ledger.save_fault(proof, reading.right, reading.wrong)
         if not members.is_current(member) or not members.get(member.name).holds(live):
             return  # what was read back is loaded no longer
         if self._ledger.live != live and not proof.fault:
@@ -176,7 +335,7 @@ class ReadBackProver:
         if fault := proof.fault or known.fault:
             await self._pool.condemn(member, f"proof of {live.version}: {fault}")
             return
-        num_loaded = max(known.num_loaded, proof.num_loaded)
-        await self._ledger.save_proofs([replace(proof, num_loaded=num_loaded)])
-        if proof.num_loaded == proof.num_blocks:
+        right = unite(self._ledger.read_back.get(proof.replica, ()), reading.right)
+        await self._ledger.save_proofs([replace(proof, num_loaded=count(right))], right)
+        if proof.level is ProofLevel.LOADED:
             await self._pool.admit(member)

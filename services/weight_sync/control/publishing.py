@@ -111,7 +111,7 @@ class Publisher:
     async def _commit(self, target: Target, attempt: Attempt, outcome: Outcome) -> list[float]:
         """The commit record, then COMMIT on each. Returns the pauses, in seconds."""
         live = target.version
-        await self._prover.stop()
+        await self._prover.finish_sample()
         proofs = [
             Proof(live.version, member.maker, staged.root, staged.num_blocks, 0)
             for member, staged in outcome.staged.items()

@@ -45,6 +45,17 @@ def intersect(left: Ranges, right: Ranges) -> Ranges:
     return tuple((first, end) for first, end in pairs if first < end)
 
 
+def unite(left: Ranges, right: Ranges) -> Ranges:
+    """Example: unite(((0, 2), (7, 9)), ((2, 4),)) is ((0, 4), (7, 9))."""
+    ranges: list[tuple[int, int]] = []
+    for first, end in sorted((*left, *right)):
+        if ranges and first <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(ranges[-1][1], end)
+        else:
+            ranges.append((first, end))
+    return tuple(ranges)
+
+
 def subtract(left: Ranges, right: Ranges) -> Ranges:
     """What is in `left` and not in `right`."""
     gone = set(numbers_of(right))
