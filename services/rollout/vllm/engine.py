@@ -204,7 +204,7 @@ class VllmEngine:
     ) -> VllmStream:
         given = {index: len(start) for index, start in starts.items()}
         prefix = next(iter(starts.values()))
-        prompt = _engine_prompt([*request.prompt_token_ids, *prefix], request.images)
+        prompt = self._prompt([*request.prompt_token_ids, *prefix], request.images)
         async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
@@ -221,6 +221,16 @@ class VllmEngine:
                 raise
             self._streams.add(stream)
         return stream
+
+    def _prompt(self, token_ids: list[int], images: PlacedImages | None) -> Any:
+        """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already."""
+        if images is None:
+            from vllm.inputs import TokensPrompt
+
+            return TokensPrompt(prompt_token_ids=token_ids)
+        from services.rollout.vllm.images import prompt_with_images
+
+        return prompt_with_images(token_ids, images, self._config.model.dtype)
 
     async def _abort(self, stream: VllmStream) -> None:
         """A core that does not take even this is found by whoever waits for its answers."""
@@ -338,17 +348,6 @@ def _in_child() -> None:
     """First thing in a forked core: end with us, and leave our event loop's signals alone."""
     signal.set_wakeup_fd(-1)
     die_with_parent(os.getppid(), signal.SIGKILL)
-
-
-def _engine_prompt(token_ids: list[int], images: PlacedImages | None) -> Any:
-    """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already."""
-    if images is None:
-        from vllm.inputs import TokensPrompt
-
-        return TokensPrompt(prompt_token_ids=token_ids)
-    from services.rollout.vllm.images import prompt_with_images
-
-    return prompt_with_images(token_ids, images)
 
 
 def _dead_error() -> type[Exception]:

@@ -57,8 +57,9 @@ def normalize_once(arguments: Any) -> None:
         arguments.mm_device_do_normalize = False
 
 
-def prompt_with_images(token_ids: list[int], images: PlacedImages) -> Any:
+def prompt_with_images(token_ids: list[int], images: PlacedImages, dtype: str) -> Any:
     """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already.
+    `dtype`: torch's name of that in which the tower computes; vLLM sends the patches to its core once for each completion.
 
     vLLM caches features of images, and keys and values of prompts with images, by the digest that
     each image has here.
@@ -67,7 +68,10 @@ def prompt_with_images(token_ids: list[int], images: PlacedImages) -> Any:
     grids = torch.from_numpy(processed.grids)
     items = MultiModalKwargsItems.from_hf_inputs(
         BatchFeature(
-            {"pixel_values": torch.from_numpy(processed.patches), "image_grid_thw": grids}
+            {
+                "pixel_values": torch.from_numpy(processed.patches).to(getattr(torch, dtype)),
+                "image_grid_thw": grids,
+            }
         ),
         {
             "pixel_values": MultiModalFieldConfig.flat_from_sizes(IMAGE, grids.prod(-1)),
