@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.config import DataSection, DatasetSection
+from trimaran.data.files import check_name, read_named, shown
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, Message, Prompt
-
-MAX_FILE_BYTES = 1 << 28
-"""Of an image that a row names by its path."""
 
 
 class UnusableImageError(InputError):
@@ -52,6 +50,15 @@ class _Image:
     data: bytes | None
     path: str = ""
 
+    def check(self) -> None:
+        """Opens nothing. Raises InputError."""
+        if self.data is None:
+            check_name(self.path)
+
+    def read(self, folder: Path) -> bytes:
+        """Raises InputError."""
+        return self.data if self.data is not None else read_named(folder, self.path)
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -86,7 +93,14 @@ class Dataset:
 
         Raises InputError at the first row that is wrong.
         """
-        return (self._read(line, row)[0] for line, row in self.rows)
+        for line, row in self.rows:
+            prompt, images = self._read(line, row)
+            for number, image in enumerate(images, 1):
+                try:
+                    image.check()
+                except InputError as error:
+                    raise InputError(self._about(line, number, image, error)) from None
+            yield prompt
 
     def entries(self) -> Iterator[Prompt | InputError]:
         """The same with their images; a row that is wrong, or cannot be read, as its error."""
@@ -121,34 +135,22 @@ class Dataset:
             try:
                 prepared.append(self._prepare(image))
             except InputError as error:
-                where = f"image {number}" + (f" ({image.path})" if image.path else "")
-                text = f"{self.section.path}:{line}: {where}: {error}"
+                text = self._about(line, number, image, error)
                 raise UnusableImageError(text, prompt) from None
         return replace(prompt, messages=_give(prompt.messages, prepared))
+
+    def _about(self, line: int, number: int, image: _Image, error: InputError) -> str:
+        where = f"image {number}" + (f" ({shown(image.path)})" if image.path else "")
+        return f"{self.section.path}:{line}: {where}: {error}"
 
     def _prepare(self, image: _Image) -> bytes:
         from trimaran.images.prepare import prepare_image
 
         assert self.sizes
-        data = image.data if image.data is not None else self._read_file(image.path)
+        data = image.read(self.section.path.parent)
         return prepare_image(
             data, self.sizes.min_pixels, self.sizes.max_pixels, self.sizes.multiple
         )
-
-    def _read_file(self, name: str) -> bytes:
-        """Of the dataset's own folder: a dataset shall not name any file of its reader's host."""
-        folder = self.section.path.parent.resolve()
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder):
-            raise InputError(f"lies outside of the dataset's folder {folder}; bring it there")
-        try:
-            if not path.is_file():  # a pipe would hold its reader for ever
-                raise InputError(f"there is no file {path}")
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise InputError(f"{path} has more than {MAX_FILE_BYTES >> 20} MiB")
-            return path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror})") from None
 
 
 def open_datasets(
