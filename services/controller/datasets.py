@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
 from trimaran.data.prompts import Dataset, ImageSizes, open_datasets
 from trimaran.types import Prompt
+
+NUM_PREPARED = 4
+"""Prompts whose images are decoded and scaled at a time; docs/data.md says what memory each needs."""
+# Of their own: what else runs in asyncio's threads does not wait behind a validation's images.
+_threads = ThreadPoolExecutor(NUM_PREPARED, thread_name_prefix="prompts")
+
+
+async def _in_thread(read: Callable[[int], Prompt], place: int) -> Prompt:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, copy_context().run, read, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,7 @@ class TrainingPrompts:
 
     async def fetch(self, number: int) -> Prompt:
         """The same in a thread: files are read, and images are decoded and scaled."""
-        return await asyncio.to_thread(self.at, number)
+        return await _in_thread(self.at, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class HeldOutPrompts:
     async def fetch(self, index: int) -> Prompt:
         """Raises InputError that names the row, and UnusableImageError."""
         dataset, row = self.places[index]
-        return await asyncio.to_thread(self.datasets[dataset].__getitem__, row)
+        return await _in_thread(self.datasets[dataset].__getitem__, row)
 
 
 def take_turns(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,7 @@
 import json
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -85,6 +87,40 @@ def test_transparent_parts_become_white() -> None:
     assert prepared(encode(half)).getpixel((0, 0)) == (127, 127, 127)
     gif = Image.new("P", (28, 28), 3)
     assert prepared(encode(gif, "GIF", transparency=3)).getpixel((0, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_an_image_of_several_strips_lies_on_white_as_a_whole(mode: str) -> None:
+    source = picture(28, 196, mode)
+    if mode == "P":
+        source.info["transparency"] = bytes(range(256))
+    else:
+        source.putalpha(picture(28, 196, "L"))
+    whole = source.convert("RGBA")
+    expected = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole).convert("RGB")
+    assert prepared(encode(source)).tobytes() == expected.tobytes()
+
+
+def test_a_large_transparent_image_takes_few_copies() -> None:
+    """Measured in a process of its own, whose peak is no other test's."""
+    side = 2048
+    data = encode(Image.new("P", (side, side), 3), transparency=3)
+    code = (
+        "import pathlib, sys\n"
+        "from trimaran.images.prepare import prepare_image\n"
+        "from tests.data.pictures import png\n"
+        "status = pathlib.Path('/proc/self/status')\n"
+        "def peak():\n"
+        "    return int(status.read_text().partition('VmHWM:')[2].split()[0]) << 10\n"
+        "prepare_image(png(28, 28, 'LA'), 784, 784, 28)\n"
+        "before, data = peak(), sys.stdin.buffer.read()\n"
+        "prepare_image(data, 784, 784, 28)\n"
+        "print(peak() - before)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], input=data, capture_output=True, check=True, timeout=60
+    )
+    assert int(told.stdout) < 8 * side**2  # 17 bytes a pixel as a whole
 
 
 def test_an_mpo_photograph_is_its_first_picture() -> None:

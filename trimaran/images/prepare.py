@@ -22,6 +22,9 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB
 MAX_ASPECT = 200
 """One side of an image against the other, as in Qwen's processors."""
 
+STRIP = 64
+"""Rows of an image that are laid on white at a time."""
+
 
 def prepare_image(data: bytes, min_pixels: int, max_pixels: int, multiple: int) -> bytes:
     """A PNG file, RGB, upright, whose sides are multiples of `multiple` pixels.
@@ -95,7 +98,8 @@ def open_image(data: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image)
         image.load()
-        return _as_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)  # else it makes a copy
+        return _as_rgb(image)
     except InputError:
         raise
     except UnidentifiedImageError:
@@ -128,11 +132,15 @@ def _check(image: Image.Image) -> None:
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    made = Image.new("RGB", image.size)
+    for top in range(0, image.height, STRIP):  # whole, each step would be a copy of 4 bytes a pixel
+        box = (0, top, image.width, min(top + STRIP, image.height))
+        strip = image.crop(box).convert("RGBA")
+        white = Image.new("RGBA", strip.size, "white")
+        made.paste(Image.alpha_composite(white, strip).convert("RGB"), box)
+    return made
 
 
 def _count(data: bytes) -> str:
