@@ -41,7 +41,8 @@ class TrainingPrompts:
     def open(cls, config: RunConfig) -> TrainingPrompts:
         """Raises InputError where a file is missing, empty or none of its format."""
         data = config.data
-        datasets = open_datasets(data.train, ImageSizes.of(data, config.model.path))
+        sizes = ImageSizes.of(data, config.model.path)
+        datasets = open_datasets(data.train, sizes, config.rollout.limit_images)
         shares = [section.weight for section in data.train]
         return cls(datasets, shares, config.run.seed, data.shuffle)
 
@@ -72,7 +73,8 @@ class HeldOutPrompts:
     def open(cls, config: RunConfig) -> HeldOutPrompts:
         """Raises InputError as TrainingPrompts.open does."""
         data = config.data
-        datasets = open_datasets(data.validation, ImageSizes.of(data, config.model.path))
+        sizes = ImageSizes.of(data, config.model.path)
+        datasets = open_datasets(data.validation, sizes, config.rollout.limit_images)
         lengths = [len(dataset) for dataset in datasets]
         return cls(datasets, tuple(take_turns(lengths, config.validation.max_prompts)))
 

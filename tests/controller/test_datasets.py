@@ -11,8 +11,9 @@ import pytest
 
 from services.controller.datasets import NUM_PREPARED, HeldOutPrompts, TrainingPrompts, take_turns
 from tests.data.pictures import png, size_of
+from trimaran.cli.preflight import check_datasets
 from trimaran.config import RunConfig, parse_config
-from trimaran.data.prompts import Dataset
+from trimaran.data.prompts import Dataset, UnusableImageError
 from trimaran.errors import InputError
 from trimaran.types import Prompt
 
@@ -95,3 +96,16 @@ def test_prompts_in_preparation_leave_asyncios_threads_to_others(tmp_path: Path)
         assert len(await asyncio.gather(*fetching)) == 100
 
     asyncio.run(body())
+
+
+def test_a_row_with_too_many_images_is_refused_before_any_is_opened(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", 1, image=["missing.png"] * 5)
+    vision = {"patch_size": 16, "spatial_merge_size": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
+    config = configured(tmp_path, train=path, validation=path, image_key="image")
+    message = r"a\.jsonl:1: 5 images; rollout\.limit_images is 4"
+    for prompts in (TrainingPrompts.open(config), HeldOutPrompts.open(config)):
+        with pytest.raises(UnusableImageError, match=message):
+            asyncio.run(prompts.fetch(0))
+    with pytest.raises(InputError, match=message):
+        check_datasets(config)

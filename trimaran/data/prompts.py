@@ -74,6 +74,8 @@ class Dataset:
     """None: without `section.image_key`, or where images are not looked at."""
     name: str = ""
     """In prompt ids; the file's own where it is empty."""
+    limit_images: int | None = None
+    """Of a row, as `rollout.limit_images` has it; one with more is refused before any is opened."""
 
     @cached_property
     def rows(self) -> Rows:
@@ -95,6 +97,7 @@ class Dataset:
         """
         for line, row in self.rows:
             prompt, images = self._read(line, row)
+            self._check_number(line, images)
             for number, image in enumerate(images, 1):
                 try:
                     image.check()
@@ -130,6 +133,10 @@ class Dataset:
     def _load(self, line: int, prompt: Prompt, images: tuple[_Image, ...]) -> Prompt:
         if not images or self.sizes is None:
             return prompt
+        try:
+            self._check_number(line, images)
+        except InputError as error:
+            raise UnusableImageError(str(error), prompt) from None
         prepared: list[bytes] = []
         for number, image in enumerate(images, 1):
             try:
@@ -138,6 +145,13 @@ class Dataset:
                 text = self._about(line, number, image, error)
                 raise UnusableImageError(text, prompt) from None
         return replace(prompt, messages=_give(prompt.messages, prepared))
+
+    def _check_number(self, line: int, images: tuple[_Image, ...]) -> None:
+        if self.limit_images is not None and len(images) > self.limit_images:
+            raise InputError(
+                f"{self.section.path}:{line}: {len(images)} images; rollout.limit_images is"
+                f" {self.limit_images}"
+            )
 
     def _about(self, line: int, number: int, image: _Image, error: InputError) -> str:
         where = f"image {number}" + (f" ({shown(image.path)})" if image.path else "")
@@ -154,7 +168,9 @@ class Dataset:
 
 
 def open_datasets(
-    sections: Sequence[DatasetSection], sizes: ImageSizes | None
+    sections: Sequence[DatasetSection],
+    sizes: ImageSizes | None,
+    limit_images: int | None = None,
 ) -> tuple[Dataset, ...]:
     """Prompt ids begin with the files' names, or with their paths where two have one name.
 
@@ -164,7 +180,7 @@ def open_datasets(
     paths = {section.path for section in sections}
     is_clear = len(paths) == len({path.name for path in paths})
     datasets = tuple(
-        Dataset(section, sizes, name if is_clear else str(section.path))
+        Dataset(section, sizes, name if is_clear else str(section.path), limit_images)
         for section, name in zip(sections, names, strict=True)
     )
     for dataset in datasets:
