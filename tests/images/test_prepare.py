@@ -132,16 +132,16 @@ def test_an_mpo_photograph_is_its_first_picture() -> None:
     assert pixel[2] > 200
 
 
-def header_of(width: int, height: int) -> bytes:
+def header_of(width: int, height: int, bits: int = 8, body: bytes = b"\0" * 100) -> bytes:
     """A PNG file that says so large it is, and holds next to nothing."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         code = zlib.crc32(kind + data)
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", code)
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IDAT", zlib.compress(b"\0" * 100))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
+    header = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(body))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,7 @@ def header_of(width: int, height: int) -> bytes:
             "an animation or a file of 2 pictures",
         ),
         (encode(Image.new("I;16", (28, 28))), "pixels of mode I;16"),
+        (header_of(28, 28, 16, b"\0" * 28 * (1 + 28 * 6)), "RGB with more than 8 bits a channel"),
     ],
 )
 def test_what_is_no_still_image_is_refused(data: bytes, message: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -19,6 +20,9 @@ from trimaran.types import MAX_PIXELS
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 """Eight bits a channel at most: what PIL converts to RGB without cutting numbers off."""
+WIDE = re.compile(";(16|32)[BLNS]")
+"""How PIL calls the bytes of a PNG or TIFF file whose channels it would cut to the 8 bits of a mode.
+BMP's "BGR;16" are 16 bits of all three."""
 MAX_ASPECT = 200
 """One side of an image against the other, as in Qwen's processors."""
 
@@ -125,9 +129,11 @@ def _check(image: Image.Image) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":
         raise InputError(f"an animation or a file of {frames} pictures; give one still image")
-    if image.mode not in MODES:
+    if image.mode not in MODES or any(
+        WIDE.search(str(tile)) for tile in getattr(image, "tile", ())
+    ):
         raise InputError(
-            f"pixels of mode {image.mode}, with more than 8 bits a channel; save it with 8 bits"
+            f"pixels of mode {image.mode} with more than 8 bits a channel; save it with 8 bits"
         )
 
 
