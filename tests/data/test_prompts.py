@@ -242,3 +242,15 @@ def test_a_long_path_is_cut_in_messages(tmp_path: Path) -> None:
     with pytest.raises(UnusableImageError) as caught:
         dataset(path, SIZES, image_key="image")[0]
     assert f"({name[:200]}...): there is no file" in str(caught.value)
+
+
+def test_columns_of_bytes_are_no_extras(tmp_path: Path) -> None:
+    columns = {
+        "raw": b"\0",
+        "preview": {"bytes": b"\0", "path": "x"},
+        "views": [{"bytes": b"\0"}],
+        "level": {"easy": [1]},
+    }
+    table = pyarrow.Table.from_pylist([{"prompt": "a", "answer": "1", **columns}])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert dataset(tmp_path / "a.parquet")[0].extras == {"level": '{"easy": [1]}'}

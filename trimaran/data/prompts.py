@@ -126,7 +126,11 @@ class Dataset:
             messages=messages,
             task=section.task,
             answer=_text(row[section.answer_key]),
-            extras={k: _text(v) for k, v in row.items() if k not in used and v is not None},
+            extras={
+                key: _text(value)
+                for key, value in row.items()
+                if key not in used and value is not None and not _holds_bytes(value)
+            },
         )
         return prompt, images
 
@@ -202,6 +206,7 @@ def _check(place: str, row: Any, section: DatasetSection) -> None:
     if section.image_key is not None and section.image_key not in row:
         raise InputError(_missing(place, section.image_key, "image_key", row))
     values = ((key, value) for key, value in row.items() if key != section.image_key)
+    values = ((key, value) for key, value in values if not _holds_bytes(value))
     if bad := next((key for key, value in values if not _is_unicode(_text(value))), None):
         raise InputError(f"{place}: {bad!r} holds half of a surrogate pair, which is no text")
 
@@ -286,6 +291,14 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_bytes, cast(dict[str, Any], value).values()))
+    if isinstance(value, list):
+        return any(map(_holds_bytes, cast(list[Any], value)))
+    return isinstance(value, bytes)
 
 
 def _text(value: Any) -> str:
