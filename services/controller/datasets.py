@@ -20,8 +20,9 @@ _threads = ThreadPoolExecutor(NUM_PREPARED, thread_name_prefix="prompts")
 
 
 async def _in_thread(read: Callable[[int], Prompt], place: int) -> Prompt:
+    context = copy_context()
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, copy_context().run, read, place)
+    return await loop.run_in_executor(_threads, lambda: context.run(read, place))
 
 
 @dataclass(frozen=True, slots=True)
